@@ -67,7 +67,8 @@ class Entry(NamedTuple):
 TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
 """What a paged cache may tell beside its tables; see `Kind.tells`. "reuse" is no method,
 but a promise about the entries: all that a step has computed can be hit when it has run,
-and a request that waits reuses as much as the entries allow."""
+what a load has copied too when it has landed, all that an offload has copied can be
+loaded then, and a request that waits reuses as much as the entries allow."""
 
 
 class PagedCache(Protocol):

@@ -15,6 +15,7 @@ from packaging.version import Version
 from rich.text import Text
 
 from lockstep.harness import __version__
+from lockstep.harness.cli.bisect import bisect
 from lockstep.harness.cli.campaign import campaign
 from lockstep.harness.cli.jobs import check, explore, faults, vectors
 from lockstep.harness.cli.new_backend import new_backend
@@ -27,14 +28,7 @@ from lockstep.harness.cli.options import (
     printing,
     shared,
 )
-from lockstep.harness.cli.replay import (
-    get_own_backend,
-    get_single,
-    replay,
-    report,
-    show,
-    snippet,
-)
+from lockstep.harness.cli.replay import replay, report, show, snippet
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.check import open_pool
@@ -45,6 +39,7 @@ from lockstep.harness.jobs.outcome import (
     make_failure,
     save,
 )
+from lockstep.harness.jobs.replay import get_own_backend, get_single
 from lockstep.harness.programs.files import RUNNING, load_saved
 from lockstep.harness.programs.program import load_programs, trace
 from lockstep.harness.reports.console import PlainConsole, print_failure
@@ -285,10 +280,8 @@ def doctor(settings: Settings) -> int:
     return 0
 
 
-for each in (
-    *(check, campaign, replay, snippet, faults, explore),
-    *(new_backend, vectors, show, report),
-):
+JOBS = (check, campaign, replay, bisect, faults, explore, vectors)
+for each in (*JOBS, snippet, show, report, new_backend):
     main.add_command(each)
 
 if __name__ == "__main__":

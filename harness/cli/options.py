@@ -318,6 +318,12 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         is_flag=True,
         help="Validate every message of an exec: backend against its JSON Schema.",
     ),
+    "unsupported": click.option(
+        "--unsupported",
+        is_flag=True,
+        help="Also run a backend with versions of its packages that it is not tested"
+        " with.",
+    ),
     "seconds": click.option(
         "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
     ),

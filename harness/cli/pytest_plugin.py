@@ -46,6 +46,12 @@ class Declared(NamedTuple):
     unavailable: dict[str, str]
 
 
+PROGRAMS = {"quick": 100, "ci": 2000, "nightly": 25_000}
+"""The profiles of `harness.jobs.outcome`, which is not imported before it is needed."""
+
+PREFIX = "lockstep-"
+"""Of the profiles of Hypothesis that have as many examples."""
+
 FOLDER = pytest.StashKey[Path]()
 """A folder in which the processes of pytest-xdist share one declaration."""
 
@@ -73,12 +79,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--lockstep-profile",
-        choices=["quick", "ci", "nightly"],
-        default="quick",
-        help="number of programs for each backend and kind (default: quick)",
+        choices=list(PROGRAMS),
+        help="number of programs for each backend and kind (default: the one that"
+        " --hypothesis-profile=lockstep-… names, else quick)",
     )
     group.addoption(
-        "--lockstep-seed", type=int, default=0, help="seed of the programs (default: 0)"
+        "--lockstep-seed",
+        type=int,
+        help="seed of the programs (default: that of --hypothesis-seed, else 0)",
     )
     group.addoption(
         "--lockstep-require-complete",
@@ -93,9 +101,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # Hypothesis' own plugin loads the profile
 def pytest_configure(config: pytest.Config) -> None:
     """Refuses a backend or a kind that does not exist, before anything is collected."""
     options = config.option
+    choose_profile(config)
     if not (options.lockstep_backend or options.lockstep_kind):
         return
     from lockstep.harness.contracts import CONTRACTS
@@ -116,6 +126,28 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 f"--lockstep-kind {kind}: there is no such kind{near}"
             )
+
+
+def choose_profile(config: pytest.Config) -> None:
+    """Registers the profile that Hypothesis is to load, if it is one of ours; chooses the
+    profile and the seed of the check, if they were not chosen."""
+    options = config.option
+    name = getattr(options, "hypothesis_profile", None) or ""
+    own = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
+    if own in PROGRAMS:
+        from hypothesis import settings
+
+        settings.register_profile(
+            name,
+            max_examples=PROGRAMS[own],
+            deadline=None,  # the first program imports a framework
+            derandomize=own != "nightly",
+            database=None if own == "ci" else settings().database,
+        )
+    options.lockstep_profile = options.lockstep_profile or own or "quick"
+    if options.lockstep_seed is None:
+        seed = str(getattr(options, "hypothesis_seed", None))
+        options.lockstep_seed = int(seed) if seed.lstrip("-").isdigit() else 0
 
 
 # --- collection -------------------------------------------------------------------------
@@ -230,7 +262,7 @@ def lockstep_check(
 ) -> Callable[[Case], Outcome]:
     """Runs a case, and fails the test with the story of each divergence."""
     from lockstep.harness.jobs.check import Check
-    from lockstep.harness.jobs.outcome import PROFILES, Settings
+    from lockstep.harness.jobs.outcome import Settings
 
     options = request.config.option
 
@@ -240,7 +272,7 @@ def lockstep_check(
         settings = Settings(
             backends=(case.backend,),
             kinds=(case.kind,),
-            programs=PROFILES[options.lockstep_profile].programs,
+            programs=PROGRAMS[options.lockstep_profile],
             seed=options.lockstep_seed,
             require_complete=options.lockstep_require_complete,
             failures=Path(options.lockstep_failures),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from lockstep.harness.backends.backend import compare_environments
-from lockstep.harness.cli.options import command, print_error, shared
+from lockstep.harness.cli.options import command, print_error, printing, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.programs.files import iterate_saved, load_saved
-from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
+from lockstep.harness.jobs.replay import (
+    Replayed,
+    get_own_backend,
+    get_replay_status,
+    get_single,
+    replayed_to_json,
+    run_again,
+)
+from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.reports.console import PlainConsole, print_replayed
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
@@ -25,14 +32,7 @@ from lockstep.harness.reports.pages.view import (
     make_failure,
     make_report,
 )
-from lockstep.harness.workers.messages import (
-    HarnessFailed,
-    Ran,
-    RunProgram,
-    Stopped,
-    WriteSnippet,
-)
-from lockstep.harness.workers.registry import list_names
+from lockstep.harness.workers.messages import Stopped, WriteSnippet
 
 REPLAY_EXAMPLES = """\b
 Examples:
@@ -48,9 +48,9 @@ Examples:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
-@shared("backends", "step", "start", "strict", "failures")
+@shared("backends", "unsupported", "step", "start", "strict", "failures", "json")
 @command
-def replay(settings: Settings, paths: Sequence[Path]) -> int:
+def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
 
     PATH is a program file, a folder or a zip of them, or a file in a zip, written
@@ -58,90 +58,25 @@ def replay(settings: Settings, paths: Sequence[Path]) -> int:
     that its file names. Of a program that no longer fails, the line says what differs
     from the machine that found it.
     """
-    console = PlainConsole()
-    statuses = []
+    console = PlainConsole(stderr=as_json)
+    results: list[Replayed] = []
     with open_pool(settings, 1) as pool:
         for path, program in iterate_saved(list(paths)):
             try:
                 if isinstance(program, UsageError):
                     raise program
                 for backend in settings.backends or [get_own_backend(path, program)]:
-                    flaky = read_flaky(program.meta)
-                    runs = 1 if flaky is None else flaky.runs
-                    event = pool.call(RunProgram(backend, program.to_json(), runs))
-                    status, words = judge(event, program, flaky)
-                    if isinstance(event, HarnessFailed):
-                        words += f"; please report this with {path}"
-                    if status == "FIXED" and isinstance(event, Ran):
-                        words += format_environment(event, program, backend)
-                    print_replayed(console, f"{backend} {path}", status, words)
-                    statuses.append(status)
+                    result = run_again(pool, path, program, backend)
+                    where = f"{backend} {path}"
+                    print_replayed(console, where, result.status, result.words)
+                    results.append(result)
             except UsageError as error:
                 print_error(error)
-                statuses.append("ERROR")
-    failed = {"FAILED", "FLAKY"} & set(statuses)
-    return 1 if failed else 2 if "ERROR" in statuses else 0
-
-
-def get_own_backend(path: Path, program: Program) -> str:
-    """The backend that a file names, if it is a registered one: a file is data, and what
-    it names is not imported."""
-    name = program.meta.get("backend")
-    if isinstance(name, str) and name in list_names():
-        return name
-    raise UsageError(f"{path}: names no registered backend; give one with --backend")
-
-
-def get_single(file: Path) -> Program:
-    """The program in a file that has one, which may be in a zip."""
-    programs = load_saved(file)
-    if len(programs) != 1:
-        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
-    return programs[0]
-
-
-def judge(
-    event: Ran | Stopped, program: Program, flaky: Flaky | None = None
-) -> tuple[str, str]:
-    """FIXED, FAILED, FLAKY or ERROR, and why.
-
-    Args:
-        event: the result.
-        program: ran again.
-        flaky: says that it does not fail each time: if it agrees now, nothing is fixed.
-    """
-    if isinstance(event, Stopped):
-        blamed = event.blame()
-        if blamed is None:
-            return "ERROR", event.describe()
-        return judge_divergence(blamed[1], program)
-    now = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
-    if event.divergence is not None:
-        status, words = judge_divergence(event.divergence, program)
-        return status, words if flaky is None else f"flaky: {now}: {words}"
-    if flaky is not None:
-        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
-    steps = event.steps
-    if program.ops and not steps:
-        return "ERROR", f"no step was run; the first: {event.why_skipped}"
-    words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
-    if event.skipped:
-        words += f"; {event.skipped} skipped, first: {event.why_skipped}"
-    return "FIXED", words
-
-
-def judge_divergence(divergence: Divergence, program: Program) -> tuple[str, str]:
-    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
-    before, now = program.meta.get("signature"), divergence.get_signature(program)
-    if before and before != now:
-        words = f"in another way than before, {now}: {words}"
-    return "ERROR" if divergence.is_unwritten else "FAILED", words
-
-
-def format_environment(event: Ran, program: Program, backend: str) -> str:
-    """The differences from the place where a program failed, as the end of a line."""
-    words = compare_environments(program.meta, backend, event.get_environment())
-    return f"; {words}" if words else ""
+                results.append(Replayed(str(path), None, "ERROR", str(error)))
+    if as_json:
+        with printing(lambda: get_replay_status(results)):
+            click.echo(json.dumps(replayed_to_json(results), indent=1))
+    return get_replay_status(results)
 
 
 # --- snippet ----------------------------------------------------------------------------

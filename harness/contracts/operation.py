@@ -142,6 +142,14 @@ class Source(ABC):
     def between(self, low: int, high: int) -> int:
         return low + self.below(high - low + 1)
 
+    def one_in(self, number: int) -> bool:
+        """Draws what happens one time in `number`; the simplest is that it does not."""
+        return self.below(number) == number - 1
+
+    def branch(self) -> Source:
+        """Returns a source for many choices, most of which come to nothing."""
+        return self
+
 
 class Simplest(Source):
     """Always the simplest choice."""

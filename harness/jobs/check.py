@@ -51,7 +51,7 @@ def open_pool(
     """
     limits = settings.step_seconds, settings.start_seconds, settings.strict
     folder = settings.failures / RUNNING
-    return Pool(jobs or settings.jobs, folder, *limits, variables)
+    return Pool(jobs or settings.jobs, folder, *limits, variables, settings.unsupported)
 
 
 def run_tasks(

@@ -415,6 +415,7 @@ class Settings:
         backends: empty for all that are available here.
         step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
         strict: validate the messages of drivers against their schemas.
+        unsupported: run registered backends with versions that are not tested, too.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
     """
@@ -430,6 +431,7 @@ class Settings:
     step_seconds: float = STEP_SECONDS
     start_seconds: float = START_SECONDS
     strict: bool = False
+    unsupported: bool = False
     require_complete: bool = False
     slice: int = SLICE
 

@@ -202,14 +202,15 @@ def iterate_programs(text: str, where: str) -> Iterator[Program]:
 
 def parse_program(document: Any, where: str) -> Program:
     """A complete program from parsed JSON; of a trace or an entry of the ledger, the
-    program in it, with the signature of the entry in its `meta`.
+    program in it, with the signature and the backend of the entry in its `meta`.
 
     Raises:
         UsageError: the document is not a program, or too large.
     """
     known = {}
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
-        known = {name: document[name] for name in ("signature",) if name in document}
+        told = ("signature", "backend")
+        known = {name: document[name] for name in told if name in document}
         document = document["program"]
     if not isinstance(document, dict):
         raise UsageError(

@@ -176,6 +176,7 @@ class Pool:
         start_seconds: see START_SECONDS.
         strict: validate the messages of drivers against their schemas.
         variables: environment variables of the workers, besides those of this process.
+        unsupported: run registered backends with versions that are not tested, too.
     """
 
     def __init__(
@@ -186,11 +187,12 @@ class Pool:
         start_seconds: float = START_SECONDS,
         strict: bool = False,
         variables: Mapping[str, str] = {},
+        unsupported: bool = False,
     ) -> None:
         self.variables = {**os.environ, **THREADS, **variables}
         self.size, self.folder = size, folder
         self.step_seconds, self.start_seconds = step_seconds, start_seconds
-        self.limits = limit_by(step_seconds, start_seconds, strict)
+        self.limits = limit_by(step_seconds, start_seconds, strict, unsupported)
         self.made = [made for made in (folder, folder.parent) if not made.exists()]
         self.make_folder()
         self.processes: list[Process] = []

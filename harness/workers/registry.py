@@ -78,6 +78,12 @@ def list_entries(path: tuple[str, ...]) -> Sequence[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
+def find_entry(name: str) -> EntryPoint | None:
+    """The entry point of a registered backend; None if the name is not registered."""
+    entries = list_entries(tuple(sys.path))
+    return next((entry for entry in entries if entry.name == name), None)
+
+
 def get_target(name: str) -> str:
     """The "module:factory" that a name stands for; the name itself if it is a driver's.
 
@@ -109,9 +115,9 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
         Unloadable: it is broken.
         UsageError: its name is wrong.
     """
-    for entry in list_entries(tuple(sys.path)):
-        if entry.name == name:
-            require_packages(entry)
+    entry = find_entry(name)
+    if entry is not None:
+        require_packages(entry, limits.unsupported)
     backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
     module = "" if is_driver(name) else get_target(name).partition(":")[0]
     with loading("checking its declaration", module):

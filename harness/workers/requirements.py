@@ -17,25 +17,38 @@ from packaging.utils import canonicalize_name
 from lockstep.harness.core.errors import Unavailable
 
 
-def require_packages(entry: EntryPoint) -> None:
+def require_packages(entry: EntryPoint, unsupported: bool = False) -> None:
     """Requires what the extras of an entry point ask for.
+
+    Args:
+        entry: of a backend.
+        unsupported: let versions pass that are not tested.
 
     Raises:
         Unavailable: a package is not installed, or in a version that is not tested.
     """
     if entry.dist is None:
         return
-    install = f"pip install '{entry.dist.name}[{','.join(entry.extras)}]'"
-    for needed in list_requirements(entry.dist, entry.extras):
+    extras = list_extras(entry)
+    install = f"pip install '{entry.dist.name}[{','.join(extras)}]'"
+    for needed in list_requirements(entry.dist, extras):
         try:
             installed = version(needed.name)
         except PackageNotFoundError:
             raise Unavailable(f"needs the package {needed.name}: {install}") from None
+        if unsupported:
+            continue
         if not needed.specifier.contains(installed, prereleases=True):
             raise Unavailable(
                 f"unsupported version: {needed.name} {installed} is installed; tested"
                 f" with {needed.name} {needed.specifier}: {install} --upgrade"
             )
+
+
+def list_extras(entry: EntryPoint) -> list[str]:
+    """The extras that an entry point names. `EntryPoint.extras` cuts them at hyphens."""
+    _, _, named = entry.value.partition("[")
+    return [name.strip() for name in named.rstrip("] ").split(",") if name.strip()]
 
 
 def list_requirements(

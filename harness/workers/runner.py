@@ -70,16 +70,18 @@ class Runner:
         self.record.end()
         return result
 
-    def run_both(self, program: Program, backend: Backend) -> Result:
+    def run_both(
+        self, program: Program, backend: Backend, avoid: Sequence[Entry] = ()
+    ) -> Result:
         """Runs a program with every check. If it agrees, runs it again without the costly
         ones: to read an array can hide a bug. If `meta` has a signature, the first run
         looks for that one."""
         said = program.meta.get("signature")
         wanted = said if isinstance(said, str) else None
-        result = self.run(program, backend, True, wanted)
-        if result.divergence is None and backend.execute is not None:
-            return self.run(program, backend, every=True)
-        return result if result.divergence else self.run(program, backend, every=False)
+        result = self.run(program, backend, True, wanted, avoid)
+        if result.divergence is not None:
+            return result
+        return self.run(program, backend, backend.execute is not None, avoid=avoid)
 
     def shrink(
         self,

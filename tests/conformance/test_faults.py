@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from lockstep.harness.cli.replay import judge
 from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.outcome import Outcome, Settings
+from lockstep.harness.jobs.replay import judge
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.messages import RandomTask, RunProgram
 from lockstep.harness.workers.pool import Pool

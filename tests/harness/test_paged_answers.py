@@ -315,6 +315,23 @@ def test_a_request_that_runs_needs_room_for_its_new_tokens(
     assert get_what(run(program, tired)) == what
 
 
+def test_each_block_that_is_shared_and_written_may_be_copied() -> None:
+    """Behind rejected drafts the step writes both blocks that the fork holds as well, and
+    one block is left."""
+    drafts = ask("b", "accept", sampled=0, drafts=[0, 1])
+    program = make(
+        *(open_request("a", 0), open_request("b", 0, 1)),
+        *(ask("b", "schedule"), ask("a", "schedule"), RUN),
+        *(drafts, ask("b", "schedule"), RUN),
+        {"op": "fork", "source": "b", "target": "c", "tokens": [0]},
+        *(ask("b", "accept", sampled=0, drafts=[0]), ask("b", "schedule")),
+        groups=[{"type": "chunked", "block": 4, "width": 1, "layers": 1}],
+        blocks=4,
+        lookahead=2,
+    )
+    assert run_on(program).divergence is None
+
+
 @pytest.mark.parametrize(
     ("blocks", "more", "lookahead", "what"),
     [(6, 1, 0, "result"), (6, 4, 1, None), (7, 4, 1, None), (8, 4, 1, "result")],

@@ -181,6 +181,13 @@ class MixesUp(Telling):
         super().restore(((device, mixed), prefixes))
 
 
+class NeverLends(Telling):
+    """Lets nobody load what has landed on the host."""
+
+    def publish(self, over: Any, pairs: Any) -> None:
+        pass
+
+
 OTHER = (open_request("c", 7, 7, 7, 7), ask("schedule", "c"), RUN)
 TIGHT = (*LOADING, ask("free", "b"), *OTHER, end("landed", "in"))
 MORE = (*LOADING, *OTHER, ask("offload", "c", transfer="more"), end("landed", "in"))
@@ -203,6 +210,7 @@ FAULTS: Sequence[tuple[type[Telling], Sequence[Op], Sequence[str], str, str]] = 
     (HitsEarly, EARLY, [], "contents", "position 0 holds nothing, not"),
     (NeverRefuses, [end("landed", "x")], [], "error", "usage"),
     (MixesUp, SAVED, ["host_entries"], "hash", "holds token 0 in place of token 2"),
+    (NeverLends, STORED, ["host_entries", "reuse"], "reuse", "1 of group 0 (full) at"),
 ]
 
 
@@ -216,6 +224,18 @@ def test_a_mistake_is_named(
     divergence = run(draw_up(*ops, **room), backend).divergence
     assert divergence is not None
     assert (divergence.what, words in divergence.message) == (what, True), divergence
+
+
+def test_what_nobody_may_reuse_need_not_be_loaded() -> None:
+    begun = (*STORED[:3], ask("offload", "a", transfer="out"))
+    gone = (
+        *begun,
+        ask("preempt", "a"),
+        ask("free", "a", reuse=False),
+        end("landed", "out"),
+    )
+    backend = declare(NeverLends, tells=frozenset({"host_entries", "reuse"}))
+    assert run(draw_up(*gone), backend).divergence is None
 
 
 # --- contents ---------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.harness.cli.pytest_plugin import PROGRAMS
+from lockstep.harness.jobs.outcome import PROFILES
 from tests.harness.commands import ROOT
 
 CONFTEST = """
@@ -158,6 +160,31 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     one = "test_x.py::test_agrees[mine:correct × kv]"
     done = run(project, "-q", one, *backends, *size)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
+PROFILE = """
+from hypothesis import settings
+
+def test_agrees(lockstep_case, request):
+    options = request.config.option
+    assert (options.lockstep_seed, options.lockstep_profile) == (7, "ci")
+    assert (settings.default.max_examples, settings.default.derandomize) == (2000, True)
+"""
+
+
+def test_the_seed_and_the_profile_of_hypothesis_count(project: Path) -> None:
+    (project / "test_x.py").write_text(PROFILE)
+    own = "--hypothesis-seed", "7", "--hypothesis-profile", "lockstep-ci"
+    done = run(project, "-q", *own, *choose("correct"))
+    assert "1 passed" in done.stdout, done.stdout
+    done = run(project, "-q", *own, "--lockstep-seed", "8", *choose("correct"))
+    assert "assert (8, 'ci') == (7, 'ci')" in done.stdout
+    done = run(project, "-q", *own, "--lockstep-profile", "quick", *choose("correct"))
+    assert "assert (7, 'quick') == (7, 'ci')" in done.stdout
+
+
+def test_the_profiles_are_those_of_check() -> None:
+    assert {name: one.programs for name, one in PROFILES.items()} == PROGRAMS
 
 
 CORRECT = "--lockstep-backend mine:correct"

@@ -48,19 +48,24 @@ class Limits:
 
     message_seconds: for the answer to a message; start_seconds: for that to the first.
     line_bytes: of an answer; parsed, it takes some twenty times as much. strict: both
-    sides' messages are held against the schemas.
+    sides' messages are held against the schemas. unsupported: a registered backend runs
+    with versions of its packages that it is not tested with, too.
     """
 
     message_seconds: float = STEP_SECONDS / 2
     start_seconds: float = START_SECONDS
     line_bytes: int = 1 << 24
     strict: bool = False
+    unsupported: bool = False
 
 
-def limit_by(step_seconds: float, start_seconds: float, strict: bool) -> Limits:
+def limit_by(
+    step_seconds: float, start_seconds: float, strict: bool, unsupported: bool = False
+) -> Limits:
     """The limits in a pool whose workers may take `step_seconds` for a step: a message
     gets less, so that its operation can be named."""
-    return Limits(step_seconds / 2, start_seconds, strict=strict)
+    own = step_seconds / 2, start_seconds
+    return Limits(*own, strict=strict, unsupported=unsupported)
 
 
 # --- messages ---------------------------------------------------------------------------

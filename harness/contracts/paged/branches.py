@@ -32,9 +32,9 @@ class LettingGo(OnRequest):
     """
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Those whose blocks a transfer still needs."""
+        """Those whose blocks a transfer still needs, or has filled."""
         owners = [model.find_owner(transfer) for transfer in model.transfers]
-        own = [name for name in names if name in owners]
+        own = [one for one in names if one in owners or "loaded" in model.past[one]]
         return own if model.goes_far and own else names
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -100,8 +100,6 @@ class Fork(OnRequest):
         request = model.cache.requests.get(op["source"])
         if len(model.cache.requests) >= MOST_REQUESTS:
             return f"there are {MOST_REQUESTS} requests already"
-        if op["target"] in model.cache.requests:
-            return f"there is a request {op['target']} already"
         return self.why_illegal_here(op, model, request) if request else None
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -131,12 +129,17 @@ class Fork(OnRequest):
         right = [name for name in requests if name not in wrong]
         names = [*wrong, free[0]] if source.below(2) or not right else right
         name = source.pick(names)
-        tokens = [] if name in right else [1]
-        return {"op": self.name, "source": name, "target": free[1], "tokens": tokens}
+        target, tokens = free[1], [1]
+        if name in right and source.below(2):
+            target = name  # there is one already
+        elif name in right:
+            tokens = []
+        return {"op": self.name, "source": name, "target": target, "tokens": tokens}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         request = model.cache.requests.get(op["source"])
-        if request is None or self.is_misuse(model, request) or not op["tokens"]:
+        known = op["target"] in model.cache.requests
+        if request is None or self.is_misuse(model, request) or known or not op["tokens"]:
             return ask(lambda: model.cache.fork(op["source"], op["target"], op["tokens"]))
         return {"ok": leave([True] if self.has_room(op, model) else [False, True])}
 
@@ -244,13 +247,12 @@ class Evict(PagedOperation):
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if model.offloaded and source.below(4):
-            return {"count": 256}  # so that it must be loaded again
+            return {"count": 256}  # so that all of it must be loaded again
         return {"count": source.pick((1, 2, 4, 256))}
 
     def expect(self, op: Op, model: PagedModel) -> Answer:
         self.note(op, model)
-        if op["count"] >= model.config["blocks"]:
-            model.away = list(model.offloaded)
+        model.away = list(model.offloaded)
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
 

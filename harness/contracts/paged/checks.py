@@ -221,7 +221,12 @@ def check_refusal(
         and not isinstance(tables[0], Ring)
     ):
         first = model.cache.groups[0].first(start) // group["block"]
-        needed -= len(list_blocks(tables[0][first:]))
+        written = start // group["block"]
+        needed -= sum(
+            block is not None and (place < written or pool.references[block] == 1)
+            for place, block in enumerate(tables[0])
+            if place >= first  # what others hold as well is copied before it is written
+        )
     idle = len(pool.free) + len(pool.cached)
     if needed <= idle - kept:
         raise Broken(

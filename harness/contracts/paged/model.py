@@ -112,7 +112,8 @@ class Transfer(NamedTuple):
     Attributes:
         request: that it was begun for.
         blocks: on the device, that it copies.
-        content: of an offload, what the request had computed.
+        content: of an offload, what the request had computed; None if nobody may reuse
+            that any more.
     """
 
     request: Request
@@ -142,7 +143,10 @@ class PagedModel:
         transfers: those that are under way, by name.
         copied: blocks that were offloaded so far.
         offloaded: contents that were copied to other memory.
-        away: those that were evicted from the device since.
+        away: those that may have been evicted from the device since, in part or all.
+        landed: of the offload that has landed last, what it was about; None if nobody may
+            reuse that.
+        arrived: the request for which a load has just landed; None if it has gone.
         withdrawn: those that nobody may reuse since.
         saved: what was saved last, of the reference and of `offloaded`.
         goes_far: transfers are drawn so that they lead to loads.
@@ -168,6 +172,8 @@ class PagedModel:
         self.copied = 0
         self.offloaded: list[Content] = []
         self.away: list[Content] = []
+        self.landed: Content | None = None
+        self.arrived: str | None = None
         self.withdrawn: list[Content] = []
         self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
         self.goes_far = False
@@ -282,8 +288,9 @@ class PagedModel:
 
     def end_transfer(self, transfer: str, has_landed: bool) -> None:
         ended = self.transfers.pop(transfer)
-        if ended.content is not None and has_landed:
-            self.offloaded.append(ended.content)
+        self.landed = ended.content if has_landed else None
+        if self.landed is not None:
+            self.offloaded.append(self.landed)
 
     def find_owner(self, transfer: str) -> str | None:
         """Returns the name of the request that a transfer was begun for."""
@@ -313,6 +320,11 @@ class PagedModel:
         """Notes that a request is about to go: what it has computed is on the device
         then, or nobody may reuse it."""
         request = self.cache.requests.get(name)
+        if not reuse:
+            self.transfers = {
+                transfer: one._replace(content=None) if one.request is request else one
+                for transfer, one in self.transfers.items()
+            }
         if request is None or not request.settled:
             return
         if request.awaited:

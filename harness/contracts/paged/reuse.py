@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.paged import Entry
+from lockstep.harness.contracts.paged.checks import Slot
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
@@ -78,6 +79,36 @@ def check_published(
                     f"request {name} has computed {end} tokens, and there is no entry"
                     f" for its first {stop} in {name_group(model.config, number)}",
                 )
+
+
+def check_landed(
+    model: PagedModel,
+    blocks: Sequence[int],
+    memory: Mapping[Slot, tuple[int, int]],
+    entries: Sequence[Entry],
+) -> None:
+    """Raises Broken if something has landed in other memory that nobody can load.
+
+    Args:
+        model: the reference, after the operation.
+        blocks: of other memory, that have been written.
+        memory: slot → (group, tag); the blocks are full.
+        entries: of other memory, after the operation.
+    """
+    told = {
+        (one.group, model.tags.get((one.namespace, tuple(one.tokens)))) for one in entries
+    }
+    for block in blocks:
+        group, _ = memory[block, 0]
+        settings = model.config["groups"][group]
+        last = 0 if settings["type"] == "state" else settings["block"] - 1
+        if memory[block, last] not in told:
+            raise Broken(
+                "reuse",
+                f"block {block} of other memory has landed, with token"
+                f" {memory[block, last][1]} of {name_group(model.config, group)} at its"
+                " end, and no entry names it",
+            )
 
 
 def list_ends(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ PAST = (
 
 STATES = (*FORMS, *LENGTHS, *REQUEST_PAST, *OTHERS, *PAST)
 
-RARE = ("kept", "rejected", "loading", "loaded")
+RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 
 IGNORES: Mapping[str, Sequence[str]] = {
     "offload": ("drafted", "kept", "rejected"),

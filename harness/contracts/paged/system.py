@@ -31,6 +31,7 @@ from lockstep.harness.contracts.paged.reading import (
     read_tables,
 )
 from lockstep.harness.contracts.paged.reuse import (
+    check_landed,
     check_longest,
     check_published,
     find_longest,
@@ -195,10 +196,14 @@ class PagedSystem(System):
         self.contents.begin(op["transfer"], pairs, leaves)
         return {"copied": len(pairs)}
 
-    def landed(self, op: Op) -> Answer:
+    def landed(self, op: Op, model: PagedModel) -> Answer:
         answer = self.call(op, "transfer")
         if "error" not in answer and op["transfer"] in self.contents.transfers:
+            blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
             self.contents.end(op["transfer"])
+            if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
+                told = self.list_host_entries()
+                check_landed(model, blocks, self.contents.host, told)
         return answer
 
     def failed(self, op: Op) -> Answer:
@@ -431,8 +436,7 @@ class PagedSystem(System):
             entries = self.list_entries()
             check_entries(model, entries, self.contents.device, tables)
         if "host_entries" in tells and self.config["host"]:
-            told = read_entries(self.cache.host_entries(), groups, "host_entries")
-            check_entries(model, told, self.contents.host)
+            check_entries(model, self.list_host_entries(), self.contents.host)
         if "events" in tells:
             self.events.follow(read_events(self.cache.events(), groups))
             self.events.check(entries)
@@ -446,6 +450,10 @@ class PagedSystem(System):
 
     def list_entries(self) -> list[Entry]:
         return read_entries(self.cache.entries(), len(self.config["groups"]))
+
+    def list_host_entries(self) -> list[Entry]:
+        groups = len(self.config["groups"])
+        return read_entries(self.cache.host_entries(), groups, "host_entries")
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
         """Checks that there was no room for a request, whose step would end there."""

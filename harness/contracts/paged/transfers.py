@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lockstep.harness.contracts.operation import Answer, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
@@ -191,6 +191,7 @@ class Load(Begin):
         name, end = op["request"], observed.get("loaded")
         model.withdrawn = []
         if end is None:
+            model.away = []  # the device has all of it, or no room
             return
         model.cache.load(name, op["transfer"], end)
         model.note_leaning(name, end)
@@ -226,8 +227,16 @@ class Landed(End):
         answer = ask(lambda: model.cache.landed(transfer))
         if "error" not in answer:
             model.end_transfer(transfer, has_landed=True)
+            model.arrived = name
             if name is not None:
                 model.past[name].add("loaded")
+        return answer
+
+    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.landed(op, model)
+        if "error" not in answer and model.arrived is not None:
+            computed = model.cache.requests[model.arrived].computed
+            system.check_published([(model.arrived, 0, computed)], model)
         return answer
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Cell, Config, Op, Source, T, advance
+from lockstep.harness.contracts.operation import Cell, Config, Op, Source, advance
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.condition import parse_duties
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
@@ -23,20 +23,6 @@ from lockstep.harness.programs.ledger import (
 from lockstep.harness.programs.program import MAX_TOKENS, Program
 
 # --- programs from a seeded generator of random numbers ---------------------------------
-
-
-class RandomSource(Source):
-    """Choices from Python's own generator."""
-
-    def __init__(self, number: int) -> None:
-        self.random = Random(number).random
-
-    def below(self, limit: int) -> int:
-        return int(self.random() * limit)
-
-    def pick(self, options: Sequence[T]) -> T:
-        """Picks an option as any source does, but in one call."""
-        return options[int(self.random() * len(options))]
 
 
 def generate(
@@ -62,7 +48,11 @@ def generate(
 
 
 SHORTEST, LONGEST = 12, 44
-"""Range of operations in a program: 28 on average. Deep bugs need about ten steps."""
+"""Range of operations in nearly all programs: 28 on average. Deep bugs need about ten
+steps."""
+
+SELDOM = 20
+"""One program in so many is shorter."""
 
 FAR, FARTHEST = 192, (200, 240)
 """One program in FAR has so many operations: what adds up over time shows only there."""
@@ -89,6 +79,7 @@ class Drawer:
         avoid: known divergences; operations that lead to one are left out, unless it is
             a run that leaves them out.
         misuse: one program in so many breaks rules of usage; see `MISUSE`.
+        longest: the most operations of a program; None for as many as are usual.
 
     Attributes:
         known: for the operations that the last program left out, the latest ones, the
@@ -103,6 +94,7 @@ class Drawer:
         dtypes: Sequence[str],
         avoid: Sequence[Entry] = (),
         misuse: int = MISUSE,
+        longest: int | None = None,
     ) -> None:
         self.rules: Contract = CONTRACTS[contract]
         self.kind = kind
@@ -114,7 +106,7 @@ class Drawer:
         self.avoid = [entry for entry in avoid if entry.program.kind == kind]
         self.duties = parse_duties(declared, self.rules, kind)
         self.known: deque[KnownProgram] = deque(maxlen=MOST_KNOWN)
-        self.misuse = misuse
+        self.misuse, self.longest = misuse, longest
         self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
         every = self.rules.list_cells(kind, declared)
         self.misuse_cells = [cell for cell in every if cell not in self.cells]
@@ -129,18 +121,15 @@ class Drawer:
         config = rules.draw_config(source, self.kind, self.declared)
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
-        misuses = self.declared.refuses and source.below(self.misuse) == 0
+        misuses = self.declared.refuses and source.one_in(self.misuse)
         cells = (misuses and self.misuse_cells) or self.cells
         aim = Aim(rules, rules.choose_cells(model, cells) or cells, misuses, source)
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         ops: list[Op] = []
         self.known.clear()
-        length = source.between(SHORTEST, LONGEST)
-        if source.below(FAR) == FAR - 1:
-            length = source.between(*FARTHEST)
-        for _ in range(TRIES * length):
-            if len(ops) == length:
-                break
+        span = FARTHEST if source.one_in(FAR) else (SHORTEST, LONGEST)
+        least, longest = (min(end, self.longest or end) for end in span)
+        for _ in range(TRIES * longest):
             op = None if self.declared.atomic else rules.get_clearing(model)
             op = op or aim.draw(model) or self.draw_operation(source, model, misuses)
             if op is None or self.leaves_out(config, ops, op, model):
@@ -148,6 +137,8 @@ class Drawer:
             if model.tag + rules.operations[op["op"]].count_tags(op) > most:
                 continue
             ops.append(op)
+            if is_over(source, len(ops), least, longest):
+                break
             advance(rules.operations, op, model)
         return Program(rules.name, config, ops)
 
@@ -160,7 +151,7 @@ class Drawer:
             misuses: draw a mistake of usage for one in three.
         """
         op = None
-        if misuses and source.below(3) == 0:
+        if misuses and source.one_in(3):
             op = self.rules.draw_misuse(source, model, self.names)
         return op or self.rules.draw_operation(source, model, self.names)
 
@@ -181,6 +172,18 @@ class Drawer:
         return reason is not None
 
 
+def is_over(source: Source, length: int, least: int, longest: int) -> bool:
+    """Draws whether a program of `length` operations is over.
+
+    Each length from the least to the longest is as likely. The choice comes behind each
+    operation, not once before them, so that a shrinker can take out all that was chosen
+    for one operation.
+    """
+    if length < least:
+        return source.below(SELDOM * least) == 0
+    return source.below(longest - length + 1) == 0
+
+
 class Aim:
     """The cell that a program tries to reach; once reached, it picks another one.
 
@@ -192,8 +195,7 @@ class Aim:
         self, rules: Contract, cells: Sequence[Cell], misuses: bool, source: Source
     ) -> None:
         self.rules, self.cells, self.misuses = rules, cells, misuses
-        # One choice seeds all of its draws: there are many, and most yield nothing.
-        self.source = RandomSource(source.below(1 << 24))
+        self.source = source.branch()
         self.state, self.name = self.source.pick(cells)
 
     def draw(self, model: Any) -> Op | None:
@@ -203,7 +205,7 @@ class Aim:
         rules of usage, because they are few.
         """
         rules = self.rules
-        if not self.misuses and self.source.below(2):
+        if not self.misuses and not self.source.one_in(2):
             return None
         operation = rules.operations[self.name]
         op = operation.draw(self.source, model)

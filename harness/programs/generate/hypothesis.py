@@ -1,7 +1,8 @@
-"""Draws programs from Hypothesis, which also mutates earlier choices.
+"""Draws programs from Hypothesis.
 
-Hypothesis does not shrink here. It would take hundreds of runs on its choices; the domain
-passes of `harness.execution.shrink` take tens on the program itself.
+Hypothesis makes most examples out of earlier ones: it copies one part of an example over
+another that was drawn by the same strategy. Of programs that is a poor use of time: their
+configs stay the same. So a program is drawn by strategies of which each is used once.
 """
 
 from __future__ import annotations
@@ -9,57 +10,78 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from lockstep.harness.contracts.operation import Source
+from lockstep.harness.programs.generate.sources import ChoiceSource, RandomSource
 from lockstep.harness.programs.program import Program
 
-BASE, ROOM = 1 << 100, 1 << 24
-"""Integers are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants from the loaded
+Draw = Callable[[Source], Program]
+"""Makes a program from choices."""
+
+BASE, ROOM = 1 << 100, 1 << 64
+"""Seeds are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants from the loaded
 source files into its draws. None is that large, so a seed gives the same programs in each
 process, whatever it has imported. BASE is also far enough from zero for even choices."""
 
-CHUNKS = st.integers(BASE, BASE + ROOM - 1)
+SEEDS = st.integers(BASE, BASE + ROOM - 1)
+CHOICES = st.randoms(use_true_random=False)
+
+UNLIMITED = (
+    HealthCheck.too_slow,  # others may share the core
+    HealthCheck.data_too_large,  # a long program is allowed
+    HealthCheck.large_base_example,
+)
+"""Health checks that a strategy of programs does not pass, by its nature."""
 
 
-class HypothesisSource(Source):
-    """Choices from Hypothesis, several from each integer that it draws.
+LEAST = 2
+"""Operations of the shortest program that Hypothesis may draw choice by choice. It begins
+with the smallest examples that there are, a tenth of all, and passes on to others once
+five of these were refused."""
 
-    A draw costs twenty times as much as a choice.
+
+def make_strategy(
+    draw: Draw, seeded: bool, least: int = LEAST
+) -> st.SearchStrategy[Program]:
+    """Makes a strategy of programs.
+
+    Args:
+        draw: makes a program from choices.
+        seeded: Hypothesis draws the seed of a program, and not each of its choices: that
+            is several times as fast, but nothing that its shrinker can work on.
+        least: see `LEAST`.
     """
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
-        self.draw = draw
-        self.value, self.room = 0, 1
+    @st.composite
+    def programs(draw_from: Any) -> Program:
+        if seeded:
+            return draw(RandomSource(draw_from(SEEDS) - BASE))
+        program = draw(ChoiceSource(draw_from(CHOICES)))
+        assume(len(program.ops) >= least)
+        return program
 
-    def below(self, limit: int) -> int:
-        if self.room < limit:
-            self.value, self.room = self.draw(CHUNKS) - BASE, ROOM
-        self.value, choice = divmod(self.value, limit)
-        self.room //= limit
-        return choice
+    return programs()
 
 
 def generate(
     count: int,
     number: int,
-    draw: Callable[[Source], Program],
+    draw: Draw,
     consume: Callable[[Program], None],
+    seeded: bool = True,
 ) -> None:
-    """Draws programs from Hypothesis.
+    """Draws programs from Hypothesis, which does not shrink them.
 
     Args:
         count: the greatest number of programs.
         number: the seed.
         draw: makes a program from choices.
         consume: is called with each program.
+        seeded: see `make_strategy`.
     """
     raised: list[Exception] = []
-
-    @st.composite
-    def programs(draw_from: Any) -> Program:
-        return draw(HypothesisSource(draw_from))
 
     @seed(number)
     @settings(
@@ -68,13 +90,9 @@ def generate(
         database=None,
         deadline=None,
         derandomize=False,
-        suppress_health_check=[
-            HealthCheck.too_slow,  # a shard may share its core
-            HealthCheck.data_too_large,  # a long program is allowed
-            HealthCheck.large_base_example,
-        ],
+        suppress_health_check=UNLIMITED,
     )
-    @given(programs())
+    @given(make_strategy(draw, seeded))
     def check(program: Program) -> None:
         # Hypothesis repeats a program that raised, and calls it flaky if it then passes.
         if raised:

@@ -1,0 +1,44 @@
+"""Runs KV caches beside a slow, obviously correct reference.
+
+What tests import from here is defined in `lockstep.harness.cli.library`, and imported
+when it is asked for:
+
+    programs    a Hypothesis strategy of programs
+    run         runs one of them on a backend, and raises Diverged
+    examples    gives a Hypothesis test the programs that failed before
+    parse       a program from its document
+    Diverged    a backend and the reference differ
+    Backend, Kind, Unavailable    for the declaration of a backend
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstep.harness.cli.library import (
+        Backend,
+        Diverged,
+        Kind,
+        Unavailable,
+        examples,
+        parse,
+        programs,
+        run,
+    )
+
+__all__ = [
+    "Backend",
+    "Diverged",
+    "Kind",
+    "Unavailable",
+    "examples",
+    "parse",
+    "programs",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    return getattr(import_module("lockstep.harness.cli.library"), name)

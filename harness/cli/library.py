@@ -1,0 +1,269 @@
+"""What tests of other projects import: programs as a strategy of Hypothesis, and a run.
+
+`lockstep` has all of it, as `lockstep.programs` and so on.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import example
+from hypothesis import strategies as st
+
+from lockstep.harness.backends.backend import Backend, Kind, get_environment
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.document import suggest
+from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.execution.executor import Result
+from lockstep.harness.execution.metamorphic.reference import get_reference
+from lockstep.harness.execution.record import Record
+from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
+from lockstep.harness.jobs.outcome import Failure, make_failure, save
+from lockstep.harness.programs.files import iterate_saved
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
+from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
+from lockstep.harness.programs.program import (
+    Divergence,
+    Program,
+    parse_program,
+    why_too_large,
+)
+from lockstep.harness.reports.console import PlainConsole, print_failure
+from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.runner import Runner
+
+__all__ = [
+    "Backend",
+    "Diverged",
+    "Kind",
+    "Unavailable",
+    "examples",
+    "parse",
+    "programs",
+    "run",
+]
+
+SHRINK_SECONDS = 10.0
+MOST_EXAMPLES = 100
+"""Programs that `examples` takes from a folder."""
+
+WIDTH = 100
+"""Columns of the message of `Diverged`."""
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+# --- programs ---------------------------------------------------------------------------
+
+
+def programs(
+    contract: str,
+    kind: str,
+    backend: Backend | str | None = None,
+    *,
+    max_ops: int | None = None,
+    seeded: bool = False,
+) -> st.SearchStrategy[Program]:
+    """Makes a strategy of programs for one kind of cache.
+
+    Args:
+        contract: "layer", "unified", "prefix", "batched" or "paged".
+        kind: of that contract, such as "kv".
+        backend: draw only what it declares, and nothing that leads to a known divergence
+            of its ledger; a declaration or a name. None for all that the contract has.
+        max_ops: the most operations of a program; None for as many as are usual: 12 to
+            44, now and then 240.
+        seeded: Hypothesis draws the seed of a program, and not each of its choices. That
+            is several times as fast and as diverse as `lockstep check --generator plain`,
+            but its shrinker and its mutations have nothing to work on. `run` shortens
+            programs in any case.
+
+    Raises:
+        UsageError: there is no such contract or kind, the backend does not declare it, or
+            `max_ops` is less than 1.
+        Unavailable: the backend needs something that is not here.
+    """
+    if max_ops is not None and max_ops < 1:
+        raise UsageError(f"max_ops={max_ops}: a program has at least one operation")
+    require_kind(contract, kind)
+    own = get_reference() if backend is None else get_backend(backend)
+    declared = own.contracts.get(contract, {}).get(kind)
+    if declared is None:
+        raise UsageError(f"{own.name} declares no cache of kind {kind} ({contract})")
+    avoid = load_known(own, kind)
+    drawer = Drawer(contract, kind, declared, own.dtypes, avoid, longest=max_ops)
+    return make_strategy(drawer.draw, seeded, LEAST if max_ops != 1 else 1)
+
+
+def require_kind(contract: str, kind: str) -> None:
+    if contract not in CONTRACTS:
+        near = suggest(contract, CONTRACTS)
+        raise UsageError(f"there is no contract {contract!r}{near}")
+    kinds = CONTRACTS[contract].kinds
+    if kind not in kinds:
+        near = suggest(kind, dict.fromkeys(kinds))
+        raise UsageError(f"contract {contract} has no kind {kind!r}{near}")
+
+
+@cache
+def load_backend(name: str) -> Backend:
+    return load(name)
+
+
+def get_backend(backend: Backend | str) -> Backend:
+    return load_backend(backend) if isinstance(backend, str) else backend
+
+
+def parse(document: Mapping[str, Any]) -> Program:
+    """Returns the program of a document, as files and the messages of failures have it.
+
+    Raises:
+        UsageError: it is no program.
+    """
+    return parse_program(document, "the document")
+
+
+def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Test]:
+    """Gives a Hypothesis test the programs that failed before: it runs them first.
+
+    To be written above `@given`, for a test whose argument is `program`. A folder that is
+    not there has no programs; files that are none are passed over.
+
+    Args:
+        folder: of failures, or a file.
+        kind: only programs of this kind; None for all.
+    """
+
+    def decorate(test: Test) -> Test:
+        path = Path(folder)
+        found = iterate_saved([path]) if has_files(path) else iter(())
+        saved = (one for _, one in found if isinstance(one, Program))
+        fitting = (one for one in saved if kind in (None, one.kind))
+        for program in islice(fitting, MOST_EXAMPLES):
+            test = example(program=program)(test)
+        return test
+
+    return decorate
+
+
+def has_files(path: Path) -> bool:
+    """Says whether there is anything; an empty folder is an error elsewhere."""
+    return path.is_file() or any(path.glob("**/*.json*"))
+
+
+# --- a run ------------------------------------------------------------------------------
+
+
+class Diverged(AssertionError):
+    """A backend and the reference differ, or the backend raised an error.
+
+    Each signature has a class of its own, so that Hypothesis tells the failures apart.
+
+    Attributes:
+        failure: the shortest program that shows the signature so far, and its file.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        text = StringIO()
+        text.write(f"{failure.signature}: {failure.divergence.message}\n")
+        print_failure(PlainConsole(file=text, width=WIDTH), failure)
+        super().__init__(text.getvalue())
+        self.failure = failure
+
+
+@cache
+def get_class(signature: str) -> type[Diverged]:
+    return type(f"Diverged[{signature}]", (Diverged,), {"__module__": __name__})
+
+
+SHORTEST_SHOWN: dict[tuple[str, str], Failure] = {}
+"""Backend and signature → the shortest program that shows it, in this process."""
+
+
+def run(
+    program: Program, backend: Backend | str, failures: str | Path = "failures"
+) -> Result:
+    """Runs a program on the reference and on a backend, in this process.
+
+    A test of Hypothesis runs hundreds of programs that fail while it looks for a simple
+    one. The first of each signature is shortened at once, as `lockstep shrink` does, in
+    steps that a person would take, and saved; later ones if they are simpler.
+
+    Args:
+        program: see `programs`.
+        backend: a declaration or a name, as `lockstep check --backend` takes it. One that
+            may end the process is checked better by the fixture `lockstep_check`.
+        failures: folder for failing programs; `lockstep replay` runs them again.
+
+    Returns:
+        What ran: steps, and those that were left out.
+
+    Raises:
+        Diverged: they differ.
+        UsageError: the backend does not declare what the program needs.
+        Unavailable: the backend needs something that is not here.
+    """
+    own = get_backend(backend)
+    why = why_too_large(program) or why_unsupported(program, own)
+    if why:
+        raise UsageError(f"{own.name} cannot run this program: {why}")
+    result = get_runner().run_both(program, own, load_known(own, program.kind))
+    if result.divergence is not None:
+        name = backend if isinstance(backend, str) else own.name
+        failure = keep(program, result.divergence, own, name, Path(failures))
+        raise get_class(failure.signature)(failure)
+    return result
+
+
+def load_known(backend: Backend, kind: str) -> Sequence[Entry]:
+    """Returns the ledger of a kind."""
+    return load_entries(backend.ledger, backend.name, kind)
+
+
+load_entries = cache(load_ledger)
+
+FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+"""Removed when the process ends."""
+
+
+@cache
+def get_runner() -> Runner:
+    FOLDERS.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
+    return Runner(Record(Path(FOLDERS[-1].name) / "record.json"), lambda event: None)
+
+
+def keep(
+    program: Program, divergence: Divergence, backend: Backend, name: str, folder: Path
+) -> Failure:
+    """Returns the shortest program with this signature; saves it if it is new."""
+    signature = divergence.get_signature(program)
+    before = SHORTEST_SHOWN.get((name, signature))
+    if before is not None and get_rank(before.program) <= get_rank(program):
+        return before
+    small = shorten(program, divergence, backend)
+    if before is not None and get_rank(before.program) <= get_rank(small.program):
+        return before
+    environment = get_environment(
+        {"versions": dict(backend.versions), "device": backend.device}
+    )
+    flaky = {} if small.flaky is None else {"flaky": str(small.flaky)}
+    found = {"found": {"front": "strategy"}, **flaky}
+    own = small.program, small.divergence, name, environment, found
+    failure = save(make_failure(folder, *own))
+    if before is not None and failure.unsaved is None:
+        before.path.unlink(missing_ok=True)
+    SHORTEST_SHOWN[name, signature] = failure
+    return failure
+
+
+def shorten(program: Program, divergence: Divergence, backend: Backend) -> Shrunk:
+    avoid = load_known(backend, program.kind)
+    limits = SHRINK_SECONDS, avoid, make_busy_clock()
+    return get_runner().shrink(program, divergence, backend, *limits)

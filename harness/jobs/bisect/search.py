@@ -1,0 +1,107 @@
+"""The search for the release at which behaviour changes. Nothing is installed or run
+here.
+
+Releases are numbered from the oldest, 0, on. What a release shows is AGREES, the
+signature of a divergence, or None if it cannot be tested; such a release is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+AGREES = "agrees"
+
+Shown = Mapping[int, str | None]
+"""Number of a release that was tried → what it shows."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one release came to.
+
+    Attributes:
+        shown: see `Shown`.
+        words: how it agrees or diverges, or why it cannot be tested.
+        seconds: that this took.
+    """
+
+    shown: str | None
+    words: str
+    seconds: float = 0.0
+
+
+class Untestable(Exception):
+    """A release does not install, build or import, or its backend is refused."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where behaviour changes.
+
+    Attributes:
+        before: the last release that shows what the oldest testable one shows.
+        after: the first that shows what the newest testable one shows.
+    """
+
+    before: int
+    after: int
+
+    @property
+    def is_exact(self) -> bool:
+        return self.after == self.before + 1
+
+
+def choose_next(size: int, shown: Shown) -> int | None:
+    """The release to try next; None if the search is over.
+
+    Both ends come first. If an end cannot be tested, the search goes inwards from there
+    by halves until two releases differ, and then halves what is between these two. A
+    release that cannot be tested, or shows what neither end shows, divides a gap; the
+    largest part is halved next: the neighbours of a broken release are often broken, too.
+    """
+    for end in (size - 1, 0):
+        if end not in shown:
+            return end
+    low, high = get_bounds(size, shown)
+    tried = [low, *(n for n in range(low + 1, high) if n in shown), high]
+    begin, end = max(pairwise(tried), key=lambda gap: gap[1] - gap[0])
+    return (begin + end) // 2 if end - begin > 1 else None
+
+
+def get_bounds(size: int, shown: Shown) -> tuple[int, int]:
+    """The releases between which the search goes on, once both ends were tried."""
+    change, testable = find_change(shown), list_testable(shown)
+    if change is not None:
+        return change.before, change.after
+    if not testable:
+        return 0, size - 1
+    before = max((n for n in shown if n < testable[0]), default=testable[0])
+    if testable[0] - before > 1:
+        return before, testable[0]
+    return testable[-1], min((n for n in shown if n > testable[-1]), default=size - 1)
+
+
+def find_change(shown: Shown) -> Change | None:
+    """The change as far as it is known; None if all that was tested behaves alike."""
+    testable = list_testable(shown)
+    if not testable or shown[testable[0]] == shown[testable[-1]]:
+        return None
+    old, new = shown[testable[0]], shown[testable[-1]]
+    after = next(n for n in testable if shown[n] == new)
+    before = max(n for n in testable if n < after and shown[n] == old)
+    return Change(before, after)
+
+
+def list_testable(shown: Shown) -> list[int]:
+    return sorted(n for n, what in shown.items() if what is not None)
+
+
+def estimate_left(size: int, shown: Shown) -> int:
+    """How many releases are still to try if all of them can be tested."""
+    ends = sum(end not in shown for end in {0, size - 1})
+    low, high = (0, size - 1) if ends else get_bounds(size, shown)
+    if choose_next(size, shown) is None:
+        return 0
+    return ends + max(0, high - low - 1).bit_length()

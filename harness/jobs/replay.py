@@ -1,0 +1,143 @@
+"""Saved programs run again: what each came to, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from lockstep.harness.backends.backend import compare_environments
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
+from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.registry import list_names
+
+FORMAT = "lockstep-replayed/1"
+
+Status = Literal["FIXED", "FAILED", "FLAKY", "ERROR"]
+
+
+class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of one program on one backend.
+
+    Attributes:
+        backend: None if the file names none that can be used.
+        words: how it agrees or differs, or why it could not run.
+        signature: of the divergence, if there is one.
+    """
+
+    path: str
+    backend: str | None
+    status: Status
+    words: str
+    signature: str | None = None
+
+
+class ReplayedDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """The results of all programs, as `lockstep replay --json` prints them."""
+
+    format: Literal["lockstep-replayed/1"]
+    exit_status: Literal[0, 1, 2]
+    replayed: list[Replayed]
+
+
+def get_own_backend(path: Path, program: Program) -> str:
+    """The backend that a file names, if it is a registered one: a file is data, and what
+    it names is not imported."""
+    name = program.meta.get("backend")
+    if isinstance(name, str) and name in list_names():
+        return name
+    raise UsageError(f"{path}: names no registered backend; give one with --backend")
+
+
+def get_single(file: Path) -> Program:
+    """The program in a file that has one, which may be in a zip."""
+    programs = load_saved(file)
+    if len(programs) != 1:
+        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
+    return programs[0]
+
+
+def get_replay_status(results: Sequence[Replayed]) -> Literal[0, 1, 2]:
+    """The exit status of the command."""
+    statuses = {result.status for result in results}
+    return 1 if statuses & {"FAILED", "FLAKY"} else 2 if "ERROR" in statuses else 0
+
+
+def replayed_to_json(results: Sequence[Replayed]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "exit_status": get_replay_status(results),
+        "replayed": [structs.asdict(result) for result in results],
+    }
+
+
+def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replayed:
+    """Runs a program on a backend as often as it takes."""
+    flaky = read_flaky(program.meta)
+    runs = 1 if flaky is None else flaky.runs
+    event = pool.call(RunProgram(backend, program.to_json(), runs))
+    status, words = judge(event, program, flaky)
+    if isinstance(event, HarnessFailed):
+        words += f"; please report this with {path}"
+    if status == "FIXED" and isinstance(event, Ran):
+        words += format_environment(event, program, backend)
+    found = get_divergence(event)
+    signature = None if found is None else found.get_signature(program)
+    return Replayed(str(path), backend, status, words, signature)
+
+
+def get_divergence(event: Ran | Stopped) -> Divergence | None:
+    """The divergence that a result tells of; a death is one, if a program was running."""
+    if isinstance(event, Ran):
+        return event.divergence
+    blamed = event.blame()
+    return None if blamed is None else blamed[1]
+
+
+def judge(
+    event: Ran | Stopped, program: Program, flaky: Flaky | None = None
+) -> tuple[Status, str]:
+    """FIXED, FAILED, FLAKY or ERROR, and why.
+
+    Args:
+        event: the result.
+        program: ran again.
+        flaky: says that it does not fail each time: if it agrees now, nothing is fixed.
+    """
+    if isinstance(event, Stopped):
+        blamed = event.blame()
+        if blamed is None:
+            return "ERROR", event.describe()
+        return judge_divergence(blamed[1], program)
+    now = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
+    if event.divergence is not None:
+        status, words = judge_divergence(event.divergence, program)
+        return status, words if flaky is None else f"flaky: {now}: {words}"
+    if flaky is not None:
+        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
+    steps = event.steps
+    if program.ops and not steps:
+        return "ERROR", f"no step was run; the first: {event.why_skipped}"
+    words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
+    if event.skipped:
+        words += f"; {event.skipped} skipped, first: {event.why_skipped}"
+    return "FIXED", words
+
+
+def judge_divergence(divergence: Divergence, program: Program) -> tuple[Status, str]:
+    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
+    before, now = program.meta.get("signature"), divergence.get_signature(program)
+    if before and before != now:
+        words = f"in another way than before, {now}: {words}"
+    return "ERROR" if divergence.is_unwritten else "FAILED", words
+
+
+def format_environment(event: Ran, program: Program, backend: str) -> str:
+    """The differences from the place where a program failed, as the end of a line."""
+    words = compare_environments(program.meta, backend, event.get_environment())
+    return f"; {words}" if words else ""

@@ -1,0 +1,243 @@
+"""`lockstep bisect` over commits, and the environments in which it tries them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.harness.jobs.bisect import scratch
+from lockstep.harness.jobs.bisect.scratch import Runner, Scratch
+from lockstep.harness.jobs.bisect.search import Untestable
+from tests.harness.bisecting import (
+    AGREES,
+    FAILS_TO_IMPORT,
+    SHOWS,
+    git,
+    make_repository,
+    write_program,
+)
+from tests.harness.commands import ROOT, Run, begin, find_processes
+
+BUILD = "echo building; python build.py"
+TOY = ("--backend", "toy_cache:make", "--cache", "cache")
+
+
+# --- commits ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> list[str]:
+    """Twenty commits: the 13th breaks the cache, the 10th does not build."""
+    files = {f"change {n}": {"toy_cache.py": f"{AGREES}# {n}\n"} for n in range(1, 13)}
+    files["change 1"]["build.py"] = "print('built')\n"
+    files["change 10"]["build.py"] = "raise SystemExit('error: no compiler for this')\n"
+    files["change 11"]["build.py"] = "print('built')\n"
+    files["lose \x1b[31mtokens"] = {"toy_cache.py": SHOWS}
+    files |= {f"change {n}": {"other": str(n)} for n in range(14, 21)}
+    return make_repository(tmp_path / "repo", files)
+
+
+def test_the_commit_that_broke_it_is_named(
+    run_workers: Run,
+    tmp_path: Path,
+    repository: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The build fails in the middle, and the user's checkout stays as it is."""
+    write_program(tmp_path)
+    checkout = tmp_path / "repo"
+    (checkout / "toy_cache.py").write_text("my own work\n")
+    before = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
+    path = f"{os.environ['PYTHONPATH']}:{checkout}"
+    monkeypatch.setenv("PYTHONPATH", path)  # means the clone, not the checkout
+    ends = ("--git", "repo", "--good", repository[0], "--bad", "main")
+    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", BUILD, "--json")
+    found = json.loads(ended.out)
+    assert (ended.status, found["exit_status"], found["complete"]) == (0, 0, True), (
+        found["conclusion"],
+        found["tried"],
+    )
+    change = found["change"]
+    assert (change["sort"], change["exact"]) == ("broke", True)
+    assert change["after"] == f"{repository[12][:12]} (lose ·[31mtokens)"
+    assert change["before"] == f"{repository[11][:12]} (change 12)"
+    text = "\n".join(change["details"])
+    assert f"commit {repository[12]}" in text
+    assert "Author: A. Uthor" in text and "Date:" in text
+    assert "toy_cache.py | " in text
+    verdicts = {each["name"].split()[-1].strip("()"): each for each in found["tried"]}
+    assert verdicts["10"]["verdict"] == "untestable"
+    words = verdicts["10"]["words"]
+    assert "exit status 1: error: no compiler for this" in words
+    log = Path(words.rpartition("; ")[2])
+    assert log.read_text().startswith("building\n")
+    assert len(found["tried"]) <= 8
+    after = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
+    assert after == before
+    assert (checkout / "toy_cache.py").read_text() == "my own work\n"
+
+
+def test_what_was_mended_is_found_without_a_build(
+    run_workers: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round. Modules of the clone come before those of PYTHONPATH."""
+    write_program(tmp_path)
+    (tmp_path / "toy_cache.py").write_text(FAILS_TO_IMPORT)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    commits = {"a": {"toy_cache.py": SHOWS}, "b": {"toy_cache.py": AGREES}}
+    make_repository(tmp_path / "repo", commits)
+    ends = ("--git", "repo", "--good", "main", "--bad", "main~1")
+    ended = run_workers("bisect", "p.json", *TOY, *ends)
+    assert ended.status == 0
+    assert " (b) mended it: " in ended.words
+    assert "(a) shows layer-kv-update-contents" in ended.words
+    assert "2 of 2 tried" in ended.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--git empty --good a --bad b", "--git empty: is not a git repository"),
+        ("--git none --good a --bad b", "--git none: is not a git repository"),
+        ("--git repo --good nope --bad main", "--good nope: repo has no such revision"),
+        ("--git repo --good main --bad -x", "--bad -x: repo has no such revision"),
+        ("--git repo --good main --bad main~0", "are the same commit"),
+        ("--git repo --good side --bad main", "--good side is not an ancestor of --bad"),
+        ("--git repo --good main", "give --package NAME, or --git REPO with --good and"),
+        ("", "give --package NAME, or --git REPO with --good and --bad"),
+        ("--git repo --package x", "--package does not go together with --git"),
+        ("--package x --build make", "--package does not go together with --build"),
+        ("--package ../x", "--package ../x: is not the name of a package"),
+        ("--package -r", "--package -r: is not the name of a package"),
+        (
+            "--package toy-cache --versions 1",
+            "--versions 1: give two versions, or one: 1",
+        ),
+        ("--package toy-cache --with a==b=c", "--with a==b=c: "),
+        ("--package toy-cache --limit 0", "0.0 is not in the range"),
+    ],
+)
+def test_what_is_refused(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    words: str,
+) -> None:
+    write_program(tmp_path)
+    (tmp_path / "empty").mkdir()
+    if "repo " in arguments:
+        make_repository(tmp_path / "repo", {"a": {}, "b": {}})
+        git(tmp_path / "repo", "checkout", "-q", "--orphan", "side")
+        git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "side")
+        git(tmp_path / "repo", "checkout", "-q", "main")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    ended = run("bisect", "p.json", *TOY, *arguments.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert words in ended.words
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.json", *TOY), "none.json: there is no such file"),
+        (("p.json",), "p.json: names no registered backend; give one with --backend"),
+        (("two.jsonl", *TOY), "two.jsonl: holds 2 programs; give one"),
+    ],
+)
+def test_a_file_that_cannot_be_searched_for(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    text = write_program(tmp_path).read_text()
+    (tmp_path / "two.jsonl").write_text(f"{text}\n{text}\n")
+    ended = run("bisect", *arguments, "--package", "toy-cache")
+    assert (ended.status, ended.out) == (2, "")
+    assert words in ended.words
+
+
+def test_ctrl_c_keeps_what_was_learned(tmp_path: Path, repository: list[str]) -> None:
+    """And nothing that a build has started outlives it."""
+    path = write_program(tmp_path)
+    build = "if grep -q '# 7' toy_cache.py; then sleep 77; fi"
+    ends = (
+        "--good",
+        repository[0],
+        "--bad",
+        repository[12],
+        "--build",
+        build,
+    )
+    cache = ("--backend", "toy_cache:make", "--cache", tmp_path / "cache")
+    own = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}", "MARK": str(tmp_path)}
+    log = tmp_path / "cache" / "logs" / f"build-{repository[6][:12]}.txt"
+    with begin(
+        "bisect", path, *cache, "--git", tmp_path / "repo", *ends, **own
+    ) as process:
+        deadline = time.monotonic() + 50
+        while not log.exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    words = " ".join(out.split())
+    assert (process.returncode, err.splitlines()[-1]) == (130, "lockstep: stopped")
+    assert f"broke it between {repository[0][:12]} (change 1) and" in words
+    assert "not tried: 11; 2 of 13 tried" in words
+    assert "(stopped before the end)" in words
+    assert not find_processes(str(tmp_path))
+
+
+def test_a_build_that_takes_too_long_is_skipped(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, 0.3, lambda: None)
+    began = time.monotonic()
+    with pytest.raises(Untestable, match="build x took longer than"):
+        runner.require("build x", "sleep 60 & sleep 60", {"PATH": os.environ["PATH"]})
+    assert time.monotonic() - began < 5
+
+
+# --- environments -----------------------------------------------------------------------
+
+
+FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "toy_cache":
+            return spec_from_file_location(name, {path!r})
+
+sys.meta_path.append(Finder)
+"""
+"""What an editable install may put into an environment."""
+
+
+def test_what_is_installed_comes_before_what_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is a finder, which Python asks last."""
+    for name in ("shared", "built"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "toy_cache.py").write_text(f"print({name!r})\n")
+    (tmp_path / "shared" / "other.py").write_text("print('other')\n")
+    monkeypatch.setattr(scratch, "list_site_folders", lambda: [str(tmp_path / "shared")])
+    made = Scratch(tmp_path / "environment")
+    made.make()
+    finder = FINDER.format(path=str(tmp_path / "built" / "toy_cache.py"))
+    (made.packages / "_finder.py").write_text(finder)
+    (made.packages / "__editable__.toy.pth").write_text("import _finder\n")
+    ended = subprocess.run(
+        [made.python, "-c", "import toy_cache, other, sys; print(sys.prefix)"],
+        env=made.get_variables(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.split() == ["built", "other", str(made.folder)], ended.stderr

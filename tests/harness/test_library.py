@@ -1,0 +1,237 @@
+"""What tests of other projects import: the strategy of programs, and a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from misbehaving import Cache, correct, declare, one_column_less, shows_nan
+
+import lockstep
+from lockstep.harness.cli import library
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import run as execute
+from lockstep.harness.programs.program import Program, load_programs
+from lockstep.impl.torch.backend import cpu
+from tests.harness.building import SMALL, make
+
+UPDATE = {"op": "update", "length": 2}
+
+
+@pytest.fixture(autouse=True)
+def _forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Failures of one test are not those of another."""
+    monkeypatch.chdir(tmp_path)
+    library.SHORTEST_SHOWN.clear()
+    yield
+    library.SHORTEST_SHOWN.clear()
+
+
+def draw(count: int, *arguments: Any, number: int = 0, **options: Any) -> list[Program]:
+    drawn: list[Program] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )  # fmt: skip
+    @given(lockstep.programs(*arguments, **options))
+    def collect(program: Program) -> None:
+        drawn.append(program)
+
+    collect()
+    return drawn
+
+
+# --- programs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize(
+    ("contract", "kind"),
+    [("layer", "rotating"), ("prefix", "trie"), ("paged", "paged-full")],
+)
+def test_programs_are_various(contract: str, kind: str, seeded: bool) -> None:
+    """Of 100 that Hypothesis would make out of each other, 40 had the same config."""
+    programs = draw(100, contract, kind, "torch-cpu", seeded=seeded)
+    assert {program.kind for program in programs} == {kind}
+    assert len({program.digest() for program in programs}) > 90
+    assert len({json.dumps(program.config) for program in programs}) > 80
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    first = draw(20, "layer", "kv", number=3)
+    assert draw(20, "layer", "kv", number=3) == first
+    assert draw(20, "layer", "kv", number=4) != first
+
+
+@pytest.mark.parametrize("most", [1, 5, 60])
+def test_no_program_is_longer_than_asked_for(most: int) -> None:
+    lengths = {len(one.ops) for one in draw(60, "layer", "kv", max_ops=most, seeded=True)}
+    assert max(lengths) <= most
+    assert most < 60 or len(lengths) > 2
+
+
+def test_only_what_a_backend_declares_is_drawn() -> None:
+    backend = declare(Cache, {"step": (2, 5)})
+    programs = draw(40, "layer", "kv", backend, seeded=True)
+    assert {program.config["step"] for program in programs} == {2, 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("layers", "kv"), "there is no contract 'layers'; did you mean layer?"),
+        (("layer", "kvv"), "contract layer has no kind 'kvv'; did you mean kv?"),
+        (("paged", "kv"), "contract paged has no kind 'kv'"),
+        (("layer", "state", correct()), "declares no cache of kind state (layer)"),
+        (
+            ("layer", "kv", "torch-cpuu"),
+            "no backend has this name; did you mean torch-cp",
+        ),
+    ],
+)
+def test_what_there_is_not_is_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        lockstep.programs(*arguments)
+    assert words in str(caught.value)
+
+
+def test_a_program_has_an_operation() -> None:
+    with pytest.raises(UsageError, match="max_ops=0: a program has at least one"):
+        lockstep.programs("layer", "kv", max_ops=0)
+
+
+# --- a run ------------------------------------------------------------------------------
+
+
+def test_a_run_that_agrees() -> None:
+    result = lockstep.run(make(UPDATE, **SMALL), correct())
+    assert (result.steps, result.divergence) == (1, None)
+    assert not Path("failures").exists()
+
+
+def test_a_run_that_diverges_tells_the_shortest_program_and_saves_it() -> None:
+    program = make(UPDATE, UPDATE, UPDATE, **SMALL)
+    with pytest.raises(lockstep.Diverged) as caught:
+        lockstep.run(program, shows_nan())
+    failure = caught.value.failure
+    assert len(failure.program.ops) == 1
+    words = str(caught.value)
+    assert words.startswith("layer-kv-update-contents: row 0: ")
+    assert "→ step 0: update with " in words
+    assert f"lockstep replay {failure.path} --backend" in words
+    [saved] = load_programs(failure.path)
+    assert saved.meta["signature"] == "layer-kv-update-contents"
+    assert lockstep.parse(saved.to_json()).ops == failure.program.ops
+
+
+def test_each_signature_has_a_class_of_its_own() -> None:
+    classes = set()
+    for backend in (shows_nan(), one_column_less()):
+        with pytest.raises(lockstep.Diverged) as caught:
+            lockstep.run(make(UPDATE, UPDATE, **SMALL), backend)
+        classes.add(type(caught.value))
+    assert len(classes) == 2
+
+
+def test_of_one_signature_only_a_simpler_program_is_shortened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shortened: list[Program] = []
+    shorten = library.shorten
+
+    def count(program: Program, *arguments: Any) -> Any:
+        shortened.append(program)
+        return shorten(program, *arguments)
+
+    monkeypatch.setattr(library, "shorten", count)
+    for times in (3, 4, 2):
+        with pytest.raises(lockstep.Diverged):
+            lockstep.run(make(*[UPDATE] * times, **SMALL), shows_nan())
+    assert len(shortened) <= 2  # not the second, which is longer
+    assert len(list(Path("failures").glob("*/*.json"))) == 1
+
+
+def test_what_a_backend_does_not_declare_is_no_divergence() -> None:
+    with pytest.raises(UsageError, match="cannot run this program"):
+        lockstep.run(make(UPDATE, kind="state"), correct())
+
+
+def test_hypothesis_shrinks_what_it_draws() -> None:
+    """Without the steps of `run`: every choice of a program is one of Hypothesis."""
+    failing: list[Program] = []
+
+    @seed(1)
+    @settings(max_examples=300, database=None, deadline=None, report_multiple_bugs=False)
+    @given(lockstep.programs("layer", "kv", "torch-cpu"))
+    def check(program: Program) -> None:
+        if any(op["op"] == "trim" and op["count"] > 1 for op in program.ops):
+            failing.append(program)
+            raise AssertionError
+
+    with pytest.raises(AssertionError):
+        check()
+    assert len(failing[0].ops) > len(failing[-1].ops)
+    assert len(failing[-1].ops) <= 2
+    assert execute(failing[-1], cpu()).divergence is None
+
+
+# --- examples ---------------------------------------------------------------------------
+
+MINE = """
+from hypothesis import Phase, given, settings
+import lockstep
+from misbehaving import correct
+
+seen = []
+
+@lockstep.examples("failures", kind="kv")
+@settings(phases=[Phase.explicit])
+@given(lockstep.programs("layer", "kv"))
+def test_mine(program):
+    seen.append(len(program.ops))
+    lockstep.run(program, correct())
+
+def test_seen():
+    assert seen == SEEN
+"""
+
+
+def test_programs_that_failed_come_first(tmp_path: Path) -> None:
+    with pytest.raises(lockstep.Diverged):
+        lockstep.run(make(UPDATE, UPDATE, **SMALL), shows_nan())
+    (tmp_path / "failures" / "broken.json").write_text("{")
+    (tmp_path / "test_mine.py").write_text(MINE.replace("SEEN", "[1]"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    paths = {"PYTHONPATH": str(Path(__file__).parent)}
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_folder_that_is_not_there_has_no_examples() -> None:
+    def test() -> None:
+        pass
+
+    assert lockstep.examples("nowhere")(test) is test
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    code = "import lockstep, sys; print('hypothesis' in sys.modules, dir(lockstep)[-1])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split()[0] == "False", done.stderr
+
+
+def test_what_the_package_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="module 'lockstep' has no attribute 'walk'"):
+        _ = lockstep.walk
