@@ -22,8 +22,8 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
-from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import get_interrupt_status
+from lockstep.harness.programs.files import write_program
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -140,7 +140,7 @@ def save(
         options=options,
     )
     try:
-        write(path, program)
+        write_program(path, program)
     except OSError as error:
         return replace(failure, unsaved=error.strerror or str(error))
     return failure
@@ -150,7 +150,7 @@ def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Pat
     """Writes a program that should show a known divergence of the ledger, and agrees."""
     path = folder / OUTDATED / f"{slug(entry)}-{slug(backend)}.json"
     what = f"the ledger's entry {entry} describes an operation that agrees"
-    write(path, replace(program, meta={"backend": backend, "what": what}))
+    write_program(path, replace(program, meta={"backend": backend, "what": what}))
     return path
 
 
@@ -166,7 +166,7 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
     path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
     meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
     try:
-        write(path, replace(program, meta=meta))
+        write_program(path, replace(program, meta=meta))
     except OSError as error:
         document = json.dumps(program.to_json())
         return f"please report this with the program (not saved: {error}): {document}"
@@ -179,12 +179,6 @@ def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
     if isinstance(stopped, HarnessFailed):
         words += f"; {save_harness_failure(folder, stopped, backend)}"
     return words
-
-
-def write(path: Path, program: Program) -> None:
-    document = program.to_json()
-    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
-    write_whole(path, "{" + ",\n".join(lines).removeprefix(" ") + "}\n")
 
 
 def slug(backend: str) -> str:
