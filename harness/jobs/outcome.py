@@ -374,6 +374,7 @@ class Settings:
         strict: validate the messages of drivers against their schemas.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
+        corpus: the folder with programs to start from, which gets more; None for none.
     """
 
     backends: Sequence[str] = ()
@@ -389,6 +390,7 @@ class Settings:
     strict: bool = False
     require_complete: bool = False
     slice: int = SLICE
+    corpus: Path | None = None
 
     def get_options(self) -> dict[str, Any]:
         """The options of `OPTIONS` that are not at their default."""

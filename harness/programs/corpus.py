@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import UsageError
@@ -23,8 +23,8 @@ MOST_FILES = 10_000
 LONGEST = 500
 """Operations of a program of the corpus. Those that are drawn have at most half of it."""
 
-NAME = re.compile(r"[0-9a-f]{12}\.json")
-"""The name of a file: the digest of its program."""
+MOST_GIVEN = 64
+"""Programs that one slice starts from."""
 
 
 class Corpus:
@@ -41,15 +41,10 @@ class Corpus:
     def __init__(self) -> None:
         self.programs: dict[Cell, Program] = {}
 
-    def add(self, program: Program, cells: Iterable[Cell]) -> list[Cell]:
-        """Adds a program that reaches some cells.
-
-        Returns:
-            The cells for which it is kept.
-        """
-        own = [c for c in cells if is_simpler(program, self.programs.get(c))]
+    def add(self, program: Program, cells: Iterable[Cell]) -> None:
+        """Adds a program that reaches some cells."""
+        own = [cell for cell in cells if is_simpler(program, self.programs.get(cell))]
         self.programs.update(dict.fromkeys(own, program))
-        return own
 
     def add_beginnings(self, program: Program, cells: Mapping[Cell, int]) -> None:
         """Adds the beginnings of a program that are the shortest to reach some cells.
@@ -113,7 +108,8 @@ class CorpusFolder:
         self.written: set[Path] = set()
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path}: is not a folder; --corpus takes a folder")
-        self.read()
+        if path.exists():
+            self.read()
 
     def read(self) -> None:
         """Adds the programs of all files, in any folder below this one."""
@@ -132,6 +128,18 @@ class CorpusFolder:
 
     def get(self, kind: str) -> Corpus:
         return self.kinds.setdefault(kind, Corpus())
+
+    def choose(self, kind: str, number: int) -> list[dict[str, Any]]:
+        """Chooses the programs that one slice of a kind starts from, as documents.
+
+        Args:
+            kind: of caches.
+            number: of the slice; the next one gets the next programs.
+        """
+        programs = self.get(kind).list_programs()
+        begin = number * MOST_GIVEN % max(1, len(programs))
+        turned = [*programs[begin:], *programs[:begin]]
+        return [program.to_json() for program in turned[:MOST_GIVEN]]
 
     def get_path(self, program: Program) -> Path:
         return self.path / program.kind / f"{program.digest()}.json"

@@ -24,3 +24,6 @@ DRAWERS: Mapping[str, type[Drawer]] = {
     "plain": Drawer,
 }
 """The same names → the class that draws programs from choices."""
+
+GUIDED = [name for name, drawer in DRAWERS.items() if issubclass(drawer, GuidedDrawer)]
+"""Those that can start from a corpus."""

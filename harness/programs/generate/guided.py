@@ -17,7 +17,7 @@ from typing import Any
 from lockstep.harness.contracts.operation import Cell, Op, Source
 from lockstep.harness.programs.corpus import Corpus, find_cells
 from lockstep.harness.programs.generate.drawer import Draft, Drawer, Script
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Program, breaks_usage
 
 CANDIDATES = 3
 """Operations that are drawn for each that is taken."""
@@ -106,9 +106,8 @@ class GuidedDrawer(Drawer):
 
     def start_from(self, programs: Sequence[Program]) -> None:
         for program in programs:
-            cells = find_cells(program)
-            self.given.add(program, cells)
-            self.reached.add_beginnings(program, cells)
+            self.given.add(program, find_cells(program))
+        self.reached.programs.update(self.given.programs)
 
     def learn(self, program: Program, agreed: int) -> None:
         """Keeps no beginning that diverges: what is made from it would show the same."""
@@ -125,6 +124,14 @@ class GuidedDrawer(Drawer):
         self.fresh = {}
         if not self.given.programs or source.below(CHANGED):
             return self.draw_behind(source, self.draw_config(source))
+        program = self.draw_changed(source)
+        if self.declared.refuses or not breaks_usage(program):
+            return program
+        self.fresh = {}
+        return self.draw_behind(source, program.config)
+
+    def draw_changed(self, source: Source) -> Program:
+        """Draws a program that begins with a changed one of the corpus."""
         program, other = self.choose_program(source), self.choose_program(source)
         script = source.pick(CHANGES)(source, program.ops, other.ops)
         is_other = source.below(OTHER_CONFIG) == 0
