@@ -145,13 +145,16 @@ class GuidedDrawer(Drawer):
         return self.given.programs[min(some, key=lambda cell: self.met[cell])]
 
     def draw_operation(self, source: Source, draft: Draft) -> Op | None:
-        """Draws a few operations, and takes the one whose cells were met least."""
+        """Draws a few operations, and takes the one whose cells were met least; the first
+        one that meets something new, without drawing more."""
         best, most = None, -1.0
         for _ in range(CANDIDATES):
             op = super().draw_operation(source, draft)
             novelty = self.compute_novelty(op, draft) if op else -1.0
             if novelty > most:
                 best, most = op, novelty
+            if most >= 1:
+                break
         if best is not None and self.rules.next:
             draft.model.last = best["op"]  # not that of the last one that was drawn
         return best
