@@ -34,7 +34,7 @@ from lockstep.harness.jobs.vectors.export import (
     export,
 )
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate import GENERATORS, GUIDED
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import (
     PlainConsole,
@@ -102,6 +102,12 @@ Examples:
     help="Generator of the programs; default: hypothesis.",
 )
 @click.option(
+    "--corpus",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Start from the programs in this folder, and add those that reach more.",
+)
+@click.option(
     "--require-complete",
     is_flag=True,
     help="Exit status 2 if a program was not run or a cell not reached.",
@@ -116,6 +122,11 @@ def check(
     The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
     agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
     """
+    if settings.corpus and settings.generator not in GUIDED:
+        raise UsageError(
+            f"--corpus: the generator {settings.generator} starts from no programs;"
+            f" choose --generator {' or '.join(GUIDED)}"
+        )
     seed = int(time.time()) if profile == "nightly" else 0
     settings = replace(
         settings,

@@ -146,9 +146,10 @@ class Source(ABC):
         """Draws what happens one time in `number`; the simplest is that it does not."""
         return self.below(number) == number - 1
 
-    def branch(self) -> Source:
-        """Returns a source for many choices, most of which come to nothing."""
-        return self
+    def branch(self) -> Source | None:
+        """Returns a source for many choices, most of which come to nothing; None if none
+        must be wasted."""
+        return None
 
 
 class Simplest(Source):

@@ -24,6 +24,7 @@ from lockstep.harness.jobs.outcome import (
     save,
     save_agreed,
 )
+from lockstep.harness.programs.corpus import CorpusFolder
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
@@ -92,6 +93,7 @@ class Check:
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
+        self.corpus = CorpusFolder(settings.corpus) if settings.corpus else None
 
     def run(self) -> Outcome:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
@@ -102,8 +104,19 @@ class Check:
             self.outcome.stop(interrupt)
         except UsageError as error:
             self.give_up(error)
+        self.save_corpus()
         self.outcome.seconds = time.monotonic() - self.outcome.started
         return self.outcome
+
+    def save_corpus(self) -> None:
+        """Raises UsageError if the folder cannot be written."""
+        if self.corpus is None:
+            return
+        try:
+            self.corpus.save()
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"{self.corpus.path}: cannot be written: {why}") from None
 
     def give_up(self, error: UsageError) -> None:
         """No worker can be started any more: what was done counts.
@@ -182,8 +195,13 @@ class Check:
                     generator=self.generator,
                     seed=settings.seed,
                     programs=count,
+                    corpus=self.choose_corpus(pair, number),
                 )
                 self.tasks.append(task)
+
+    def choose_corpus(self, pair: Pair, number: int) -> list[messages.Document] | None:
+        """The programs that a slice starts from; None if the user wants no corpus."""
+        return None if self.corpus is None else self.corpus.choose(pair.kind, number)
 
     def tick(self) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
@@ -220,6 +238,10 @@ class Check:
             return
         if isinstance(event, messages.Agreed):
             self.keep_agreed(pair, event)
+            return
+        if isinstance(event, messages.Kept):
+            if self.corpus is not None:
+                self.corpus.add(event.parse())
             return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):

@@ -22,9 +22,9 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
-from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import get_interrupt_status
 from lockstep.harness.execution.shrink import Rank, get_rank
+from lockstep.harness.programs.files import write_program
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -102,7 +102,7 @@ class Failure:
 def save(failure: Failure) -> Failure:
     """Writes the file of a failure. If that is not possible, the result says why."""
     try:
-        write(failure.path, failure.program)
+        write_program(failure.path, failure.program)
     except OSError as error:
         return replace(failure, unsaved=error.strerror or str(error))
     return failure
@@ -182,7 +182,7 @@ def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Pat
     """Writes a program that should show a known divergence of the ledger, and agrees."""
     path = folder / OUTDATED / f"{slug(entry)}-{slug(backend)}.json"
     what = f"the ledger's entry {entry} describes an operation that agrees"
-    write(path, replace(program, meta={"backend": backend, "what": what}))
+    write_program(path, replace(program, meta={"backend": backend, "what": what}))
     return path
 
 
@@ -198,7 +198,7 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
     path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
     meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
     try:
-        write(path, replace(program, meta=meta))
+        write_program(path, replace(program, meta=meta))
     except OSError as error:
         document = json.dumps(program.to_json())
         return f"please report this with the program (not saved: {error}): {document}"
@@ -211,17 +211,6 @@ def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
     if isinstance(stopped, HarnessFailed):
         words += f"; {save_harness_failure(folder, stopped, backend)}"
     return words
-
-
-def write(path: Path, program: Program) -> None:
-    write_whole(path, format_program(program))
-
-
-def format_program(program: Program) -> str:
-    """The text of a program's file."""
-    document = program.to_json()
-    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
-    return "{" + ",\n".join(lines).removeprefix(" ") + "}\n"
 
 
 def slug(backend: str) -> str:
@@ -418,6 +407,7 @@ class Settings:
         unsupported: run registered backends with versions that are not tested, too.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
+        corpus: the folder with programs to start from, which gets more; None for none.
     """
 
     backends: Sequence[str] = ()
@@ -434,6 +424,7 @@ class Settings:
     unsupported: bool = False
     require_complete: bool = False
     slice: int = SLICE
+    corpus: Path | None = None
 
     def get_options(self) -> dict[str, Any]:
         """The options of `OPTIONS` that are not at their default."""

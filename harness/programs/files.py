@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 import struct
@@ -14,7 +15,13 @@ from os.path import isdir, lexists
 from pathlib import Path, PurePath, PurePosixPath
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from lockstep.harness.core.document import MAX_BYTES, check_size, decode, read_bytes
+from lockstep.harness.core.document import (
+    MAX_BYTES,
+    check_size,
+    decode,
+    read_bytes,
+    write_whole,
+)
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import Program, parse_programs
 
@@ -227,3 +234,15 @@ def is_program(file: PurePath, read: Read) -> bool:
         return not is_record or read().strip() != b"{}"
     except UsageError:  # it is raised again where the file is read
         return True
+
+
+def write_program(path: Path, program: Program) -> None:
+    """Writes a file whole or not at all."""
+    write_whole(path, format_program(program))
+
+
+def format_program(program: Program) -> str:
+    """Returns the text of a program's file: one line for each field."""
+    document = program.to_json()
+    lines = [f' "{name}": {json.dumps(document[name])}' for name in document]
+    return "{" + ",\n".join(lines).removeprefix(" ") + "}\n"

@@ -106,6 +106,23 @@ class Agreed(Event, frozen=True):
         parse_program(self.program, "a program of the ledger")
 
 
+class Kept(Event, frozen=True):
+    """A program that is the shortest, of those that its slice knows, to reach a cell.
+
+    Attributes:
+        cells: all that it reaches on the reference.
+    """
+
+    program: Document
+    cells: list[Cell]
+
+    def parse(self) -> Program:
+        return parse_program(self.program, "a program of the corpus")
+
+    def check(self) -> None:
+        self.parse()
+
+
 class Stopped(Event, frozen=True):
     """The end of a task without an answer."""
 
@@ -260,12 +277,15 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     Attributes:
         enough: the rest of the programs is left out once a shrunk one has so few
             operations.
+        corpus: programs to start from; at the end, those that the next slice could start
+            from are sent. None: they are not wanted.
     """
 
     generator: str
     seed: int
     programs: int
     enough: int = 0
+    corpus: list[Document] | None = None
 
 
 class GivenTask(SliceTask, frozen=True, kw_only=True):
@@ -476,5 +496,5 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     """The union of all events of a task, and of others."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    own = Progress, Found, Agreed, Refused, LoadFailed, HarnessFailed, answer
+    own = Progress, Found, Agreed, Kept, Refused, LoadFailed, HarnessFailed, answer
     return Union[(*own, *others)]

@@ -22,7 +22,8 @@ from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.shrink import make_busy_clock
-from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.corpus import find_cells
+from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
@@ -126,7 +127,7 @@ class Slice(ABC, Generic[T]):
         coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
         return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
 
-    def count(self, program: Program) -> None:
+    def count(self, program: Program) -> Result:
         """Runs one program, counts it, and runs on behind what it has left out."""
         self.counts.programs += 1
         result = self.run(program)
@@ -137,6 +138,7 @@ class Slice(ABC, Generic[T]):
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.report_progress()
         self.meet(list_known(program, result.left_out))
+        return result
 
     def count_divergence(self, program: Program, divergence: Divergence) -> None:
         if divergence.what == "missing":
@@ -314,12 +316,14 @@ def find_states(program: Program, divergence: Divergence) -> set[str]:
 
 
 def make_drawer(
-    backend: Backend, task: messages.SliceTask | messages.SurveyDomain
+    backend: Backend,
+    task: messages.SliceTask | messages.SurveyDomain,
+    drawer: type[Drawer] = Drawer,
 ) -> Drawer:
     """Draws programs of a kind as the backend declares it, and avoids its ledger."""
     declared = backend.contracts[task.contract][task.kind]
     avoid = load_ledger(backend.ledger, backend.name, task.kind)
-    return Drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
+    return drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
 
 
 # --- programs that a generator draws ----------------------------------------------------
@@ -336,9 +340,26 @@ class RandomSlice(Slice[RandomTask]):
     def generate(self) -> None:
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
-        self.drawer = make_drawer(self.backend, task)
+        self.drawer = make_drawer(self.backend, task, DRAWERS[task.generator])
+        self.drawer.start_from(self.list_corpus())
         draw = self.drawer.draw
         GENERATORS[task.generator](task.programs, seed, draw, self.consume)
+        if task.corpus is not None:
+            for program in self.drawer.list_kept():
+                cells = [*find_cells(program)]
+                self.worker.emit(messages.Kept(program.to_json(), cells))
+
+    def list_corpus(self) -> list[Program]:
+        """Lists the given programs that the backend may be asked to run."""
+        documents = self.task.corpus or []
+        programs = [parse_program(one, "a program of the corpus") for one in documents]
+        return [one for one in programs if self.may_start_from(one)]
+
+    def may_start_from(self, program: Program) -> bool:
+        if program.kind != self.task.kind or not self.is_allowed(program):
+            return False
+        declared = self.backend.contracts[program.contract][program.kind]
+        return declared.refuses or not breaks_usage(program)
 
     def is_enough(self, small: Program) -> bool:
         return len(small.ops) <= self.task.enough
@@ -347,7 +368,8 @@ class RandomSlice(Slice[RandomTask]):
         if self.is_over:
             return
         known = list(self.drawer.known)
-        self.count(program)
+        divergence = self.count(program).divergence
+        self.drawer.learn(program, divergence.step if divergence else len(program.ops))
         self.meet(known)
         programs = self.counts.programs
         if programs % DERIVED == 0 and self.backend.execute is None:

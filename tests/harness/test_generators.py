@@ -20,7 +20,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
-from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.program import (
     Program,
@@ -48,7 +48,8 @@ def generate(
     generator: str, name: str, seed: int = 0, count: int = PROGRAMS
 ) -> list[Program]:
     programs: list[Program] = []
-    drawer = Drawer("layer", name.partition("-")[0], DECLARED[name], DTYPES)
+    of = DRAWERS[generator]
+    drawer = of("layer", name.partition("-")[0], DECLARED[name], DTYPES)
     GENERATORS[generator](count, seed, drawer.draw, programs.append)
     return programs
 

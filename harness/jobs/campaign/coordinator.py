@@ -30,8 +30,8 @@ from lockstep.harness.jobs.campaign.shard import (
     Shard,
 )
 from lockstep.harness.jobs.campaign.team import Offer, Seat, Team
-from lockstep.harness.jobs.outcome import Outcome, Pair, format_program
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.programs.files import RUNNING, format_program
 from lockstep.harness.workers import messages
 
 

@@ -19,11 +19,10 @@ from lockstep.harness.jobs.outcome import (
     MOST_KEPT,
     OUTDATED,
     Failure,
-    format_program,
     get_order,
     slug,
 )
-from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.programs.files import RUNNING, format_program
 from lockstep.harness.programs.program import (
     Divergence,
     Program,

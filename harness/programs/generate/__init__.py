@@ -1,12 +1,29 @@
-"""Generators of programs: random, from Hypothesis, exhaustive."""
+"""Generators of programs: a source of choices, and a drawer that makes programs of them.
+
+There is a third one, which makes all programs: `exhaustive`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.programs.generate import drawer as plain
 from lockstep.harness.programs.generate import hypothesis
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.guided import GuidedDrawer
 
 GENERATORS: Mapping[str, Any] = {
+    "guided": plain.generate,
     "hypothesis": hypothesis.generate,
     "plain": plain.generate,
 }
+"""Name → the function that makes choices, and hands over programs."""
+
+DRAWERS: Mapping[str, type[Drawer]] = {
+    "guided": GuidedDrawer,
+    "hypothesis": Drawer,
+    "plain": Drawer,
+}
+"""The same names → the class that draws programs from choices."""
+
+GUIDED = [name for name, drawer in DRAWERS.items() if issubclass(drawer, GuidedDrawer)]
+"""Those that can start from a corpus."""

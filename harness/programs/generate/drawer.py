@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.harness.backends.backend import Kind
@@ -68,6 +68,39 @@ MISUSE = 8
 declares that it refuses such calls."""
 
 
+Script = Sequence[Op | str]
+"""Operations that are to come first in a program, as far as they are legal then. A name
+stands for an operation that is to be drawn."""
+
+
+@dataclass(eq=False)
+class Draft:
+    """A program that is being drawn.
+
+    Attributes:
+        model: the reference behind `ops`.
+        misuses: breaks rules of usage now and then.
+        most: tokens of the longest program of this config.
+        least, longest: range of its operations.
+        script: what is left of it; the next operation is the last.
+    """
+
+    rules: Contract
+    config: Config
+    model: Any
+    misuses: bool
+    aim: Aim
+    most: int
+    least: int
+    longest: int
+    script: list[Op | str]
+    ops: list[Op] = field(default_factory=list)
+
+    def has_room(self, op: Op) -> bool:
+        tags = self.rules.operations[op["op"]].count_tags(op)
+        return bool(self.model.tag + tags <= self.most)
+
+
 class Drawer:
     """Draws programs for one kind of one backend.
 
@@ -82,9 +115,12 @@ class Drawer:
         longest: the most operations of a program; None for as many as are usual.
 
     Attributes:
+        lengths: range of operations in a program.
         known: for the operations that the last program left out, the latest ones, the
             programs that lead there.
     """
+
+    lengths = SHORTEST, LONGEST
 
     def __init__(
         self,
@@ -117,43 +153,72 @@ class Drawer:
         It depends on the choices that it draws and on no earlier program, so that the
         same choices draw it again.
         """
+        return self.draw_behind(source, self.draw_config(source))
+
+    def draw_config(self, source: Source) -> Config:
+        return self.rules.draw_config(source, self.kind, self.declared)
+
+    def draw_behind(self, source: Source, config: Config, script: Script = ()) -> Program:
+        """Draws a program with a config and a beginning."""
+        draft = self.open_draft(source, config, script)
+        self.known.clear()
+        for _ in range(TRIES * draft.longest):
+            op = self.propose(source, draft)
+            if op is None or self.leaves_out(config, draft.ops, op, draft.model):
+                continue
+            if draft.has_room(op):
+                self.add(draft, op)
+                if is_over(source, len(draft.ops), draft.least, draft.longest):
+                    break
+        return Program(self.rules.name, config, draft.ops)
+
+    def open_draft(self, source: Source, config: Config, script: Script) -> Draft:
         rules = self.rules
-        config = rules.draw_config(source, self.kind, self.declared)
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
         misuses = self.declared.refuses and source.one_in(self.misuse)
         cells = (misuses and self.misuse_cells) or self.cells
         aim = Aim(rules, rules.choose_cells(model, cells) or cells, misuses, source)
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
-        ops: list[Op] = []
-        self.known.clear()
-        span = FARTHEST if source.one_in(FAR) else (SHORTEST, LONGEST)
+        span = FARTHEST if source.one_in(FAR) else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
-        for _ in range(TRIES * longest):
-            op = None if self.declared.atomic else rules.get_clearing(model)
-            op = op or aim.draw(model) or self.draw_operation(source, model, misuses)
-            if op is None or self.leaves_out(config, ops, op, model):
-                continue
-            if model.tag + rules.operations[op["op"]].count_tags(op) > most:
-                continue
-            ops.append(op)
-            if is_over(source, len(ops), least, longest):
-                break
-            advance(rules.operations, op, model)
-        return Program(rules.name, config, ops)
+        waiting = [*reversed(script)]
+        return Draft(
+            *(rules, config, model, misuses, aim, most, least, longest), script=waiting
+        )
 
-    def draw_operation(self, source: Source, model: Any, misuses: bool) -> Op | None:
-        """Draws an operation that is legal now, or None.
+    def propose(self, source: Source, draft: Draft) -> Op | None:
+        """Draws what comes next in a program, or None."""
+        model = draft.model
+        op = None if self.declared.atomic else self.rules.get_clearing(model)
+        op = op or self.follow_script(source, draft) or draft.aim.draw(model)
+        return op or self.draw_operation(source, draft)
 
-        Args:
-            source: of choices.
-            model: the reference.
-            misuses: draw a mistake of usage for one in three.
-        """
+    def follow_script(self, source: Source, draft: Draft) -> Op | None:
+        """Takes the next operation of the script that can be asked now, or None."""
+        while draft.script:
+            item = draft.script.pop()
+            name = item if isinstance(item, str) else str(item["op"])
+            operation = self.rules.operations[name]
+            op = operation.draw(source, draft.model) if isinstance(item, str) else item
+            if op is not None:
+                op = operation.complete(op)
+                if operation.why_illegal(op, draft.model) is None:
+                    return op
+        return None
+
+    def draw_operation(self, source: Source, draft: Draft) -> Op | None:
+        """Draws an operation that is legal now, or None: one in three is a mistake of
+        usage, in programs that have such."""
         op = None
-        if misuses and source.one_in(3):
-            op = self.rules.draw_misuse(source, model, self.names)
-        return op or self.rules.draw_operation(source, model, self.names)
+        if draft.misuses and source.one_in(3):
+            op = self.rules.draw_misuse(source, draft.model, self.names)
+        return op or self.rules.draw_operation(source, draft.model, self.names)
+
+    def add(self, draft: Draft, op: Op) -> None:
+        """Adds an operation to a program."""
+        draft.ops.append(op)
+        advance(self.rules.operations, op, draft.model)
 
     def leaves_out(self, config: Config, ops: Sequence[Op], op: Op, model: Any) -> bool:
         """Returns whether an operation breaks a duty of the callers, or leads to a known
@@ -170,6 +235,23 @@ class Drawer:
         if isinstance(reason, Entry):
             self.known.append(make_known(reason, config, ops, op))
         return reason is not None
+
+    # --- feedback, which only a drawer with a memory uses -------------------------------
+
+    def start_from(self, programs: Sequence[Program]) -> None:
+        """Takes a corpus, once, before the first program."""
+
+    def learn(self, program: Program, agreed: int) -> None:
+        """Takes the result of the program that was drawn last.
+
+        Args:
+            program: as it was drawn.
+            agreed: its operations before the one that diverged, or all.
+        """
+
+    def list_kept(self) -> list[Program]:
+        """Lists the programs that a later slice could start from."""
+        return []
 
 
 def is_over(source: Source, length: int, least: int, longest: int) -> bool:
@@ -196,7 +278,7 @@ class Aim:
     ) -> None:
         self.rules, self.cells, self.misuses = rules, cells, misuses
         self.source = source.branch()
-        self.state, self.name = self.source.pick(cells)
+        self.state, self.name = self.source.pick(cells) if self.source else cells[0]
 
     def draw(self, model: Any) -> Op | None:
         """Draws the operation of the cell; None if it is illegal or the state differs.
@@ -205,7 +287,7 @@ class Aim:
         rules of usage, because they are few.
         """
         rules = self.rules
-        if not self.misuses and not self.source.one_in(2):
+        if self.source is None or not (self.misuses or self.source.one_in(2)):
             return None
         operation = rules.operations[self.name]
         op = operation.draw(self.source, model)
