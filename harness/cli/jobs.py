@@ -99,7 +99,10 @@ Examples:
     "generator",
     type=click.Choice(list(GENERATORS)),
     default="hypothesis",
-    help="Generator of the programs; default: hypothesis.",
+    help="Generator of the programs; default: hypothesis. plain: seeded random numbers;"
+    " hypothesis: a seed for each program; choices: each choice, as tests with"
+    " lockstep.programs draw; guided: with a memory of the cells that were met, in longer"
+    " programs.",
 )
 @click.option(
     "--corpus",

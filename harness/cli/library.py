@@ -134,7 +134,7 @@ def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Te
     """Gives a Hypothesis test the programs that failed before: it runs them first.
 
     To be written above `@given`, for a test whose argument is `program`. A folder that is
-    not there has no programs; files that are none are passed over.
+    not there or empty has no programs; files that are none are passed over.
 
     Args:
         folder: of failures, or a file.
@@ -142,20 +142,24 @@ def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Te
     """
 
     def decorate(test: Test) -> Test:
-        path = Path(folder)
-        found = iterate_saved([path]) if has_files(path) else iter(())
-        saved = (one for _, one in found if isinstance(one, Program))
-        fitting = (one for one in saved if kind in (None, one.kind))
-        for program in islice(fitting, MOST_EXAMPLES):
+        saved = (one for one in list_saved(Path(folder)) if kind in (None, one.kind))
+        for program in islice(saved, MOST_EXAMPLES):
             test = example(program=program)(test)
         return test
 
     return decorate
 
 
-def has_files(path: Path) -> bool:
-    """Says whether there is anything; an empty folder is an error elsewhere."""
-    return path.is_file() or any(path.glob("**/*.json*"))
+def list_saved(path: Path) -> list[Program]:
+    """Lists the programs of a file or a folder; a folder may have none, or not exist."""
+    if not path.exists():
+        return []
+    try:
+        return [one for _, one in iterate_saved([path]) if isinstance(one, Program)]
+    except UsageError:
+        if path.is_dir():
+            return []
+        raise
 
 
 # --- a run ------------------------------------------------------------------------------

@@ -219,11 +219,14 @@ def test_programs_that_failed_come_first(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_folder_that_is_not_there_has_no_examples() -> None:
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_a_folder_without_programs_has_no_examples(name: str, tmp_path: Path) -> None:
     def test() -> None:
         pass
 
-    assert lockstep.examples("nowhere")(test) is test
+    (tmp_path / "empty" / "running").mkdir(parents=True)
+    (tmp_path / "empty" / "running" / "1.json").write_text("{}")
+    assert lockstep.examples(name)(test) is test
 
 
 def test_the_package_itself_imports_nothing() -> None:

@@ -1,9 +1,11 @@
 """Generators of programs: a source of choices, and a drawer that makes programs of them.
 
-There is a third one, which makes all programs: `exhaustive`.
+"hypothesis" takes a seed for each program from Hypothesis, "choices" each choice of it,
+as tests of other projects do. One more makes all programs: `exhaustive`.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lockstep.harness.programs.generate import drawer as plain
@@ -12,6 +14,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.guided import GuidedDrawer
 
 GENERATORS: Mapping[str, Any] = {
+    "choices": partial(hypothesis.generate, seeded=False),
     "guided": plain.generate,
     "hypothesis": hypothesis.generate,
     "plain": plain.generate,
@@ -19,6 +22,7 @@ GENERATORS: Mapping[str, Any] = {
 """Name → the function that makes choices, and hands over programs."""
 
 DRAWERS: Mapping[str, type[Drawer]] = {
+    "choices": Drawer,
     "guided": GuidedDrawer,
     "hypothesis": Drawer,
     "plain": Drawer,
