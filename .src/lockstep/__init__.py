@@ -1,7 +1,6 @@
 """Runs KV caches beside a slow, obviously correct reference.
 
-What tests import from here is defined in `lockstep.harness.cli.library`, and imported
-when it is asked for:
+What tests import from here is imported when it is asked for:
 
     programs    a Hypothesis strategy of programs
     run         runs one of them on a backend, and raises Diverged
@@ -15,16 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstep.harness.cli.library import (
-        Backend,
-        Diverged,
-        Kind,
-        Unavailable,
-        examples,
-        parse,
-        programs,
-        run,
-    )
+    from lockstep.harness.backends import Backend, Kind, Unavailable
+    from lockstep.harness.cli.library import Diverged, examples, parse, programs, run
 
 __all__ = [
     "Backend",
@@ -41,4 +32,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
-    return getattr(import_module("lockstep.harness.cli.library"), name)
+    declares = name in ("Backend", "Kind", "Unavailable")
+    home = "lockstep.harness.backends" if declares else "lockstep.harness.cli.library"
+    return getattr(import_module(home), name)

@@ -124,6 +124,9 @@ class Worker:
     def emit(self, event: Event) -> None:
         """Ignores an event."""
 
+    def is_fatal(self, program: Program) -> bool:
+        return False
+
 
 class Hunt(RandomSlice):
     """A slice that hands over its divergences and shrinks none.

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from hypothesis import example
 from hypothesis import strategies as st
 
-from lockstep.harness.backends.backend import Backend, Kind, get_environment
+from lockstep.harness.backends.backend import Backend, get_environment
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import suggest
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import Result
 from lockstep.harness.execution.metamorphic.reference import get_reference
 from lockstep.harness.execution.record import Record
@@ -38,17 +38,6 @@ from lockstep.harness.programs.program import (
 from lockstep.harness.reports.console import PlainConsole, print_failure
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Runner
-
-__all__ = [
-    "Backend",
-    "Diverged",
-    "Kind",
-    "Unavailable",
-    "examples",
-    "parse",
-    "programs",
-    "run",
-]
 
 SHRINK_SECONDS = 10.0
 MOST_EXAMPLES = 100

@@ -81,7 +81,7 @@ class PaddingFillsTheWindow(Batch):
         return mask
 
 
-@mistake("batch-kv", "open-malformed")
+@mistake("batch-kv", "(open|stack)-malformed")
 class OffsetsAreNoNumbers(Batch):
     """Offsets that were never written."""
 

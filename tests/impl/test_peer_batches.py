@@ -20,7 +20,7 @@ from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 
-PROGRAMS = 120
+PROGRAMS = 400
 
 
 @functools.cache

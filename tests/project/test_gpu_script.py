@@ -116,7 +116,7 @@ def test_what_lockstep_prints_is_read(parts: Any) -> None:
     pytest.importorskip("torch")
     commands = {
         "check": "--backend torch-cpu --kind kv --programs 3",
-        "faults": "--backend torch-cpu --fault window-off-by-one --programs 1",
+        "faults": "--backend torch-cpu --fault paged-double-count --programs 1",
     }
     results = {}
     for verb, options in commands.items():
@@ -129,7 +129,7 @@ def test_what_lockstep_prints_is_read(parts: Any) -> None:
     assert results["faults"] == {
         "faults": 1,
         "found": 0,
-        "not_found": ["window-off-by-one"],
+        "not_found": ["paged-double-count"],
     }
 
 

@@ -128,6 +128,9 @@ class Bench:
             raise SystemExit(f"{self.backend.name} diverges: {done.counts.signatures}")
         self.steps = done.counts.steps
 
+    def is_fatal(self, program: Program) -> bool:
+        return False
+
     def emit(self, event: Event) -> None:
         """Ignores the events of a worker."""
 

@@ -201,6 +201,8 @@ def check_refusal(
     """Raises Broken if a request got no slots though there were blocks enough.
 
     With several groups nothing can be said: a block of one may be of no use to another.
+    Nor where the requests of a step read more tokens than all blocks hold, those that
+    they share counted for each: a step may have room for so many reads only.
 
     Args:
         model: the reference.
@@ -215,6 +217,9 @@ def check_refusal(
     request, [group] = model.cache.requests[name], model.config["groups"]
     start = request.computed if request.is_held else 0
     needed = model.count_blocks(name, start, end)
+    reads = end + sum(model.cache.requests[one].end for one in model.cache.step)
+    if reads > model.config["blocks"] * group["block"]:
+        return
     if (
         tables is not None
         and group["type"] != "state"
