@@ -59,6 +59,7 @@ class Code:
         opening: the expression that makes an empty cache.
         calls: operation → its code; an operation that is not named cannot be written.
         shows: differences that its snippets show, of those that others cannot.
+        clips: numbers larger than those of the first update are stored as smaller ones.
     """
 
     source: Path
@@ -66,6 +67,7 @@ class Code:
     opening: str
     calls: Mapping[str, Call]
     shows: frozenset[str] = frozenset()
+    clips: bool = False
 
 
 # --- the declaration --------------------------------------------------------------------

@@ -73,7 +73,18 @@ def write_snippet(program: Program, backend: Backend) -> str:
     code = backend.code(program.config)
     if what in NOT_SHOWN.keys() - code.shows:
         raise UsageError(f"a snippet cannot show {NOT_SHOWN[what]}")
-    return Writer(cut(program), backend, code, what == "error").write()
+    program = cut(program)
+    if code.clips and what != "error" and count_writes(program) > 1:
+        raise UsageError(
+            "a snippet tells tokens by numbers that grow, and this cache clips those that"
+            " are larger than in its first update"
+        )
+    return Writer(program, backend, code, what == "error").write()
+
+
+def count_writes(program: Program) -> int:
+    operations = program.rules.operations
+    return sum(operations[op["op"]].count_tags(op) > 0 for op in program.ops)
 
 
 def cut(program: Program) -> Program:

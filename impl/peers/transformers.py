@@ -218,7 +218,7 @@ QUANTIZED: Opening = (
     _open_quantized,
     write_with("Cache(layers=[IdentityLayer(residual_length={step})])"),
 )
-FP8: Opening = _open_fp8, write_with('QuantizedCache("fp8", CONFIG)')
+FP8: Opening = _open_fp8, write_with('QuantizedCache("fp8", CONFIG)', clips=True)
 LINEAR: Opening = _open_linear, write_with("DynamicCache(config=CONFIG)")
 
 

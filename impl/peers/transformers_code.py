@@ -72,14 +72,16 @@ STATE_CALLS = {
 }
 
 
-def write_with(opening: str) -> Callable[[Config], Code]:
+def write_with(opening: str, clips: bool = False) -> Callable[[Config], Code]:
     """Returns the code of a cache opened by an expression.
 
     Args:
         opening: the expression, with fields of the config in braces.
+        clips: see `Code`.
     """
     return lambda config: Code(
-        SOURCE, get_settings(config), opening.format(**config), get_calls(config)
+        *(SOURCE, get_settings(config), opening.format(**config), get_calls(config)),
+        clips=clips,
     )
 
 

@@ -148,7 +148,7 @@ def draw(backend: Backend) -> list[tuple[str, Program, int]]:
     for contract, kinds in backend.contracts.items():
         for kind, declared in kinds.items():
             drawer = Drawer(contract, kind, declared, backend.dtypes, [])
-            source = RandomSource(8)
+            source = RandomSource(7)
             for number in range(PROGRAMS):
                 program = drawer.draw(source)
                 divergence = run(program, backend, every=True).divergence
