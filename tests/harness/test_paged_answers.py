@@ -332,6 +332,20 @@ def test_each_block_that_is_shared_and_written_may_be_copied() -> None:
     assert run_on(program).divergence is None
 
 
+@pytest.mark.parametrize(("blocks", "what"), [(7, None), (8, "result")])
+def test_a_step_may_read_no_more_than_the_memory_has(
+    blocks: int, what: str | None
+) -> None:
+    """A request and its fork read four tokens each; three of them are shared."""
+    program = make(
+        *(open_request("a", 1, 1, 1), ask("a", "schedule"), RUN),
+        {"op": "fork", "source": "a", "target": "b", "tokens": [2]},
+        *(ask("a", "accept", sampled=3), ask("a", "schedule"), ask("b", "schedule")),
+        blocks=blocks,
+    )
+    assert get_what(run_on(program, {"b": None})) == what
+
+
 @pytest.mark.parametrize(
     ("blocks", "more", "lookahead", "what"),
     [(6, 1, 0, "result"), (6, 4, 1, None), (7, 4, 1, None), (8, 4, 1, "result")],
