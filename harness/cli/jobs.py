@@ -23,10 +23,10 @@ from lockstep.harness.cli.options import (
 )
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
+from lockstep.harness.jobs.saved import Recheck
 from lockstep.harness.jobs.vectors.export import (
     GENERATOR,
     Verification,
@@ -126,7 +126,7 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = PlainConsole(stderr=as_json)
-    work = Check(settings, list(list_names()))
+    work = Recheck(settings, list(list_names()))
     with kept(work.outcome) as outcome:
         with Progress(console, draw_progress, get_check_status) as progress:
             work.watch = progress.show
