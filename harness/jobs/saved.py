@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -188,9 +189,9 @@ class Recheck(Check):
         if status == "FAILED":
             self.keep_saved(saved, event)
         elif status == "FIXED":
-            rerun.agreeing.append(path)
+            insort(rerun.agreeing, path)
         elif status == "FLAKY":
-            rerun.absent.append(path)
+            insort(rerun.absent, path)
         elif not isinstance(event, Ran | messages.Refused):
             saved.pair.errors.append(self.describe(event, task.backend))
             self.leave_out(saved.pair)
