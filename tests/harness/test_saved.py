@@ -268,5 +268,7 @@ def test_the_shortest_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = saved.find_saved(Path("failures"), make_pair("layer", "kv"), rerun)
     assert [one.path for one in found] == paths[1:]
     assert rerun == Rerun(left_out=1)
-    same = make_pair("layer", "kv", "mine ")  # whose files are named like that
+    keep(SHORT, "a:b")
+    same = make_pair("layer", "kv", "a-b")  # files of both have the same name
+    assert len(saved.list_files(Path("failures"), same)) == 1
     assert saved.find_saved(Path("failures"), same, Rerun()) == []
