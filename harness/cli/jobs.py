@@ -23,10 +23,10 @@ from lockstep.harness.cli.options import (
 )
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
+from lockstep.harness.jobs.saved import Recheck
 from lockstep.harness.jobs.vectors.export import (
     GENERATOR,
     Verification,
@@ -34,7 +34,7 @@ from lockstep.harness.jobs.vectors.export import (
     export,
 )
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.programs.generate import GENERATORS, GUIDED
+from lockstep.harness.programs.generate import GUIDED
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import (
     PlainConsole,
@@ -92,18 +92,7 @@ Examples:
     type=int,
     help="Seed of the programs; default: 0, with --profile nightly the current time.",
 )
-@shared("seconds")
-@click.option(
-    "--generator",
-    "--front",
-    "generator",
-    type=click.Choice(list(GENERATORS)),
-    default="hypothesis",
-    help="Generator of the programs; default: hypothesis. plain: seeded random numbers;"
-    " hypothesis: a seed for each program; choices: each choice, as tests with"
-    " lockstep.programs draw; guided: with a memory of the cells that were met, in longer"
-    " programs.",
-)
+@shared("seconds", "generator")
 @click.option(
     "--corpus",
     metavar="DIR",
@@ -137,7 +126,7 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = PlainConsole(stderr=as_json)
-    work = Check(settings, list(list_names()))
+    work = Recheck(settings, list(list_names()))
     with kept(work.outcome) as outcome:
         with Progress(console, draw_progress, get_check_status) as progress:
             work.watch = progress.show
@@ -268,7 +257,7 @@ Examples:
     help="A fault that this many programs do not show counts as not found.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@shared("jobs", "step", "start", "failures", "json")
+@shared("generator", "jobs", "step", "start", "failures", "json")
 @command
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Looks for the mistakes that are planted in backends, to see that they are found.

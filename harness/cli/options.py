@@ -31,6 +31,7 @@ from lockstep.harness.core.errors import (
     make_printable,
 )
 from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.workers.registry import get_target
 
 # --- the frame of a command -------------------------------------------------------------
@@ -326,6 +327,17 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     ),
     "seconds": click.option(
         "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
+    ),
+    "generator": click.option(
+        "--generator",
+        "--front",
+        "generator",
+        type=click.Choice(list(GENERATORS)),
+        default="hypothesis",
+        help="Generator of the programs; default: hypothesis. plain: seeded random"
+        " numbers; hypothesis: a seed for each program; choices: each choice, as tests"
+        " with lockstep.programs draw; guided: with a memory of the cells that were met,"
+        " in longer programs.",
     ),
     "jobs": click.option(
         "--jobs",

@@ -59,6 +59,9 @@ DECLARED = pytest.StashKey[Declared]()
 POOL = pytest.StashKey["Pool"]()
 DECLARED_FILE = "declared.json"
 
+SAVED = "lockstep-saved"
+"""The property of a test that tells of failures of earlier runs."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "KV caches side by side with their reference")
@@ -261,8 +264,9 @@ def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Pool
 ) -> Callable[[Case], Outcome]:
     """Runs a case, and fails the test with the story of each divergence."""
-    from lockstep.harness.jobs.check import Check
     from lockstep.harness.jobs.outcome import Settings
+    from lockstep.harness.jobs.saved import Recheck
+    from lockstep.harness.reports.model import list_saved_notes
 
     options = request.config.option
 
@@ -277,9 +281,12 @@ def lockstep_check(
             require_complete=options.lockstep_require_complete,
             failures=Path(options.lockstep_failures),
         )
-        outcome = Check(settings, ()).run_in(lockstep_pool)
+        outcome = Recheck(settings, ()).run_in(lockstep_pool)
         if outcome.get_exit_status():
             pytest.fail(describe(outcome), pytrace=False)
+        for note in list_saved_notes(outcome.saved):
+            words = f"{case.backend} × {case.kind}: {note.format()}"
+            request.node.user_properties.append((SAVED, words))
         return outcome
 
     return check
@@ -298,7 +305,7 @@ def describe(outcome: Outcome) -> str:
     console = PlainConsole(file=text, width=100)
     summary = summarize(outcome)
     causes = [f"{one.signature}: {one.divergence.message}" for one in outcome.failures]
-    harmless = "undeclared", "unchecked"
+    harmless = "undeclared", "unchecked", "saved"
     notes = (note for note in list_notes(summary) if note.sort not in harmless)
     causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
@@ -323,10 +330,15 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says which registered backends were not checked, and why."""
+    """Says which registered backends were not checked, and why; and what became of saved
+    failures, if no test failed that tells of them."""
     found = config.stash.get(DECLARED, None)
     folder = config.stash.get(FOLDER, None)
     if folder is not None and (folder / DECLARED_FILE).exists():
         found = read_declared(folder / DECLARED_FILE)
     for name, why in found.unavailable.items() if found else ():
         terminalreporter.write_line(f"not checked: {name}: {why}")
+    for report in terminalreporter.getreports("passed"):
+        for name, words in report.user_properties:
+            if name == SAVED:
+                terminalreporter.write_line(words)

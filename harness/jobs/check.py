@@ -138,13 +138,16 @@ class Check:
         self.require_kinds()
         self.plan()
         for task, event in pool.run(self.tasks, self.tick):
-            if isinstance(task, messages.SliceTask):
-                self.handle_slice(task, event)
-            else:
-                self.handle_ledger(task.backend, event)
+            self.handle_event(task, event)
         for pair in self.outcome.pairs:
             self.relate(pool, pair)
         return self.outcome
+
+    def handle_event(self, task: messages.Task[Any], event: messages.Event) -> None:
+        if isinstance(task, messages.SliceTask):
+            self.handle_slice(task, event)
+        else:
+            self.handle_ledger(task.backend, event)
 
     def declare(self, pool: Pool) -> None:
         """Asks each backend for its declaration."""
@@ -182,9 +185,15 @@ class Check:
 
     def plan(self) -> None:
         """Known divergences first, then the slices of all pairs in turn."""
-        settings, pairs = self.settings, self.outcome.pairs
-        backends = dict.fromkeys(pair.backend for pair in pairs)
+        self.plan_ledgers()
+        self.plan_slices()
+
+    def plan_ledgers(self) -> None:
+        backends = dict.fromkeys(pair.backend for pair in self.outcome.pairs)
         self.tasks.extend(map(messages.RunLedger, backends))
+
+    def plan_slices(self) -> None:
+        settings, pairs = self.settings, self.outcome.pairs
         for number, programs in settings.list_slices():
             for pair in pairs:
                 count = -(-programs // pair.share)
@@ -282,7 +291,7 @@ class Check:
         return next(pair for pair in self.outcome.pairs if pair.owns(task))
 
     def leave_out(self, pair: Pair) -> None:
-        """No more slices of a pair whose backend does not answer."""
+        """No more tasks of a pair whose backend does not answer."""
         rest = [task for task in self.tasks if not pair.owns(task)]
         self.tasks.clear()
         self.tasks.extend(rest)
@@ -291,7 +300,8 @@ class Check:
         """Saves a program of a slice."""
         program = event.parse()
         after = {"programs": event.programs, "seconds": event.seconds}
-        more = {} if event.flaky is None else {"flaky": event.flaky}
+        more: dict[str, Any] = {} if event.flaky is None else {"flaky": event.flaky}
+        more |= {"states": event.states} if event.original else {}
         place = program, event.divergence, event.original
         self.save(pair, task, *place, {"found": after, **more})
         states = {program.digest(): event.states} if event.original else {}
@@ -347,20 +357,34 @@ class Check:
             meta: for the file.
         """
         failure = self.describe_failure(pair, task, program, divergence, meta)
-        signature = failure.signature
-        before = [failure for failure in pair.failures if failure.signature == signature]
-        if original is None and before:
+        is_known = any(one.signature == failure.signature for one in pair.failures)
+        if original is None and is_known:
             return
         saved = save(failure)
-        if saved.unsaved is not None and before:  # a longer program with a file is better
-            return
-        kept = choose_kept(before, saved, original)
+        if saved.unsaved is None or not is_known:  # a longer one with a file is better
+            self.choose_files(pair, saved, original)
+
+    def choose_files(self, pair: Pair, new: Failure, original: str | None) -> None:
+        """Chooses the failures that are kept of one signature, and removes the files of
+        the others.
+
+        Args:
+            pair: gets the failure.
+            new: has a file.
+            original: the digest of the program that it replaces.
+        """
+        before = [one for one in pair.failures if one.signature == new.signature]
+        kept = choose_kept(before, new, original)
         paths = [failure.path for failure in kept]
-        for failure in (*before, saved):
+        for failure in (*before, new):
             if failure.path not in paths:
-                failure.path.unlink(missing_ok=True)
+                self.remove_file(failure.path)
         others = [failure for failure in pair.failures if failure not in before]
         pair.failures[:] = [*others, *kept]
+
+    def remove_file(self, path: Path) -> None:
+        """Removes the file of a failure that is not kept."""
+        path.unlink(missing_ok=True)
 
     def describe_failure(
         self,

@@ -442,10 +442,30 @@ class Settings:
 
 
 @dataclass
+class Rerun:
+    """The failures that earlier runs have saved, and that ran again before all else.
+
+    Attributes:
+        ran: how many did.
+        agreeing: the files of programs that agree now.
+        absent: the files of flaky failures that did not come back.
+        broken: why files in their places are not programs.
+        left_out: how many were too many.
+    """
+
+    ran: int = 0
+    agreeing: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass
 class Outcome:
     """The result of a check so far.
 
     Attributes:
+        saved: failures of earlier runs; they do not count among the programs.
         unavailable: backend → why it is not here, or why nothing of it was run.
         dead: backend → how loading it failed: it is broken.
         versions: package → version, of all backends.
@@ -455,6 +475,7 @@ class Outcome:
 
     settings: Settings
     pairs: list[Pair] = field(default_factory=list)
+    saved: Rerun = field(default_factory=Rerun)
     unavailable: dict[str, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

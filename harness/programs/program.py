@@ -322,6 +322,13 @@ def breaks_usage(program: Program) -> bool:
     )
 
 
+def find_states(program: Program, divergence: Divergence) -> set[str]:
+    """The abstract states of the step that diverges."""
+    for step in islice(walk(program, rows=False), divergence.step, None):
+        return set(program.rules.get_states(step.op, step.model))
+    return set()
+
+
 def count_numbers(value: Any) -> int:
     """The numbers in an answer, however deep."""
     if isinstance(value, Mapping):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from textwrap import TextWrapper
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from lockstep.harness.core.errors import make_printable
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
 from lockstep.harness.programs.program import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
+    MOST_LISTED,
     Matrix,
     OutcomeSummary,
     PairSummary,
@@ -27,6 +28,7 @@ from lockstep.harness.reports.model import (
     list_notes,
     list_remarks,
     make_matrices,
+    shorten_list,
     summarize,
 )
 
@@ -116,10 +118,6 @@ def shorten_number(number: int) -> str:
     return f"{number / 1000:.0f}k" if number >= 10_000 else str(number)
 
 
-MOST_LISTED = 3
-"""Pairs whose empty cells are listed, states of a pair, and operations of a state."""
-
-
 def list_empty_cells(outcome: OutcomeSummary) -> Iterator[Text]:
     """The cells that generation never reached, in a few lines."""
     run = [pair for pair in outcome.pairs if pair.programs and not pair.missing]
@@ -131,12 +129,6 @@ def list_empty_cells(outcome: OutcomeSummary) -> Iterator[Text]:
     if len(pairs) > MOST_LISTED:
         others = len(pairs) - MOST_LISTED
         yield Text(f"{others} other pairs have such cells; --json lists all", "yellow")
-
-
-def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
-    more = len(items) - MOST_LISTED
-    listed = [*items[:MOST_LISTED], *([f"{more} more"] if more > 0 else [])]
-    return separator.join(listed)
 
 
 def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
@@ -186,7 +178,8 @@ def indent(line: str, width: int) -> str:
 
 def print_notes(console: Console, outcome: OutcomeSummary, verb: str = "checked") -> None:
     for note in list_notes(outcome):
-        console.print(Text(note.format(verb), STYLES.get(note.sort, "yellow")))
+        text = Text(note.format(verb), STYLES.get(note.sort, "yellow"))
+        console.print(text, soft_wrap=note.sort == "saved")  # paths stay whole
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
 from lockstep.harness.core.payload import Margins
-from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
 from lockstep.harness.programs.program import Flaky
 
 
@@ -108,6 +108,7 @@ class OutcomeSummary:
 
     Attributes:
         require_complete: what was not run or reached makes the exit status 2.
+        saved: failures of earlier runs.
         place: its file, empty for one that runs here.
     """
 
@@ -120,6 +121,7 @@ class OutcomeSummary:
     versions: Mapping[str, str] = field(default_factory=dict)
     exit_status: int = 0
     require_complete: bool = False
+    saved: Rerun = field(default_factory=Rerun)
     place: str = ""
 
 
@@ -132,7 +134,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
         complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         require_complete=outcome.settings.require_complete,
-        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions", "saved"),
     )
 
 
@@ -163,8 +165,8 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 class Note(NamedTuple):
     """One line about what the matrix leaves open.
 
-    sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated", "dead"
-        or "unavailable".
+    sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated", "dead",
+        "unavailable" or "saved".
     """
 
     sort: str
@@ -200,6 +202,34 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
         yield Note("dead", backend, why)
     for backend, why in outcome.unavailable.items():
         yield Note("unavailable", backend, why)
+    yield from list_saved_notes(outcome.saved)
+
+
+def list_saved_notes(saved: Rerun) -> Iterator[Note]:
+    """Lists what the failures of earlier runs came to that are none of this run."""
+    mended = "`lockstep replay` shows them, and you can delete files of what is mended"
+    for files, one, many, *advice in (
+        (saved.agreeing, "failure agrees now", "failures agree now", mended),
+        (saved.absent, "flaky failure did not come back", "flaky failures did not come"
+         " back", "they may come back in a later run"),
+        (saved.broken, "file cannot be read", "files cannot be read"),
+    ):  # fmt: skip
+        if files:
+            what = f"{len(files):,} saved {one if len(files) == 1 else many}"
+            yield Note("saved", what, "; ".join([shorten_list(files), *advice]))
+    if saved.left_out:
+        what = f"{saved.left_out:,} saved failures left out"
+        yield Note("saved", what, "`lockstep replay` runs all of them")
+
+
+MOST_LISTED = 3
+"""Items that a line lists: states, operations, files."""
+
+
+def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
+    more = len(items) - MOST_LISTED
+    listed = [*items[:MOST_LISTED], *([f"{more} more"] if more > 0 else [])]
+    return separator.join(listed)
 
 
 # --- a failure --------------------------------------------------------------------------
@@ -284,6 +314,9 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
         text += f", {known} known divergence{'s' * (known > 1)} still there"
     if entered:
         text += f" ({entered:,} programs lead to them, and fail as known)"
+    again = sum(outcome.saved.ran for outcome in outcomes)
+    if again:
+        text += f", {again:,} saved failure{'s' * (again > 1)} run again"
     gaps = format_gaps(outcomes)
     return f"{text}; {gaps}" if gaps else text
 

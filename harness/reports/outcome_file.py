@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -16,7 +17,7 @@ import jsonschema
 
 from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import UsageError, shorten
-from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
+from lockstep.harness.jobs.outcome import Failure, Outcome, Pair, Rerun
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.model import OutcomeSummary, PairSummary, get_fields
 
@@ -36,6 +37,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "exit_status": outcome.get_exit_status(),
         "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
+        "saved": asdict(outcome.saved),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
@@ -197,6 +199,15 @@ PAIR = make_schema(
         "shortfall": {"type": ["string", "null"]},
     },
 )
+SAVED = make_schema(
+    {
+        "ran": COUNT,
+        "agreeing": TEXTS,
+        "absent": TEXTS,
+        "broken": TEXTS,
+        "left_out": COUNT,
+    }
+)
 SCHEMA = make_schema(
     {
         "format": {"const": FORMAT},
@@ -212,6 +223,7 @@ SCHEMA = make_schema(
         "versions": NAMED,
         "unavailable": NAMED,
         "dead": NAMED,
+        "saved": SAVED,
     },
 )
 
@@ -229,11 +241,13 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         words = shorten(place + " " + error.message)
         raise UsageError(f"{where}: is not the outcome of a check: {words}")
     names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
+    saved = document.get("saved", {})
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],
         document["seed"],
         document["seconds"],
         document["complete"],
+        saved=Rerun(**{name: saved[name] for name in SAVED["required"] if name in saved}),
         place=where,
         **{name: document[name] for name in names if name in document},
     )

@@ -84,12 +84,17 @@ class Found(Event, frozen=True):
 
     def check(self) -> None:
         program = self.parse()
-        if not 0 <= self.divergence.step < max(1, len(program.ops)):
+        if self.divergence.step >= max(1, len(program.ops)):
             raise ValueError(f"the program has no step {self.divergence.step}")
-        if not SIGNATURE.fullmatch(self.divergence.get_signature(program)):
-            raise ValueError(
-                "the signature of a divergence cannot be the name of a folder"
-            )
+        check_divergence(self.divergence)
+
+
+def check_divergence(divergence: Divergence) -> None:
+    """Raises ValueError for one that no program can have."""
+    if divergence.step < 0:
+        raise ValueError(f"the program has no step {divergence.step}")
+    if not SIGNATURE.fullmatch(f"{divergence.operation}-{divergence.what}"):
+        raise ValueError("the signature of a divergence cannot be the name of a folder")
 
 
 class Agreed(Event, frozen=True):
@@ -343,16 +348,22 @@ class Ran(OfBackend, frozen=True):
     why_skipped: str | None
     failed: Natural = 0
 
+    def check(self) -> None:
+        if self.divergence is not None:
+            check_divergence(self.divergence)
+
 
 class RunProgram(Task[Ran], frozen=True):
     """Run a program.
 
     Attributes:
         runs: how often, for a failure that does not come back each time.
+        spares_known: refuse a program that diverges as an entry of the ledger says.
     """
 
     program: Document
     runs: int = 1
+    spares_known: bool = False
 
 
 class Recorded(OfBackend, frozen=True):

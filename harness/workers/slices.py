@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
@@ -39,8 +38,8 @@ from lockstep.harness.programs.program import (
     Divergence,
     Program,
     breaks_usage,
+    find_states,
     parse_program,
-    walk,
     why_too_large,
 )
 from lockstep.harness.workers import messages
@@ -306,13 +305,6 @@ def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
     before = sum(number < result.divergence.step for number in result.left_out)
     divergence = replace(result.divergence, step=result.divergence.step - before)
     return leave_out(program, result.left_out), divergence
-
-
-def find_states(program: Program, divergence: Divergence) -> set[str]:
-    """The abstract states of the step that diverges."""
-    for step in islice(walk(program, rows=False), divergence.step, None):
-        return set(program.rules.get_states(step.op, step.model))
-    return set()
 
 
 def make_drawer(

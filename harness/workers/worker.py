@@ -38,8 +38,13 @@ from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet
-from lockstep.harness.programs.ledger import load_ledger, why_unsupported
-from lockstep.harness.programs.program import Program, parse_program, why_too_large
+from lockstep.harness.programs.ledger import find_known, load_ledger, why_unsupported
+from lockstep.harness.programs.program import (
+    Divergence,
+    Program,
+    parse_program,
+    why_too_large,
+)
 from lockstep.harness.programs.vectors.audit import audit
 from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
 from lockstep.harness.workers import messages as m
@@ -77,6 +82,19 @@ def require_supported(program: Program, backend: Backend) -> None:
         raise Unavailable(why)
 
 
+def require_unknown(
+    worker: Runner, program: Program, divergence: Divergence, backend: Backend
+) -> None:
+    """Raises Unavailable if a program diverges as an entry of the ledger says."""
+    signature = divergence.get_signature(program)
+    entries = load_ledger(backend.ledger, backend.name, program.kind)
+    avoid = [entry for entry in entries if entry.signature == signature]
+    if avoid and (
+        find_known(program, avoid) or worker.run_both(program, backend, avoid).left_out
+    ):
+        raise Unavailable(f"{signature} is a known divergence")
+
+
 def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
     return m.Declared(
         versions=get_versions(backend),
@@ -106,6 +124,8 @@ def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
     results = [worker.run_both(program, backend) for _ in range(task.runs)]
     failing = [result for result in results if result.divergence is not None]
     result = (failing or results)[0]
+    if task.spares_known and result.divergence is not None:
+        require_unknown(worker, program, result.divergence, backend)
     return m.Ran(
         versions=get_versions(backend),
         device=backend.device,

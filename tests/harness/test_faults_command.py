@@ -34,10 +34,11 @@ def test_a_survivor_is_told_and_is_exit_status_1(run: Run) -> None:
 
 
 def test_one_fault_as_json(run: Run) -> None:
-    arguments = ("--fault", "one-less", "--json")
+    arguments = ("--fault", "one-less", "--generator", "plain", "--json")
     ended = run("faults", "--backend", f"{HERE}:has_faults", *arguments)
     assert ended.status == 0, ended.words
     outcome = json.loads(ended.out)
+    assert outcome["front"] == "plain"
     (fault,) = outcome["faults"]
     assert fault["planted"]["id"] == "one-less"
     assert (fault["found"], fault["operations"], fault["excess"]) == (True, 1, 0)

@@ -63,6 +63,7 @@ KIND = Kind(frozenset({"update", "trim"}), {"heads": (1, 2), "window": (None,)},
 VERSIONS = {"numpy": "2"}
 
 
+RAN = Ran(VERSIONS, "cpu", DIVERGENCE, 1, 0, None)
 SHOWN = Shown(1, {"d": ["empty"]})
 
 
@@ -85,7 +86,7 @@ class Text(str):
         (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
          DONE),
         (Declare("mine"), Declared(VERSIONS, "cpu", {"layer": {"kv": KIND}}, ["f"], 1)),
-        (RUN, Ran(VERSIONS, "cpu", DIVERGENCE, 1, 0, None)),
+        (RUN, RAN),
         (RecordProgram("mine", PROGRAM, Bounds(first=1), 2),
          Recorded(VERSIONS, "cpu", [Step(0, "w")], None, ["story"])),
     ],
@@ -133,6 +134,9 @@ def diverge(**fields: Any) -> bytes:
         (SLICE, change(DONE, counts={"steps": -1}), "Expected `int` >= 0"),
         (SLICE, change(DONE, counts={"margins": {"keys": math.nan}}), "$.counts.margins"),
         (SLICE, change(FOUND, program={"format": "x"}), 'a failing program: "format"'),
+        (RUN, change(RAN, divergence={**DIVERGENCE.to_json(), "step": -1}), "step -1"),
+        (RUN, change(RAN, divergence={**DIVERGENCE.to_json(), "what": "/../x"}),
+         "cannot be the name of a folder"),
         (SLICE, diverge(step=1), "the program has no step 1"),
         (SLICE, diverge(what="/../../x"), "cannot be the name of a folder"),
         (SLICE, diverge(operation="a\nb"), "cannot be the name of a folder"),

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.cli.pytest_plugin import PROGRAMS
-from lockstep.harness.jobs.outcome import PROFILES
+from lockstep.harness.jobs.outcome import PROFILES, make_failure, save
+from lockstep.harness.programs.program import Divergence
+from tests.harness.building import SMALL, make, update
 from tests.harness.commands import ROOT
 
 CONFTEST = """
@@ -34,7 +36,9 @@ def test_of_theirs(number, request):
 BACKENDS = """
 import os
 from lockstep.harness.backends import Unavailable
-from tests.harness.misbehaving import Cache, correct, declare, shows_nan, one_column_less
+from tests.harness.misbehaving import (
+    Cache, correct, declare, one_column_less, shows_nan, wrong_twice
+)
 
 def grows_late():
     return declare(Cache, {"step": (4096,)})
@@ -114,6 +118,26 @@ def test_what_is_declared_is_collected_and_a_bug_fails_one_test(project: Path) -
     assert "→ step 0: update with " in done.stdout
     assert "lockstep replay failures/layer-kv-update-contents/" in done.stdout
     assert (project / "started.txt").read_text() == "x"  # all workers asked it once
+
+
+def test_what_failed_before_comes_first(project: Path) -> None:
+    """And one line says what agrees now."""
+    folder, paths = project / "failures", []
+    for backend in ("mine:wrong_twice", "mine:correct"):
+        program = make(update(5), **SMALL)
+        divergence = Divergence("contents", 0, "update", "as it was")
+        failure = save(make_failure(folder, program, divergence, backend, {}, {}))
+        paths.append(failure.path.relative_to(project))
+    (project / "conftest.py").write_text(
+        CONFTEST + "from lockstep.harness.cli import pytest_plugin\n"
+        "pytest_plugin.PROGRAMS['quick'] = 1\n"
+    )
+    more = "-n", "2", "-k", "agrees", "--lockstep-seed", "3"
+    done = run(project, *choose("wrong_twice", "correct"), *more)
+    assert "1 failed, 1 passed" in done.stdout
+    assert f"lockstep replay {paths[0]} --backend" in done.stdout
+    (said,) = re.findall(r"^mine:.*agrees now.*$", done.stdout, re.M)
+    assert said.startswith(f"mine:correct × kv: 1 saved failure agrees now: {paths[1]};")
 
 
 def test_what_was_not_reached_can_fail_a_test(project: Path) -> None:

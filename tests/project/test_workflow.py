@@ -85,9 +85,9 @@ def test_a_wrong_option_would_be_found() -> None:
 
 def test_actions_are_pinned_to_majors(job: dict[str, Any]) -> None:
     used = [step["uses"] for step in job["steps"] if "uses" in step]
-    assert len(used) == 3
+    assert len(used) == 5
     for action in used:
-        assert re.fullmatch(r"actions/[a-z-]+@v\d+", action)
+        assert re.fullmatch(r"actions/[a-z-]+(/restore|/save)?@v\d+", action)
 
 
 def test_nothing_of_a_run_is_pasted_into_a_shell(job: dict[str, Any]) -> None:
@@ -99,11 +99,26 @@ def test_nothing_of_a_run_is_pasted_into_a_shell(job: dict[str, Any]) -> None:
 def test_failures_are_kept_when_the_check_fails(job: dict[str, Any]) -> None:
     """And what may be red is not hidden by what is red before it."""
     later = job["steps"][1 + job["steps"].index(get_step(job, "Check")) :]
-    assert [step["name"] for step in later] == ["Tests", "Report", "Keep"]
+    names = [step["name"] for step in later]
+    assert names == ["Tests", "Keep failures for the next run", "Report", "Keep"]
     assert all("!cancelled()" in step["if"] for step in later)
     kept = get_step(job, "Keep")["with"]["path"].split()
     assert kept == ["failures", "report", "junit.xml"]
     assert not any("continue-on-error" in step for step in job["steps"])
+
+
+def test_the_next_run_gets_the_failures_and_no_old_outcome(
+    job: dict[str, Any], tmp_path: Path
+) -> None:
+    """A check that cannot run must not show what an earlier one has come to."""
+    save = get_step(job, "Keep failures for the next run")["with"]
+    restore = get_step(job, "Earlier failures")["with"]
+    assert save == {name: restore[name] for name in ("path", "key")}
+    assert save["key"].startswith(restore["restore-keys"])
+    names = "outcome.json", "harness-failed", "outdated", "layer-kv-update-mask"
+    for name in names:
+        (tmp_path / "failures" / name).mkdir(parents=True)
+    assert [path.name for path in tmp_path.glob(save["path"])] == [names[-1]]
 
 
 def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None:

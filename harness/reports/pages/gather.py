@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environments
@@ -23,6 +23,7 @@ from lockstep.harness.programs.program import (
     parse_program,
     read_flaky,
 )
+from lockstep.harness.reports.model import OutcomeSummary
 from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
 from lockstep.harness.reports.pages.view import (
     Material,
@@ -62,7 +63,7 @@ def gather_from(path: Path, material: Material) -> None:
         else:
             add_programs(path, material)
         return
-    outcomes = list_outcomes(path)
+    outcomes, before = list_outcomes(path), len(material.outcomes)
     for file, read in outcomes:
         try:
             document = parse_json(decode(read(), str(file)), str(file))
@@ -70,7 +71,7 @@ def gather_from(path: Path, material: Material) -> None:
         except UsageError as error:
             material.broken.append(str(error))
     try:
-        add_programs(path, material)
+        add_programs(path, material, list_mended(material.outcomes[before:]))
     except UsageError:
         if not outcomes:
             raise
@@ -113,11 +114,17 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
             )
 
 
-def add_programs(path: Path, material: Material) -> None:
+def list_mended(outcomes: Sequence[OutcomeSummary]) -> set[str]:
+    """The names of the files whose programs agree, as the checks beside them say."""
+    return {PurePath(name).name for one in outcomes for name in one.saved.agreeing}
+
+
+def add_programs(path: Path, material: Material, mended: Container[str] = ()) -> None:
+    """Adds the programs of a path. mended: names of files in it that are passed over."""
     for file, program in iterate_saved([path]):
         if isinstance(program, UsageError):
             material.broken.append(str(program))
-        else:
+        elif file.name not in mended:
             material.add(read_saved(program, str(file)))
 
 
