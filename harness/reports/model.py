@@ -109,6 +109,7 @@ class OutcomeSummary:
     Attributes:
         require_complete: what was not run or reached makes the exit status 2.
         place: its file, empty for one that runs here.
+        corpus: programs that its corpus has; None without one.
     """
 
     pairs: Sequence[PairSummary]
@@ -121,6 +122,7 @@ class OutcomeSummary:
     exit_status: int = 0
     require_complete: bool = False
     place: str = ""
+    corpus: int | None = None
 
 
 def summarize(outcome: Outcome) -> OutcomeSummary:
@@ -132,7 +134,7 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
         complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         require_complete=outcome.settings.require_complete,
-        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions", "corpus"),
     )
 
 
@@ -284,6 +286,9 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
         text += f", {known} known divergence{'s' * (known > 1)} still there"
     if entered:
         text += f" ({entered:,} programs lead to them, and fail as known)"
+    corpora = [one.corpus for one in outcomes if one.corpus is not None]
+    if corpora:
+        text += f", {sum(corpora):,} programs in the corpus"
     gaps = format_gaps(outcomes)
     return f"{text}; {gaps}" if gaps else text
 

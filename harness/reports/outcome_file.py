@@ -36,6 +36,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "exit_status": outcome.get_exit_status(),
         "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
+        **({} if outcome.corpus is None else {"corpus": outcome.corpus}),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
@@ -212,6 +213,7 @@ SCHEMA = make_schema(
         "versions": NAMED,
         "unavailable": NAMED,
         "dead": NAMED,
+        "corpus": COUNT,
     },
 )
 
@@ -228,7 +230,10 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         place = "".join(f"[{part!r}]" for part in error.absolute_path)
         words = shorten(place + " " + error.message)
         raise UsageError(f"{where}: is not the outcome of a check: {words}")
-    names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
+    names = (
+        *("unavailable", "dead", "versions"),
+        *("exit_status", "require_complete", "corpus"),
+    )
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],
         document["seed"],
