@@ -16,13 +16,14 @@ from lockstep.harness.cli.options import (
     print_error,
     print_line,
     printing,
+    require_guided,
     shared,
 )
 from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.folder import Folder, open_folder
 from lockstep.harness.jobs.campaign.coordinator import Campaign
-from lockstep.harness.jobs.campaign.folder import Folder, open_folder
-from lockstep.harness.jobs.campaign.history import History
+from lockstep.harness.jobs.campaign.history import History, write_given
 from lockstep.harness.jobs.campaign.local import LocalTeam
 from lockstep.harness.jobs.campaign.lock import Holder, describe_unwritable, read_holder
 from lockstep.harness.jobs.campaign.merge import merge
@@ -38,6 +39,7 @@ from lockstep.harness.jobs.campaign.plan import (
 from lockstep.harness.jobs.campaign.team import Team
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
+from lockstep.harness.programs.corpus import Corpora, open_corpus
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.reports.campaign import describe_state, get_campaign_status
 from lockstep.harness.reports.console import (
@@ -66,6 +68,7 @@ Examples:
   lockstep campaign start night --backend torch-cpu --time 3600
   lockstep campaign start night --programs 25000 --shard 1/3   a third of it here
   lockstep campaign start s3://bucket/night --time 28800 --ray auto
+  lockstep campaign start night --generator guided --corpus last/corpus
 """
 
 
@@ -141,6 +144,21 @@ def where(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
 )
 @click.option(
+    "--corpus",
+    "given",
+    metavar="DIR",
+    help="Start shards from the programs in this folder or URL; with --generator guided."
+    " FOLDER/corpus gets the shortest programs of these and of all shards: the next"
+    " campaign can start from it.",
+)
+@click.option(
+    "--share-corpus",
+    is_flag=True,
+    help="Start later shards from what earlier ones have kept, too. What they run then"
+    " depends on which ones were over first: the same seed draws other programs each"
+    " time, and --programs and --shard do not come to the same on other machines.",
+)
+@click.option(
     "--slice",
     type=click.IntRange(1, 100_000),
     default=SLICE,
@@ -165,6 +183,7 @@ def start(
     programs: int | None,
     seconds: float | None,
     steps: int | None,
+    given: str | None,
     jobs: int,
     address: str | None,
     gpu: float,
@@ -177,10 +196,13 @@ def start(
     Exit status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not
     run.
     """
-    given = [one for one in (programs, seconds, steps) if one is not None]
-    if len(given) > 1:
+    budgets = [one for one in (programs, seconds, steps) if one is not None]
+    if len(budgets) > 1:
         raise UsageError("give one of --programs, --time and --steps")
-    if not given:
+    if options["share_corpus"]:
+        require_guided("--share-corpus", options["generator"])
+    corpus = None if given is None else read_corpus(given, options["generator"])
+    if not budgets:
         programs = PROFILES["nightly"].programs
     terms = Terms(
         backends=list(dict.fromkeys(backends)),
@@ -188,15 +210,26 @@ def start(
         programs=programs,
         seconds=seconds,
         steps=steps,
+        corpus=None if corpus is None else corpus.compute_digest(),
         **options,
     )
     folder = open_folder(place)
-    begin(folder, terms)
+    begin(folder, terms, corpus)
     return run(folder, terms, jobs, address, gpu)
 
 
-def begin(folder: Folder, terms: Terms) -> None:
-    """Writes the settings of a campaign, unless the folder has the same already."""
+def read_corpus(place: str, generator: str) -> Corpora:
+    """The corpus in a folder that must be there, but may be empty."""
+    require_guided("--corpus", generator)
+    corpus = open_corpus(place)
+    if not corpus.folder.exists():
+        raise UsageError(f"--corpus: {place}: there is no such folder")
+    return corpus
+
+
+def begin(folder: Folder, terms: Terms, corpus: Corpora | None) -> None:
+    """Writes the settings of a campaign, unless the folder has the same already, and the
+    corpus that it is given."""
     before = read_terms(folder)
     if before is None:
         if folder.list():
@@ -214,6 +247,11 @@ def begin(folder: Folder, terms: Terms) -> None:
             f"{folder.place}: holds another campaign: {why}; choose another folder, or go"
             f" on with `lockstep campaign resume`"
         )
+    if corpus is not None:
+        try:
+            write_given(folder, corpus)
+        except OSError as error:
+            raise UsageError(describe_unwritable(folder, error)) from None
 
 
 @campaign.command(short_help="Goes on with a campaign that was stopped.")

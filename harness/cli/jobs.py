@@ -18,6 +18,7 @@ from lockstep.harness.cli.options import (
     print_error,
     print_line,
     printing,
+    require_guided,
     shared,
     shielded,
 )
@@ -34,7 +35,6 @@ from lockstep.harness.jobs.vectors.export import (
     export,
 )
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.programs.generate import GUIDED
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import (
     PlainConsole,
@@ -96,8 +96,7 @@ Examples:
 @click.option(
     "--corpus",
     metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Start from the programs in this folder, and add those that reach more.",
+    help="Start from the programs in this folder or URL, and add those that reach more.",
 )
 @click.option(
     "--require-complete",
@@ -114,11 +113,8 @@ def check(
     The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
     agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
     """
-    if settings.corpus and settings.generator not in GUIDED:
-        raise UsageError(
-            f"--corpus: the generator {settings.generator} starts from no programs;"
-            f" choose --generator {' or '.join(GUIDED)}"
-        )
+    if settings.corpus:
+        require_guided("--corpus", settings.generator)
     seed = int(time.time()) if profile == "nightly" else 0
     settings = replace(
         settings,

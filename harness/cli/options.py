@@ -31,7 +31,7 @@ from lockstep.harness.core.errors import (
     make_printable,
 )
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate import GENERATORS, GUIDED
 from lockstep.harness.workers.registry import get_target
 
 # --- the frame of a command -------------------------------------------------------------
@@ -349,6 +349,15 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
     ),
 }
+
+
+def require_guided(option: str, generator: str) -> None:
+    """Raises UsageError if a generator cannot do what an option asks for."""
+    if generator not in GUIDED:
+        raise UsageError(
+            f"{option}: the generator {generator} starts from no programs; choose"
+            f" --generator {' or '.join(GUIDED)}"
+        )
 
 
 def shared(*names: str) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from lockstep.harness.jobs.outcome import (
     save,
     save_agreed,
 )
-from lockstep.harness.programs.corpus import CorpusFolder
+from lockstep.harness.programs.corpus import open_corpus
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
@@ -93,7 +93,7 @@ class Check:
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
-        self.corpus = CorpusFolder(settings.corpus) if settings.corpus else None
+        self.corpus = open_corpus(settings.corpus) if settings.corpus else None
 
     def run(self) -> Outcome:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
@@ -104,19 +104,23 @@ class Check:
             self.outcome.stop(interrupt)
         except UsageError as error:
             self.give_up(error)
-        self.save_corpus()
+        self.finish_corpus()
         self.outcome.seconds = time.monotonic() - self.outcome.started
         return self.outcome
 
-    def save_corpus(self) -> None:
+    def finish_corpus(self) -> None:
         """Raises UsageError if the folder cannot be written."""
-        if self.corpus is None:
-            return
         try:
-            self.corpus.save()
+            self.save_corpus()
         except OSError as error:
-            why = error.strerror or error
-            raise UsageError(f"{self.corpus.path}: cannot be written: {why}") from None
+            assert self.corpus is not None
+            place, why = self.corpus.folder.place, error.strerror or error
+            raise UsageError(f"{place}: cannot be written: {why}") from None
+
+    def save_corpus(self) -> None:
+        """Raises OSError."""
+        if self.corpus is not None:
+            self.outcome.corpus = self.corpus.save()
 
     def give_up(self, error: UsageError) -> None:
         """No worker can be started any more: what was done counts.
@@ -250,7 +254,7 @@ class Check:
             return
         if isinstance(event, messages.Kept):
             if self.corpus is not None:
-                self.corpus.add(event.parse())
+                self.corpus.add(event.parse(), event.cells)
             return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):

@@ -407,7 +407,7 @@ class Settings:
         unsupported: run registered backends with versions that are not tested, too.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
-        corpus: the folder with programs to start from, which gets more; None for none.
+        corpus: the folder or URL with programs to start from, which gets more.
     """
 
     backends: Sequence[str] = ()
@@ -424,7 +424,7 @@ class Settings:
     unsupported: bool = False
     require_complete: bool = False
     slice: int = SLICE
-    corpus: Path | None = None
+    corpus: str | None = None
 
     def get_options(self) -> dict[str, Any]:
         """The options of `OPTIONS` that are not at their default."""
@@ -471,6 +471,7 @@ class Outcome:
         versions: package → version, of all backends.
         interrupted: the exit status of a check that Ctrl-C or a signal ended; else 0.
         unwritten: why there is no file of it.
+        corpus: programs that its corpus has; None without one.
     """
 
     settings: Settings
@@ -484,6 +485,7 @@ class Outcome:
     is_cut: bool = False
     interrupted: int = 0
     unwritten: str | None = None
+    corpus: int | None = None
 
     @property
     def is_complete(self) -> bool:

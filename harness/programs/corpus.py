@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from lockstep.harness.contracts.operation import Cell
+from lockstep.harness.core.document import decode
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.files import (
-    is_program,
-    iterate_saved,
-    list_all_files,
-    write_program,
-)
-from lockstep.harness.programs.program import Program, walk
+from lockstep.harness.core.folder import Folder, open_folder
+from lockstep.harness.programs.files import SUFFIXES, format_program, is_program
+from lockstep.harness.programs.program import Program, parse_programs, walk
 
 MOST_FILES = 10_000
 """Files that a folder may have: each contract and kind has some hundred cells."""
@@ -41,10 +40,11 @@ class Corpus:
     def __init__(self) -> None:
         self.programs: dict[Cell, Program] = {}
 
-    def add(self, program: Program, cells: Iterable[Cell]) -> None:
-        """Adds a program that reaches some cells."""
+    def add(self, program: Program, cells: Iterable[Cell]) -> bool:
+        """Adds a program that reaches some cells; says whether it is kept for one."""
         own = [cell for cell in cells if is_simpler(program, self.programs.get(cell))]
         self.programs.update(dict.fromkeys(own, program))
+        return bool(own)
 
     def add_beginnings(self, program: Program, cells: Mapping[Cell, int]) -> None:
         """Adds the beginnings of a program that are the shortest to reach some cells.
@@ -89,45 +89,46 @@ def find_cells(program: Program) -> dict[Cell, int]:
     return found
 
 
-# --- as files ---------------------------------------------------------------------------
+# --- of all kinds -----------------------------------------------------------------------
 
 
-class CorpusFolder:
-    """The corpora of all kinds, each program in the file KIND/DIGEST.json of a folder.
+class Corpora:
+    """The corpora of all kinds.
 
-    Args:
-        path: the folder; one that is not there yet is empty.
-
-    Raises:
-        UsageError: it cannot be read, or a file in it is not a program.
+    Attributes:
+        kinds: kind → its corpus.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.kinds: dict[str, Corpus] = {}
-        self.written: set[Path] = set()
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"{path}: is not a folder; --corpus takes a folder")
-        if path.exists():
-            self.read()
-
-    def read(self) -> None:
-        """Adds the programs of all files, in any folder below this one."""
-        files = [own for own in list_all_files(self.path) if is_program(*own)]
-        if len(files) > MOST_FILES:
-            raise UsageError(
-                f"{self.path}: has {len(files):,} program files; a corpus has at most"
-                f" {MOST_FILES:,}. Is it the folder of something else?"
-            )
-        for file, program in iterate_saved([file for file, _ in files]):
-            if isinstance(program, UsageError):
-                raise program
-            self.add(program)
-            if file == self.get_path(program):
-                self.written.add(file)
 
     def get(self, kind: str) -> Corpus:
         return self.kinds.setdefault(kind, Corpus())
+
+    def add(self, program: Program, cells: Iterable[Cell] | None = None) -> bool:
+        """Adds a program, unless it is too long; says whether it is kept.
+
+        Args:
+            program: of any kind.
+            cells: all that it reaches; None where that is not known.
+        """
+        if len(program.ops) > LONGEST:
+            return False
+        plain = replace(program, meta={})
+        reached = find_cells(plain) if cells is None else cells
+        return self.get(program.kind).add(plain, reached)
+
+    def take_over(self, other: Corpora) -> None:
+        """Starts with the programs of another one."""
+        for kind, corpus in other.kinds.items():
+            self.get(kind).programs.update(corpus.programs)
+
+    def list_programs(self) -> list[Program]:
+        """Lists the programs of all kinds."""
+        return [one for kind in sorted(self.kinds) for one in self.list_kind(kind)]
+
+    def list_kind(self, kind: str) -> list[Program]:
+        return self.get(kind).list_programs()
 
     def choose(self, kind: str, number: int) -> list[dict[str, Any]]:
         """Chooses the programs that one slice of a kind starts from, as documents.
@@ -136,19 +137,55 @@ class CorpusFolder:
             kind: of caches.
             number: of the slice; the next one gets the next programs.
         """
-        programs = self.get(kind).list_programs()
+        programs = self.list_kind(kind)
         begin = number * MOST_GIVEN % max(1, len(programs))
         turned = [*programs[begin:], *programs[:begin]]
         return [program.to_json() for program in turned[:MOST_GIVEN]]
 
-    def get_path(self, program: Program) -> Path:
-        return self.path / program.kind / f"{program.digest()}.json"
+    def compute_digest(self) -> str:
+        """Computes what is the same for the same programs."""
+        digests = " ".join(program.digest() for program in self.list_programs())
+        return hashlib.sha256(digests.encode()).hexdigest()[:12]
 
-    def add(self, program: Program) -> None:
-        """Adds a program under all cells that it reaches, unless it is too long."""
-        if len(program.ops) <= LONGEST:
-            plain = replace(program, meta={})
-            self.get(program.kind).add(plain, find_cells(plain))
+
+# --- as files ---------------------------------------------------------------------------
+
+
+class CorpusFolder(Corpora):
+    """The same, each program in the file KIND/DIGEST.json of a folder.
+
+    Attributes:
+        folder: one that is not there yet is empty.
+        written: the names of the files that it has for programs.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__()
+        self.folder = folder
+        self.written: set[str] = set()
+
+    def read(self) -> None:
+        """Adds the programs of all files, in any folder below this one.
+
+        Raises:
+            UsageError: it cannot be read, or a file in it is not a program.
+        """
+        names = [name for name in self.folder.list() if name.endswith(SUFFIXES)]
+        if len(names) > MOST_FILES:
+            raise UsageError(
+                f"{self.folder.place}: has {len(names):,} program files; a corpus has at"
+                f" most {MOST_FILES:,}. Is it the folder of something else?"
+            )
+        for name, content in self.folder.read_all(names):
+            for program in parse_file(self.folder, name, content):
+                self.add(program)
+                if name == get_name(program):
+                    self.written.add(name)
+
+    def adopt_files(self) -> None:
+        """Lets `save` remove the files of programs that are there and are not kept,
+        without reading them."""
+        self.written.update(filter(NAME.fullmatch, self.folder.list()))
 
     def save(self) -> int:
         """Writes the programs that are new, and removes the files of those that others
@@ -160,14 +197,40 @@ class CorpusFolder:
         Raises:
             OSError: a file cannot be written.
         """
-        kept = {
-            self.get_path(program): program
-            for corpus in self.kinds.values()
-            for program in corpus.list_programs()
-        }
-        for path in kept.keys() - self.written:
-            write_program(path, kept[path])
-        for path in self.written - kept.keys():
-            path.unlink(missing_ok=True)
+        kept = {get_name(program): program for program in self.list_programs()}
+        new = sorted(kept.keys() - self.written)
+        self.folder.replace_all(
+            {name: format_program(kept[name]).encode() for name in new}
+        )
+        for name in sorted(self.written - kept.keys()):
+            self.folder.take(name)
         self.written = set(kept)
         return len(kept)
+
+
+NAME = re.compile(r"[^/]+/[0-9a-f]{12}\.json")
+
+
+def get_name(program: Program) -> str:
+    return f"{program.kind}/{program.digest()}.json"
+
+
+def parse_file(folder: Folder, name: str, content: bytes | UsageError) -> list[Program]:
+    """Parses the programs of a file; raises UsageError if it has none, or is broken."""
+    if isinstance(content, UsageError):
+        raise content
+    if not is_program(PurePath(name), lambda: content):
+        return []
+    where = f"{folder.place}/{name}"
+    return parse_programs(decode(content, where), where)
+
+
+def open_corpus(place: str) -> CorpusFolder:
+    """Opens the corpus in a folder or a store.
+
+    Raises:
+        UsageError: it cannot be read, or a file in it is not a program.
+    """
+    corpus = CorpusFolder(open_folder(place))
+    corpus.read()
+    return corpus

@@ -110,6 +110,7 @@ class OutcomeSummary:
         require_complete: what was not run or reached makes the exit status 2.
         saved: failures of earlier runs.
         place: its file, empty for one that runs here.
+        corpus: programs that its corpus has; None without one.
     """
 
     pairs: Sequence[PairSummary]
@@ -123,6 +124,7 @@ class OutcomeSummary:
     require_complete: bool = False
     saved: Rerun = field(default_factory=Rerun)
     place: str = ""
+    corpus: int | None = None
 
 
 def summarize(outcome: Outcome) -> OutcomeSummary:
@@ -134,7 +136,8 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
         complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         require_complete=outcome.settings.require_complete,
-        **get_fields(outcome, "seconds", "unavailable", "dead", "versions", "saved"),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
+        **get_fields(outcome, "saved", "corpus"),
     )
 
 
@@ -317,6 +320,9 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
     again = sum(outcome.saved.ran for outcome in outcomes)
     if again:
         text += f", {again:,} saved failure{'s' * (again > 1)} run again"
+    corpora = [one.corpus for one in outcomes if one.corpus is not None]
+    if corpora:
+        text += f", {sum(corpora):,} programs in the corpus"
     gaps = format_gaps(outcomes)
     return f"{text}; {gaps}" if gaps else text
 

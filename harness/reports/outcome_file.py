@@ -38,6 +38,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
         "saved": asdict(outcome.saved),
+        **({} if outcome.corpus is None else {"corpus": outcome.corpus}),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
@@ -224,6 +225,7 @@ SCHEMA = make_schema(
         "unavailable": NAMED,
         "dead": NAMED,
         "saved": SAVED,
+        "corpus": COUNT,
     },
 )
 
@@ -240,7 +242,10 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         place = "".join(f"[{part!r}]" for part in error.absolute_path)
         words = shorten(place + " " + error.message)
         raise UsageError(f"{where}: is not the outcome of a check: {words}")
-    names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
+    names = (
+        *("unavailable", "dead", "versions"),
+        *("exit_status", "require_complete", "corpus"),
+    )
     saved = document.get("saved", {})
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.jobs.campaign.folder import LocalFolder
+from lockstep.harness.core.folder import LocalFolder
 from lockstep.harness.programs.program import load_programs
 from tests.harness.commands import CORRECT, HERE, Run
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.campaign.folder import Folder, LocalFolder, open_folder
+from lockstep.harness.core.folder import Folder, LocalFolder, open_folder
 from lockstep.harness.jobs.campaign.kept import Failures
 from lockstep.harness.jobs.campaign.plan import FLOOR, Shares, Terms, get_name
 from lockstep.harness.jobs.campaign.runner import KILLED, MOST_KILLED, ShardRunner

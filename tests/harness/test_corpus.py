@@ -12,8 +12,15 @@ import pytest
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.record import Record
 from lockstep.harness.programs import corpus as module
-from lockstep.harness.programs.corpus import MOST_GIVEN, Corpus, CorpusFolder, find_cells
-from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.corpus import (
+    MOST_GIVEN,
+    Corpora,
+    Corpus,
+    CorpusFolder,
+    find_cells,
+    open_corpus,
+)
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import Kept, RandomTask
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.slices import RandomSlice
@@ -39,44 +46,63 @@ def test_the_order_of_programs_does_not_matter() -> None:
     assert len(kept[0]) < len(programs)
 
 
-def test_programs_are_written_and_read_again(tmp_path: Path) -> None:
-    folder = CorpusFolder(tmp_path / "new")
+def test_programs_are_written_and_read_again(place: str) -> None:
+    folder = open_corpus(place)
     programs = [*draw_some(9, "layer", "kv", declare_all("layer", "kv"))]
     programs += draw_some(9, "unified", "causal", declare_all("unified", "causal"))
     for program in programs:
         folder.add(program)
     folder.save()
-    files = sorted(folder.path.rglob("*.json"))
-    assert {file.parent.name for file in files} == {"kv", "causal"}
-    assert [file.stem for file in files] == [load_saved(f)[0].digest() for f in files]
-    again = CorpusFolder(folder.path)
+    files = folder.folder.list()
+    assert {file.partition("/")[0] for file in files} == {"kv", "causal"}
+    again = open_corpus(place)
+    assert {f"{one.kind}/{one.digest()}.json" for one in again.list_programs()} == {
+        *files
+    }
     for kind in ("kv", "causal"):
         assert list_digests(again.get(kind)) == list_digests(folder.get(kind))
+    assert again.compute_digest() == folder.compute_digest()
     again.save()
-    assert sorted(folder.path.rglob("*.json")) == files
+    assert folder.folder.list() == files
+
+
+@pytest.fixture(params=["local", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "new")
+    pytest.importorskip("fsspec", reason="of the extra ray")
+    return f"memory://{tmp_path}"
 
 
 def test_a_shorter_program_replaces_a_longer_one(tmp_path: Path) -> None:
     """Its file goes; other files of the folder stay."""
     long, short = make(update(1), update(2), trim(1)), make(update(1), trim(1))
-    folder = CorpusFolder(tmp_path)
+    folder = open_corpus(str(tmp_path))
     folder.add(long)
     folder.save()
     own = tmp_path / "mine.json"
     own.write_text(json.dumps(long.to_json()))
-    folder = CorpusFolder(tmp_path)
+    folder = open_corpus(str(tmp_path))
     folder.add(short)
-    folder.save()
-    left = {cell for cell in find_cells(long) if cell not in find_cells(short)}
-    assert folder.get_path(short).is_file() and own.is_file()
-    assert folder.get_path(long).is_file() == bool(left)
+    assert folder.save() == 2 and folder.save() == 2
+    assert find_file(folder, short).is_file() and own.is_file()
+    assert find_file(folder, long).is_file()  # it reaches one cell more
+    folder = CorpusFolder(folder.folder)
+    folder.adopt_files()
+    folder.add(short)
+    assert folder.save() == 1
+    assert not find_file(folder, long).exists() and own.is_file()
+    folder.add(long)
     folder.add(make(update(1), update(1), trim(1)))
     assert len(folder.get("kv").list_programs()) <= 3
 
 
+def find_file(folder: CorpusFolder, program: Program) -> Path:
+    return Path(folder.folder.place) / program.kind / f"{program.digest()}.json"
+
+
 def test_a_slice_gets_some_and_the_next_one_others() -> None:
-    folder = CorpusFolder(Path("there-is-none"))
-    folder.kinds["kv"] = Corpus()
+    folder = Corpora()
     for number in range(MOST_GIVEN + 10):
         folder.get("kv").add(make(update(number + 1)), [(str(number), "update")])
     first, second = folder.choose("kv", 0), folder.choose("kv", 1)
@@ -92,7 +118,7 @@ def test_a_slice_gets_some_and_the_next_one_others() -> None:
 def test_a_bad_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError, match=words):
-        CorpusFolder(tmp_path)
+        open_corpus(str(tmp_path))
 
 
 def test_too_many_files_are_refused(
@@ -102,13 +128,13 @@ def test_too_many_files_are_refused(
     for name in "ab":
         (tmp_path / f"{name}.json").write_text(json.dumps(make(update(1)).to_json()))
     with pytest.raises(UsageError, match="2 program files"):
-        CorpusFolder(tmp_path)
+        open_corpus(str(tmp_path))
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="takes a folder"):
-        CorpusFolder(tmp_path / "file")
+    with pytest.raises(UsageError, match="is not a folder; give a folder"):
+        open_corpus(str(tmp_path / "file"))
 
 
 # --- in a slice, and in a check ---------------------------------------------------------

@@ -151,6 +151,8 @@ def prepare_campaign(arguments: list[str]) -> list[str]:
     clusters another test starts; makes the campaigns that they name."""
     text = shlex.join(arguments).replace("s3://", "").replace("--ray auto", "")
     name, command, *words = shlex.split(text.replace("--ray ", ""))
+    if "--corpus" in words:
+        Path(words[words.index("--corpus") + 1]).mkdir(parents=True, exist_ok=True)
     if command == "start":
         budgets = [(each, "3") for each in BUDGETS if each in words]
         return [name, command, *words, *chain.from_iterable(budgets)]

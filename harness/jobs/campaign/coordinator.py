@@ -34,11 +34,15 @@ from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.files import RUNNING, format_program
 from lockstep.harness.workers import messages
 
+CORPUS_SECONDS = 30.0
+"""How often the files of the corpus are written; they can be made of the shards again."""
+
 
 class Campaign(History):
     """A campaign that runs.
 
     Attributes:
+        saved: when the files of the corpus were written.
         events: of the shards that run; a seat that is lost takes its own along.
         shares: of a campaign without a fixed number of programs.
         numbers: the next shards of each pair.
@@ -46,6 +50,7 @@ class Campaign(History):
 
     lock: Lock
     team: Team
+    saved: float
     shares: Shares
     numbers: list[Iterator[messages.RandomTask]]
     events: defaultdict[tuple[Seat, str], list[Any]]
@@ -95,20 +100,32 @@ class Campaign(History):
         """
         with held(self.folder) as self.lock:
             self.folder.sweep(f"{FAILURES}/{RUNNING}/")
+            self.open_corpus()
             self.load()
             self.outcome.is_cut = False
             self.outcome.started = time.monotonic() - self.clock
             try:
-                with open_team() as self.team:
-                    self.prepare(self.team)
-                    self.work(self.team)
-            except KeyboardInterrupt as interrupt:
-                self.outcome.stop(interrupt)
+                self.run_here(open_team)
+                self.save_corpus()
             except OSError as error:
                 self.outcome.unwritten = describe_unwritable(self.folder, error)
                 self.outcome.is_cut = True
             self.outcome.seconds = self.get_seconds()
         return self.outcome
+
+    def run_here(self, open_team: Callable[[], Team]) -> None:
+        try:
+            with open_team() as self.team:
+                self.prepare(self.team)
+                self.work(self.team)
+        except KeyboardInterrupt as interrupt:
+            self.outcome.stop(interrupt)
+
+    def save_corpus(self) -> None:
+        """Writes the corpus, unless another coordinator does. Raises OSError."""
+        if self.lock.is_held():
+            super().save_corpus()
+        self.saved = time.monotonic()
 
     def prepare(self, team: Team) -> None:
         """Everything before the first shard."""
@@ -119,6 +136,7 @@ class Campaign(History):
         self.remove_damaged(SHARDS)
         self.plan()
         self.failures.write()
+        self.save_corpus()
 
     def remove_damaged(self, below: str) -> None:
         for name in self.damaged:
@@ -137,7 +155,7 @@ class Campaign(History):
     def work(self, team: Team) -> None:
         try:
             self.tick()
-            for seat, task, event in team.run(self.tasks, self.tick):
+            for seat, task, event in team.run(self.tasks, self.tick, self.equip):
                 self.handle(seat, task, event)
         except UsageError as error:
             self.give_up(error)
@@ -180,23 +198,35 @@ class Campaign(History):
             if self.is_spent():
                 self.tasks.clear()
             self.fill()
+        if time.monotonic() - self.saved > CORPUS_SECONDS:
+            self.save_corpus()
         self.watch(self.outcome)
+
+    def equip(self, task: messages.Task[Any]) -> messages.Task[Any]:
+        """A shard with the programs that it starts from."""
+        if self.corpus is None or not isinstance(task, messages.RandomTask):
+            return task
+        source = self.corpus if self.terms.share_corpus else self.given
+        chosen = source.choose(task.kind, task.number)
+        return msgspec.structs.replace(task, corpus=chosen)
 
     def handle(self, seat: Seat, task: messages.Task[Any], event: messages.Event) -> None:
         """An event of a shard that runs."""
         assert isinstance(task, messages.RandomTask | messages.RunLedger)
         name, place = get_name(task), (seat, get_name(task))
         environment = seat.offers[task.backend].environment
-        if isinstance(event, messages.Found | messages.Agreed):
+        if isinstance(event, messages.Found | messages.Agreed | messages.Kept):
             self.events[place].append(event)
+        if isinstance(event, messages.Kept):
+            return  # it counts when its shard does
         if isinstance(event, Abandoned) and not event.crashes:
             self.events.pop(place, None)
             self.note_error(task, event)
             return
         if isinstance(event, ENDS):
-            events = [*self.events.pop(place, ()), event]
+            events = [*filter(self.is_new, self.events.pop(place, ())), event]
             seconds = round(self.get_seconds(), 2)
-            shard = Shard(task, dict(environment), seconds, events)
+            shard = Shard(leave_bare(task), dict(environment), seconds, events)
             self.folder.put(name, shard.encode())
             self.done.add(name)
             self.learn(task, event)
@@ -210,6 +240,13 @@ class Campaign(History):
             self.keep_files(self.find_pair(task))
         elif isinstance(event, messages.Agreed):
             self.write_agreeing()
+
+    def is_new(self, event: messages.Event) -> bool:
+        """Whether the file of a shard is to have an event: what it has kept only if none
+        that is done has kept better, or files would be many times as large."""
+        if self.corpus is None or not isinstance(event, messages.Kept):
+            return True
+        return self.corpus.add(event.parse(), event.cells)
 
     def note_error(self, task: messages.Task[Any], event: messages.Stopped) -> None:
         """A shard has come to nothing, and no other of its pair is tried."""
@@ -248,3 +285,12 @@ class Campaign(History):
     def write_agreeing(self) -> None:
         for name, program in self.agreeing.items():
             self.folder.replace(name, format_program(program).encode())
+
+
+def leave_bare(
+    task: messages.RandomTask | messages.RunLedger,
+) -> messages.RandomTask | messages.RunLedger:
+    """A task without the programs that it starts from: the folder has them."""
+    if isinstance(task, messages.RandomTask) and task.corpus:
+        return msgspec.structs.replace(task, corpus=[])
+    return task

@@ -19,8 +19,8 @@ from msgspec import Struct, ValidationError
 
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.core.folder import Folder, LocalFolder, open_folder
 from lockstep.harness.execution.shrink import get_rank
-from lockstep.harness.jobs.campaign.folder import Folder, LocalFolder
 from lockstep.harness.jobs.campaign.kept import FAILURES, Failures
 from lockstep.harness.jobs.campaign.plan import (
     Terms,
@@ -33,12 +33,18 @@ from lockstep.harness.jobs.campaign.shard import (
 )
 from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.outcome import OUTDATED, Outcome, Pair, slug
+from lockstep.harness.programs.corpus import Corpora, CorpusFolder, open_corpus
 from lockstep.harness.programs.program import Divergence, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
 
 SHARDS = "shards"
 DECLARED = "declared"
+GIVEN = "given"
+"""The folder of the corpus that a campaign was given; it stays as it is."""
+
+CORPUS = "corpus"
+"""The folder of the corpus that a campaign has come to."""
 
 
 class Declaration(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +75,31 @@ def decode_declaration(content: bytes, where: str) -> Declaration:
     return declaration
 
 
+def open_below(folder: Folder, name: str) -> Folder:
+    return open_folder(f"{folder.place}/{name}")
+
+
+def write_given(folder: Folder, given: Corpora) -> None:
+    """Writes the corpus that a campaign is given. Raises OSError."""
+    there = CorpusFolder(open_below(folder, GIVEN))
+    there.take_over(given)
+    there.save()
+
+
+def read_given(folder: Folder, terms: Terms) -> Corpora:
+    """The same as it was written; an empty one if none was given. Raises UsageError."""
+    if terms.corpus is None:
+        return Corpora()
+    place = open_below(folder, GIVEN).place
+    given = open_corpus(place)
+    if given.compute_digest() != terms.corpus:
+        raise UsageError(
+            f"{place}: these are not the programs that the campaign began with; repeat"
+            " the `lockstep campaign start` with its --corpus"
+        )
+    return given
+
+
 class History(Check):
     """A campaign as its folder has it.
 
@@ -81,6 +112,7 @@ class History(Check):
 
     Attributes:
         done: the names of the shards that count.
+        given: the corpus that the campaign was given, once it is open.
         damaged: the name of a file that is not what it should be → why.
     """
 
@@ -98,12 +130,26 @@ class History(Check):
         self.failures = Failures(folder)
         self.declared: dict[str, Declaration] = {}
         self.done: set[str] = set()
+        self.given = Corpora()
         self.damaged: dict[str, str] = {}
         self.known: defaultdict[str, dict[str, Shown]] = defaultdict(dict)
         self.agreeing: dict[str, Program] = {}
         self.clock = 0.0
 
     # --- what the folder has ------------------------------------------------------------
+
+    def open_corpus(self) -> None:
+        """Lets the shards that are loaded or run from now on add to the corpus.
+
+        Raises:
+            UsageError: the given programs are not those that the campaign began with.
+        """
+        if not self.terms.has_corpus:
+            return
+        self.given = read_given(self.folder, self.terms)
+        self.corpus = CorpusFolder(open_below(self.folder, CORPUS))
+        self.corpus.take_over(self.given)
+        self.corpus.adopt_files()
 
     def load(self) -> Outcome:
         """Takes in what the folder has."""
@@ -118,6 +164,8 @@ class History(Check):
         for pair in self.outcome.pairs:
             self.show_failures(pair)
         self.plan()
+        if self.terms.has_corpus:
+            self.outcome.corpus = len(self.folder.list(CORPUS))
         self.outcome.seconds = self.clock
         self.outcome.is_cut = bool(self.tasks) if self.is_fixed else not self.is_spent()
         return self.outcome
@@ -159,9 +207,12 @@ class History(Check):
     def is_own(self, task: messages.RandomTask | messages.RunLedger) -> bool:
         if isinstance(task, messages.RunLedger):
             return task.backend in self.declared
-        own = self.terms.seed, self.terms.generator
+        own = self.terms.seed, self.terms.generator, self.terms.has_corpus
         is_pair = any(pair.owns(task) for pair in self.outcome.pairs)
-        return is_pair and (task.seed, task.generator) == own
+        return is_pair and own == (
+            *(task.seed, task.generator),
+            task.corpus is not None,
+        )
 
     # --- one event, live or from a file -------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockstep.harness.core.document import decode
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.campaign.folder import Folder
+from lockstep.harness.core.folder import Folder
 from lockstep.harness.jobs.outcome import (
     HARNESS_FAILED,
     MOST_KEPT,

@@ -13,7 +13,7 @@ from msgspec import Struct, ValidationError
 from msgspec import json as msgspec_json
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.campaign.folder import Folder
+from lockstep.harness.core.folder import Folder
 
 LOCK = "lock"
 BEAT_SECONDS = 5.0
@@ -75,8 +75,7 @@ class Lock:
         """
         if time.monotonic() - self.beaten < BEAT_SECONDS:
             return
-        holder = read_holder(self.folder)
-        if holder is None or holder.token != self.token:
+        if not self.is_held():
             raise UsageError(
                 f"{self.folder.place}: another coordinator has taken over, since this one"
                 f" was not heard of for {DEAD_SECONDS:g} s; this one ends"
@@ -84,9 +83,13 @@ class Lock:
         self.folder.replace(LOCK, self.encode())
         self.beaten = time.monotonic()
 
-    def release(self) -> None:
+    def is_held(self) -> bool:
+        """Says whether no other coordinator has taken over."""
         holder = read_holder(self.folder)
-        if holder is not None and holder.token == self.token:
+        return holder is not None and holder.token == self.token
+
+    def release(self) -> None:
+        if self.is_held():
             self.folder.take(LOCK)
 
 

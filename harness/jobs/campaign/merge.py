@@ -9,8 +9,8 @@ import msgspec
 
 from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.campaign.folder import Folder
-from lockstep.harness.jobs.campaign.history import DECLARED, SHARDS, History
+from lockstep.harness.core.folder import Folder
+from lockstep.harness.jobs.campaign.history import DECLARED, GIVEN, SHARDS, History
 from lockstep.harness.jobs.campaign.kept import Failures
 from lockstep.harness.jobs.campaign.lock import describe_unwritable, held
 from lockstep.harness.jobs.campaign.plan import (
@@ -39,8 +39,10 @@ def merge(target: Folder, sources: Sequence[Folder]) -> History:
             for source in sources:
                 copy(source, target)
             history = History(target, terms, [])
+            history.open_corpus()
             history.load()
             history.failures.write()
+            history.save_corpus()
         except OSError as error:
             raise UsageError(describe_unwritable(target, error)) from None
     return history
@@ -76,7 +78,7 @@ def copy(source: Folder, target: Folder) -> None:
     wanted = [
         name
         for name in theirs
-        if name.startswith((f"{DECLARED}/", f"{SHARDS}/")) or name in failures
+        if name.partition("/")[0] in (DECLARED, SHARDS, GIVEN) or name in failures
     ]
     for name, content in source.read_all(name for name in wanted if name not in there):
         if isinstance(content, UsageError):

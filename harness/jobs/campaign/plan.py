@@ -19,7 +19,7 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.core.document import decode, parse_json, show
 from lockstep.harness.core.errors import UsageError, shorten
-from lockstep.harness.jobs.campaign.folder import Folder
+from lockstep.harness.core.folder import Folder
 from lockstep.harness.jobs.outcome import Pair, Settings, slug
 from lockstep.harness.workers import messages
 
@@ -30,6 +30,7 @@ SLICE = 500
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
 
 
 class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,6 +43,8 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         seconds: of the campaign while it runs.
         steps: of all pairs together.
         slice: programs in a shard.
+        corpus: digest of the programs that its shards start from; None if none are given.
+        share_corpus: whether they also start from what earlier ones have kept.
         parts: (number from 1, of how many) of the shards that are run here; none for all.
     """
 
@@ -59,7 +62,13 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step_seconds: Seconds = STEP_SECONDS
     start_seconds: Seconds = START_SECONDS
     strict: bool = False
+    corpus: Digest | None = None
+    share_corpus: bool = False
     parts: list[tuple[Positive, Positive]] = []
+
+    @property
+    def has_corpus(self) -> bool:
+        return self.corpus is not None or self.share_corpus
 
     def has(self, key: Sequence[Any], number: int) -> bool:
         """Whether the shard of this number, of what has the key, is run here."""
@@ -88,6 +97,8 @@ def compare(before: Terms, now: Terms) -> str | None:
     """The first setting in which two campaigns differ, in words; None if none does."""
     for name in Terms.__struct_fields__:
         old, new = getattr(before, name), getattr(now, name)
+        if name == "corpus" and old != new:
+            return "it starts from another corpus"
         if name != "parts" and old != new:
             return f"its {name} is {show(old)}, not {show(new)}"
     return None
@@ -150,11 +161,13 @@ def make_task(
         generator=terms.generator,
         seed=terms.seed,
         programs=-(-programs // pair.share),
+        corpus=[] if terms.has_corpus else None,
     )
 
 
 def get_name(task: messages.Task[Any]) -> str:
-    """The file of a shard: the same for the same programs on the same backend."""
+    """The file of a shard: the same for the same programs on the same backend, but for
+    what the corpus that it starts from makes of them."""
     own: list[Any] = [type(task).__name__, task.backend]
     words = ["ledger", slug(task.backend)]
     if isinstance(task, messages.RandomTask):

@@ -44,13 +44,13 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         environment: where it ran; see `get_environment`.
         seconds: how long the campaign had run.
-        events: what was found, and the last one.
+        events: what was found; what was kept, and is new to the campaign; the last one.
     """
 
     task: SHARDS
     environment: dict[str, Any]
     seconds: NonNegative
-    events: list[messages.Found | messages.Agreed | ENDS]
+    events: list[messages.Found | messages.Agreed | messages.Kept | ENDS]
     format: Literal["lockstep-shard/1"] = "lockstep-shard/1"
 
     def encode(self) -> bytes:

@@ -49,6 +49,7 @@ class Seat(ABC):
 
 
 Happened = tuple[Seat, messages.Task[Any], messages.Event]
+Equip = Callable[[messages.Task[Any]], messages.Task[Any]]
 Message = messages.Event | BaseException | None
 """What the thread of a seat says; None: the task is over."""
 
@@ -116,7 +117,10 @@ class Team(ABC):
         return self.wanted.get(backend, offer.event.contracts) == offer.event.contracts
 
     def run(
-        self, tasks: deque[messages.Task[Any]], watch: Callable[[], None]
+        self,
+        tasks: deque[messages.Task[Any]],
+        watch: Callable[[], None],
+        equip: Equip = lambda task: task,
     ) -> Iterator[Happened]:
         """Hands out tasks and yields their events, until all tasks are over.
 
@@ -124,18 +128,19 @@ class Team(ABC):
             tasks: the caller may add to it or clear it in between. A task whose seat is
                 lost comes back.
             watch: is called several times a second.
+            equip: gives a task what it starts from, right before it is handed out.
         """
         while tasks or self.busy:
             self.refresh(tasks)
-            self.hand_out(tasks)
+            self.hand_out(tasks, equip)
             yield from self.collect(tasks)
             watch()
 
-    def hand_out(self, tasks: deque[messages.Task[Any]]) -> None:
+    def hand_out(self, tasks: deque[messages.Task[Any]], equip: Equip) -> None:
         for seat in self.seats:
             if seat not in self.busy and (task := self.choose(seat, tasks)) is not None:
                 tasks.remove(task)
-                self.busy[seat] = task
+                self.busy[seat] = task = equip(task)
                 threading.Thread(
                     target=self.follow, args=(seat, task), daemon=True
                 ).start()

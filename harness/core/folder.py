@@ -1,4 +1,4 @@
-"""The folder of a campaign: on this machine, or in a store that fsspec knows.
+"""Files in a folder: on this machine, or in a store that fsspec knows.
 
 Files are written whole. Where several may write one file, the first writer wins.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath
 from secrets import token_hex
@@ -17,7 +17,7 @@ from lockstep.harness.core.document import MAX_BYTES, check_size, read_bytes
 from lockstep.harness.core.errors import UsageError, format_error
 
 MOST_AT_ONCE = 200
-"""Files of a store that are read together."""
+"""Files of a store that are read or written together."""
 
 
 class Folder(ABC):
@@ -59,8 +59,21 @@ class Folder(ABC):
         """The names of all files below a folder, sorted.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: it cannot be read, or is a file.
         """
+
+    def exists(self) -> bool:
+        """Says whether the folder is there; in a store it is if it has files."""
+        return bool(self.list())
+
+    def replace_all(self, contents: Mapping[str, bytes]) -> None:
+        """Writes files in the place of what is there. Raises OSError.
+
+        Args:
+            contents: name → what the file is to hold.
+        """
+        for name, content in contents.items():
+            self.replace(name, content)
 
     def sweep(self, records: str) -> None:  # noqa: B027
         """Removes what a process that was killed has written half.
@@ -142,7 +155,12 @@ class LocalFolder(Folder):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
     def list(self, below: str = "") -> list[str]:
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.place}: is not a folder; give a folder")
         try:
             found = [*(self.path / below).rglob("*")]
         except OSError as error:
@@ -232,6 +250,16 @@ class RemoteFolder(Folder):
         self.call("makedirs", place.rpartition("/")[0], True)
         self.call("pipe_file", place, content)
 
+    def replace_all(self, contents: Mapping[str, bytes]) -> None:
+        """Many at once, as they are read."""
+        waiting = {self.locate(name): content for name, content in contents.items()}
+        for place in {place.rpartition("/")[0] for place in waiting}:
+            self.call("makedirs", place, True)
+        places = [*waiting]
+        for begin in range(0, len(places), MOST_AT_ONCE):
+            own = places[begin : begin + MOST_AT_ONCE]
+            self.call("pipe", {place: waiting[place] for place in own})
+
     def take(self, name: str) -> bool:
         try:
             self.call("rm_file", self.locate(name))
@@ -248,6 +276,8 @@ class RemoteFolder(Folder):
             return []
         except OSError as error:
             raise UsageError(f"{self.place}: cannot be read: {error}") from None
+        if found == [self.root]:
+            raise UsageError(f"{self.place}: is not a folder; give a folder")
         start = f"{self.root}/"
         return sorted(name.removeprefix(start) for name in found)
 
