@@ -83,8 +83,6 @@ class CausalCache(CausalCacheBase):
         for layer in range(self.layers):
             current = self.check_put(layer, keys.shape[1:], values.shape[1:])
         self.write(current, (self.keys, self.values), keys, values)
-        if self.keys.requires_grad:
-            self.view_layers()
 
     def check_layers(self, keys: Sequence[int], values: Sequence[int]) -> None:
         for shape, name in ((keys, "K"), (values, "V")):
@@ -102,6 +100,8 @@ class CausalCache(CausalCacheBase):
         if self.index is None:
             self.index = self.kernels.place(current.cells, self.like.device)
         self.kernels.scatter(pools, (keys, values), self.index, self.permuted)
+        if self.keys.requires_grad:
+            self.view_layers()
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns K, V and the mask [rows, columns] of the open pass."""
@@ -172,8 +172,8 @@ class CausalCache(CausalCacheBase):
         return [self.keys, self.values]
 
     def view_layers(self) -> None:
-        """Makes the views of the layers; once, and where gradients flow after each write
-        to all layers: torch refuses some writes to the older views then."""
+        """Makes the views of the layers: once, and where gradients flow after each write.
+        Torch refuses to write to a view of which a part was written before (2.13)."""
         layers = range(self.layers)
         self.pools = [(self.keys[layer], self.values[layer]) for layer in layers]
 

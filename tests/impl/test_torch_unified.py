@@ -109,3 +109,16 @@ def test_tokens_with_gradients_follow_a_fresh_cache_that_was_loaded(
         other.forward([1, 2], [1, 1])  # in cells that are not adjacent
         other.put(0, *(array.requires_grad_() for array in on.feed([2, 3])))
     assert on.see(other) == [[1, 2], [1, 2, 3]]
+
+
+def test_tokens_with_gradients_follow_one_that_nobody_has_read(on: Framework) -> None:
+    """The cells of the last pass are not adjacent; the one between them was written."""
+    cache = on.causal()
+    with torch.enable_grad():
+        cache.forward([0], [0])
+        cache.forward([0], [1])
+        cache.put(0, *(array.requires_grad_() for array in on.feed([0])))
+        cache.remove(0, 0, None)
+        cache.forward([1, 2], [1, 1])
+        cache.put(0, *(array.requires_grad_() for array in on.feed([1, 2])))
+    assert on.see(cache) == [[0, 1], [0, 1, 2]]
