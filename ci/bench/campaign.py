@@ -5,9 +5,9 @@
 Both run the same shards on equally many workers, one after the other in each round: the
 local pool with `--jobs` of them, and a cluster of as many nodes on this machine, each
 with one CPU. Each round begins in the other order than the one before. What it takes to
-start the workers and to import the backend is not counted: each seat has run a shard
-before. Reported are the rates of each round, and the median of their ratios, which must
-be `BAR` at least.
+start the workers and to import the backend is not counted: shards run for `--settle`
+seconds before, in which Ray starts what it needs, too. Reported are the rates of each
+round, and the median of their ratios, which must be `BAR` at least.
 
 On a machine that others use, too, look at the CPU seconds: of all processes, those of Ray
 included, for a million steps. With all cores busy the rates are to each other as these.
@@ -85,7 +85,9 @@ def count_cpu() -> float:
     return sum(parents[pid][1] for pid in own)
 
 
-def measure(team: Team, settings: Settings, terms: Terms) -> tuple[float, float]:
+def measure(
+    team: Team, settings: Settings, terms: Terms, settle: float
+) -> tuple[float, float]:
     """Steps per second, and CPU seconds for a million steps."""
     offers = team.declare(settings.backends, lambda: None)
     pairs = []
@@ -98,7 +100,9 @@ def measure(team: Team, settings: Settings, terms: Terms) -> tuple[float, float]
     while len(team.seats) < settings.jobs:
         team.refresh(tasks)
         time.sleep(0.1)
-    for _ in range(2):  # the first time, each seat starts its worker
+    opened = time.monotonic()
+    run(team, tasks[: settings.jobs])  # each seat starts its worker
+    while time.monotonic() - opened < settle:
         run(team, tasks[: settings.jobs])
     started, before = time.monotonic(), count_cpu()
     steps = run(team, tasks)
@@ -121,10 +125,11 @@ def compute_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 @click.command()
 @click.option("--backend", "backends", multiple=True, default=["torch-cpu"])
 @click.option("--kind", "kinds", multiple=True, default=["kv", "rotating", "causal"])
-@click.option("--programs", default=1500, show_default=True, help="For each kind.")
+@click.option("--programs", default=3000, show_default=True, help="For each kind.")
 @click.option("--slice", default=250, show_default=True, help="Programs in a shard.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--jobs", default=2, show_default=True)
+@click.option("--settle", default=20.0, show_default=True, help="Seconds.")
 @JSON
 def main(
     backends: Sequence[str],
@@ -133,6 +138,7 @@ def main(
     slice: int,
     rounds: int,
     jobs: int,
+    settle: float,
     path: Path | None,
 ) -> None:
     """Measures steps per second under Ray and in the local pool."""
@@ -154,7 +160,7 @@ def main(
             settings = terms.get_settings(Path(folder), jobs)
             for name in sorted(opened, reverse=bool(number % 2)):
                 with opened[name](settings) as team:
-                    rate, cost = measure(team, settings, terms)
+                    rate, cost = measure(team, settings, terms, settle)
                 rates[name].append(rate)
                 costs[name].append(cost)
             rate, cost = (

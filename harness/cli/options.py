@@ -336,8 +336,8 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         default="hypothesis",
         help="Generator of the programs; default: hypothesis. plain: seeded random"
         " numbers; hypothesis: a seed for each program; choices: each choice, as tests"
-        " with lockstep.programs draw; guided: with a memory of the cells that were met,"
-        " in longer programs.",
+        " with lockstep.programs draw; guided: longer programs, and some that begin as"
+        " one of --corpus.",
     ),
     "jobs": click.option(
         "--jobs",

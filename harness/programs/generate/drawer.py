@@ -236,7 +236,7 @@ class Drawer:
             self.known.append(make_known(reason, config, ops, op))
         return reason is not None
 
-    # --- feedback, which only a drawer with a memory uses -------------------------------
+    # --- feedback, which only a guided drawer uses --------------------------------------
 
     def start_from(self, programs: Sequence[Program]) -> None:
         """Takes a corpus, once, before the first program."""

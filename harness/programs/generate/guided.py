@@ -1,11 +1,8 @@
-"""Draws programs guided by what earlier programs have reached.
+"""Draws long programs, and some that begin with a changed program of a corpus.
 
-Of a few operations that could come next, the one is taken whose cells, alone and behind
-the operation before, were met least. Where a slice starts from a corpus, the shortest
-programs that reach each cell, some programs begin with a changed one of them.
-
-Programs follow from the seed and the corpus that a slice starts from: not from the
-worker, the time, or other slices. What a slice keeps depends on what diverges, too.
+A corpus has the shortest programs that reach each cell. Programs follow from the seed and
+the corpus that a slice starts from: not from the worker, the time, or other slices. What
+a slice keeps depends on what diverges, too.
 """
 
 from __future__ import annotations
@@ -19,9 +16,6 @@ from lockstep.harness.programs.corpus import Corpus, find_cells
 from lockstep.harness.programs.generate.drawer import Draft, Drawer, Script
 from lockstep.harness.programs.program import Program, breaks_usage
 
-CANDIDATES = 3
-"""Operations that are drawn for each that is taken."""
-
 CHANGED = 8
 """One program in CHANGED begins with a changed program of the corpus."""
 
@@ -33,9 +27,6 @@ OTHER_CONFIG = 4
 
 MOST_CHANGED = 4
 """Operations that are dropped or repeated, at most."""
-
-Pair = tuple[str, Cell]
-"""An operation, and a cell that was met right behind it."""
 
 # --- changes ----------------------------------------------------------------------------
 
@@ -88,9 +79,9 @@ class GuidedDrawer(Drawer):
     """A drawer that remembers what its earlier programs have reached.
 
     Attributes:
-        lengths: longer than those of a plain one: mistakes that take many operations are
-            found in less than half as many steps then, and the others in not many more.
-        met: how often each cell was met, and each pair.
+        lengths: longer than those of a plain one: a mistake is found in as many steps, so
+            in fewer programs, each of which takes a while to begin.
+        met: how often each cell was met.
         given: the corpus that it starts from.
         reached: the same, and the beginnings of its own programs that agreed.
         fresh: cell → operations after which the last program has reached it.
@@ -100,7 +91,7 @@ class GuidedDrawer(Drawer):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.met: Counter[Cell | Pair] = Counter()
+        self.met: Counter[Cell] = Counter()
         self.given, self.reached = Corpus(), Corpus()
         self.fresh: dict[Cell, int] = {}
 
@@ -120,7 +111,8 @@ class GuidedDrawer(Drawer):
         return [program for program in kept if program.digest() not in given]
 
     def draw(self, source: Source) -> Program:
-        """Draws a program; it depends on the earlier ones, too."""
+        """Draws a program; one that begins as a program of the corpus depends on the
+        earlier ones, too."""
         self.fresh = {}
         if not self.given.programs or source.below(CHANGED):
             return self.draw_behind(source, self.draw_config(source))
@@ -144,38 +136,9 @@ class GuidedDrawer(Drawer):
         some = [source.pick(cells) for _ in range(SOME)]
         return self.given.programs[min(some, key=lambda cell: self.met[cell])]
 
-    def draw_operation(self, source: Source, draft: Draft) -> Op | None:
-        """Draws a few operations, and takes the one whose cells were met least; the first
-        one that meets something new, without drawing more."""
-        best, most = None, -1.0
-        for _ in range(CANDIDATES):
-            op = super().draw_operation(source, draft)
-            novelty = self.compute_novelty(op, draft) if op else -1.0
-            if novelty > most:
-                best, most = op, novelty
-            if most >= 1:
-                break
-        if best is not None and self.rules.next:
-            draft.model.last = best["op"]  # not that of the last one that was drawn
-        return best
-
-    def compute_novelty(self, op: Op, draft: Draft) -> float:
-        """Computes how seldom the cells of an operation were met; the more cells, the
-        more there is to it."""
-        cells, pairs = self.list_met(op, draft)
-        of_cells = sum(1 / (1 + self.met.get(cell, 0)) for cell in cells)
-        return of_cells + sum(1 / (1 + self.met.get(pair, 0)) for pair in pairs)
-
-    def list_met(self, op: Op, draft: Draft) -> tuple[list[Cell], list[Pair]]:
-        """Lists the cells that an operation is about to meet, and the pairs."""
-        name, before = op["op"], draft.ops[-1]["op"] if draft.ops else ""
-        cells = [(state, name) for state in self.rules.get_states(op, draft.model)]
-        return cells, [(before, cell) for cell in cells]
-
     def add(self, draft: Draft, op: Op) -> None:
-        cells, pairs = self.list_met(op, draft)
+        cells = [(state, op["op"]) for state in self.rules.get_states(op, draft.model)]
         self.met.update(cells)
-        self.met.update(pairs)
         super().add(draft, op)
         for cell in cells:
             self.fresh.setdefault(cell, len(draft.ops))
