@@ -24,7 +24,7 @@ def find(folder: Path, *arguments: str) -> Any:
 
 
 def test_guided_programs_find_some_mistakes_much_sooner(tmp_path: Path) -> None:
-    """They are among those that a plain generator needs most programs for."""
+    """Longer ones; these mistakes need many operations."""
     pytest.importorskip("torch")
     faults = "--fault", "batch-extract-short", "--fault", "paged-load-frees-targets"
     report, _ = find(tmp_path, *faults, "--no-ledger", "--seeds", "5")
@@ -35,7 +35,7 @@ def test_guided_programs_find_some_mistakes_much_sooner(tmp_path: Path) -> None:
     names = {name for name, _ in programs}
     assert len(names) == 2
     for name in names:
-        assert programs[name, "plain"] > 3 * programs[name, "guided"] >= 15
+        assert programs[name, "plain"] > 2 * programs[name, "guided"] >= 10
 
 
 def test_searches_end_with_the_mistake_or_are_listed(tmp_path: Path) -> None:
