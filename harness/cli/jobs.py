@@ -96,7 +96,8 @@ Examples:
 @click.option(
     "--corpus",
     metavar="DIR",
-    help="Start from the programs in this folder or URL, and add those that reach more.",
+    help="With --generator guided: begin some programs as one in this folder or URL, and"
+    " add those that reach more.",
 )
 @click.option(
     "--require-complete",
@@ -127,6 +128,8 @@ def check(
         with Progress(console, draw_progress, get_check_status) as progress:
             work.watch = progress.show
             work.run()
+        if outcome.unwritten:
+            print_error(outcome.unwritten)
         with printing(outcome.get_exit_status):
             if as_json:
                 click.echo(json.dumps(to_json(outcome), indent=1))

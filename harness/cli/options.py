@@ -336,8 +336,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         default="hypothesis",
         help="Generator of the programs; default: hypothesis. plain: seeded random"
         " numbers; hypothesis: a seed for each program; choices: each choice, as tests"
-        " with lockstep.programs draw; guided: longer programs, and some that begin as"
-        " one of --corpus.",
+        " with lockstep.programs draw; guided: longer programs.",
     ),
     "jobs": click.option(
         "--jobs",

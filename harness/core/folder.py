@@ -236,7 +236,7 @@ class RemoteFolder(Folder):
                 content = found[self.locate(name)]
                 if isinstance(content, bytes):
                     yield name, check_size(content, MAX_BYTES, f"{self.place}/{name}")
-                else:
+                elif not isinstance(content, FileNotFoundError):  # else it has gone
                     yield name, UsageError(f"{self.place}/{name}: cannot be read")
 
     def put(self, name: str, content: bytes) -> bool:

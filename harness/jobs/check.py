@@ -109,13 +109,13 @@ class Check:
         return self.outcome
 
     def finish_corpus(self) -> None:
-        """Raises UsageError if the folder cannot be written."""
+        """Writes the corpus; if that fails, the outcome says so."""
         try:
             self.save_corpus()
-        except OSError as error:
+        except (OSError, UsageError) as error:
             assert self.corpus is not None
-            place, why = self.corpus.folder.place, error.strerror or error
-            raise UsageError(f"{place}: cannot be written: {why}") from None
+            place, why = self.corpus.folder.place, getattr(error, "strerror", None)
+            self.outcome.unwritten = f"{place}: cannot be written: {why or error}"
 
     def save_corpus(self) -> None:
         """Raises OSError."""

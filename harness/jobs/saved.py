@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -64,13 +64,19 @@ class Saved:
         """The signature that it had, as its folder says."""
         return self.path.parent.name
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the run that found it has shortened it, or could not."""
+        is_shrunk = isinstance(self.program.meta.get("states"), list)
+        return is_shrunk or self.flaky is not None
+
     def get_shown(self, divergence: Divergence) -> Shown:
         """What slices are told, so that they do not shorten it again: in which states
         its step fails, of those that the run which found it has met each time."""
-        said = self.program.meta.get("states")
+        said = self.program.meta.get("states") or []
         states = find_states(self.program, divergence)
-        if isinstance(said, list):  # none of them: another version may name others
-            states = {state for state in states if state in said} or states
+        # None of them, if another version has named others.
+        states = {state for state in states if state in said} or states
         return Shown(SHOWN_BEFORE, {self.program.digest(): sorted(states)})
 
     def make_failure(
@@ -157,15 +163,19 @@ class Recheck(Check):
 
     Attributes:
         saved: these failures, of all pairs.
+        earlier: the files of earlier runs, those that are too many included.
     """
 
     saved: Sequence[Saved] = ()
+    earlier: Container[Path] = ()
 
     def plan(self) -> None:
         """Known divergences first, then failures of earlier runs, then the slices."""
         self.plan_ledgers()
         outcome, folder = self.outcome, self.settings.failures
         found = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
+        files = [list_files(folder, pair) for pair in outcome.pairs]
+        self.earlier = {*chain.from_iterable(files)}
         self.saved = list(chain.from_iterable(found))
         self.tasks.extend(saved.task for saved in self.saved)
         self.plan_slices()
@@ -202,7 +212,8 @@ class Recheck(Check):
         assert divergence is not None
         failure = saved.make_failure(divergence, event, self.settings)
         self.choose_files(pair, failure, None)
-        self.tell(pair, {failure.signature: saved.get_shown(divergence)})
+        if saved.is_short:
+            self.tell(pair, {failure.signature: saved.get_shown(divergence)})
         if divergence.is_fatal:  # each costs a process, and maybe the time of a hang
             self.leave_out_saved(pair, saved.signature)
 
@@ -223,5 +234,5 @@ class Recheck(Check):
         self.tasks.extend(rest)
 
     def remove_file(self, path: Path) -> None:
-        if all(path != saved.path for saved in self.saved):
+        if path not in self.earlier:
             super().remove_file(path)

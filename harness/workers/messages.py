@@ -125,7 +125,12 @@ class Kept(Event, frozen=True):
         return parse_program(self.program, "a program of the corpus")
 
     def check(self) -> None:
-        self.parse()
+        rules = self.parse().rules
+        if len({*self.cells}) < len(self.cells) or not all(
+            state in rules.states and name in rules.operations
+            for state, name in self.cells
+        ):
+            raise ValueError("a program of the corpus cannot reach such cells")
 
 
 class Stopped(Event, frozen=True):

@@ -333,7 +333,8 @@ class RandomSlice(Slice[RandomTask]):
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, DRAWERS[task.generator])
-        self.drawer.start_from(self.list_corpus())
+        if task.corpus is not None:
+            self.drawer.start_from(self.list_corpus(task.corpus))
         draw = self.drawer.draw
         GENERATORS[task.generator](task.programs, seed, draw, self.consume)
         if task.corpus is not None:
@@ -341,9 +342,8 @@ class RandomSlice(Slice[RandomTask]):
                 cells = [*find_cells(program)]
                 self.worker.emit(messages.Kept(program.to_json(), cells))
 
-    def list_corpus(self) -> list[Program]:
+    def list_corpus(self, documents: Sequence[messages.Document]) -> list[Program]:
         """Lists the given programs that the backend may be asked to run."""
-        documents = self.task.corpus or []
         programs = [parse_program(one, "a program of the corpus") for one in documents]
         return [one for one in programs if self.may_start_from(one)]
 

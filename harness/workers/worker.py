@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -38,7 +39,12 @@ from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet
-from lockstep.harness.programs.ledger import find_known, load_ledger, why_unsupported
+from lockstep.harness.programs.ledger import (
+    find_known,
+    leave_out,
+    load_ledger,
+    why_unsupported,
+)
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
@@ -85,13 +91,22 @@ def require_supported(program: Program, backend: Backend) -> None:
 def require_unknown(
     worker: Runner, program: Program, divergence: Divergence, backend: Backend
 ) -> None:
-    """Raises Unavailable if a program diverges as an entry of the ledger says."""
+    """Raises Unavailable if a program diverges as an entry of the ledger says: without
+    what the entry describes it does not."""
     signature = divergence.get_signature(program)
     entries = load_ledger(backend.ledger, backend.name, program.kind)
     avoid = [entry for entry in entries if entry.signature == signature]
-    if avoid and (
-        find_known(program, avoid) or worker.run_both(program, backend, avoid).left_out
-    ):
+    if not avoid:
+        return
+    beginning = replace(program, ops=program.ops[: divergence.step + 1])
+    rest = beginning
+    while (known := find_known(rest, avoid)) is not None:
+        rest = leave_out(rest, {known.step: known.entry})
+    result = worker.run_both(rest, backend, avoid)
+    is_other = result.divergence is None or (
+        result.divergence.get_signature(rest) != signature
+    )
+    if is_other and (rest is not beginning or result.left_out):
         raise Unavailable(f"{signature} is a known divergence")
 
 

@@ -160,6 +160,12 @@ def test_a_slice_tells_what_it_keeps_if_that_is_wanted(tmp_path: Path) -> None:
     assert len(again) < len(kept)
 
 
+@pytest.mark.parametrize("cells", [[("lost", "update")], [("empty", "update")] * 2])
+def test_cells_that_there_are_not_are_refused(cells: Any) -> None:
+    with pytest.raises(ValueError, match="cannot reach such cells"):
+        Kept(make(update(1)).to_json(), cells).check()
+
+
 def test_a_slice_leaves_out_what_the_backend_does_not_declare(tmp_path: Path) -> None:
     other = make(update(1), kind="rotating", window=2).to_json()
     assert run_slice(tmp_path, [other]) == run_slice(tmp_path, [])

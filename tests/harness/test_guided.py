@@ -25,7 +25,9 @@ every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
 def open_drawer(
     contract: str, kind: str, declared: Kind | None = None, of: Any = GuidedDrawer
 ) -> Any:
-    return of(contract, kind, declared or declare_all(contract, kind), ("float32",))
+    drawer = of(contract, kind, declared or declare_all(contract, kind), ("float32",))
+    drawer.start_from([])
+    return drawer
 
 
 def draw(drawer: Drawer, count: int, seed: int = 3) -> list[Program]:

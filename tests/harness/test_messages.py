@@ -74,7 +74,7 @@ class Text(str):
 @pytest.mark.parametrize(
     ("task", "event"),
     [
-        (SLICE, Progress(Counts(steps=7, margins={"keys": 0.5}), [("fresh", "update")])),
+        (SLICE, Progress(Counts(steps=7, margins={"keys": 0.5}), [("empty", "update")])),
         (SLICE, FOUND),
         (SLICE, Refused("\ud800 cannot be written as UTF-8")),
         (RandomTask("a", "b", "c", 0, {"s": SHOWN}, generator="f", seed=1, programs=1),
@@ -82,7 +82,7 @@ class Text(str):
         (SLICE, Agreed("an-entry", PROGRAM)),
         (RandomTask("a", "b", "c", 0, generator="f", seed=1, programs=1,
                     corpus=[PROGRAM]),
-         Kept(PROGRAM, [("fresh", "update")])),
+         Kept(PROGRAM, [("empty", "update")])),
         (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
          DONE),
         (Declare("mine"), Declared(VERSIONS, "cpu", {"layer": {"kv": KIND}}, ["f"], 1)),

@@ -106,7 +106,7 @@ class Campaign(History):
             self.outcome.started = time.monotonic() - self.clock
             try:
                 self.run_here(open_team)
-                self.save_corpus()
+                self.finish_corpus()
             except OSError as error:
                 self.outcome.unwritten = describe_unwritable(self.folder, error)
                 self.outcome.is_cut = True
@@ -123,7 +123,7 @@ class Campaign(History):
 
     def save_corpus(self) -> None:
         """Writes the corpus, unless another coordinator does. Raises OSError."""
-        if self.lock.is_held():
+        if self.corpus is not None and self.lock.is_held():
             super().save_corpus()
         self.saved = time.monotonic()
 

@@ -76,11 +76,12 @@ def choose_part(source: Source, script: Script) -> tuple[int, int]:
 
 
 class GuidedDrawer(Drawer):
-    """A drawer that remembers what its earlier programs have reached.
+    """A drawer of long programs that starts from a corpus, and adds to it.
 
     Attributes:
         lengths: longer than those of a plain one: a mistake is found in as many steps, so
             in fewer programs, each of which takes a while to begin.
+        keeps: whether it was given a corpus, be it empty; the rest is of use then.
         met: how often each cell was met.
         given: the corpus that it starts from.
         reached: the same, and the beginnings of its own programs that agreed.
@@ -91,11 +92,13 @@ class GuidedDrawer(Drawer):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.keeps = False
         self.met: Counter[Cell] = Counter()
         self.given, self.reached = Corpus(), Corpus()
         self.fresh: dict[Cell, int] = {}
 
     def start_from(self, programs: Sequence[Program]) -> None:
+        self.keeps = True
         for program in programs:
             self.given.add(program, find_cells(program))
         self.reached.programs.update(self.given.programs)
@@ -103,7 +106,8 @@ class GuidedDrawer(Drawer):
     def learn(self, program: Program, agreed: int) -> None:
         """Keeps no beginning that diverges: what is made from it would show the same."""
         cells = {cell: length for cell, length in self.fresh.items() if length <= agreed}
-        self.reached.add_beginnings(program, cells)
+        if cells:
+            self.reached.add_beginnings(program, cells)
 
     def list_kept(self) -> list[Program]:
         given = {program.digest() for program in self.given.list_programs()}
@@ -137,6 +141,9 @@ class GuidedDrawer(Drawer):
         return self.given.programs[min(some, key=lambda cell: self.met[cell])]
 
     def add(self, draft: Draft, op: Op) -> None:
+        if not self.keeps:
+            super().add(draft, op)
+            return
         cells = [(state, op["op"]) for state in self.rules.get_states(op, draft.model)]
         self.met.update(cells)
         super().add(draft, op)

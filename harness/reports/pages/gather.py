@@ -63,15 +63,16 @@ def gather_from(path: Path, material: Material) -> None:
         else:
             add_programs(path, material)
         return
-    outcomes, before = list_outcomes(path), len(material.outcomes)
+    outcomes, mended = list_outcomes(path), set[PurePath]()
     for file, read in outcomes:
         try:
             document = parse_json(decode(read(), str(file)), str(file))
             add_outcome(document, str(file), material)
+            mended |= list_mended(file, material.outcomes[-1])
         except UsageError as error:
             material.broken.append(str(error))
     try:
-        add_programs(path, material, list_mended(material.outcomes[before:]))
+        add_programs(path, material, mended)
     except UsageError:
         if not outcomes:
             raise
@@ -114,17 +115,20 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
             )
 
 
-def list_mended(outcomes: Sequence[OutcomeSummary]) -> set[str]:
-    """The names of the files whose programs agree, as the checks beside them say."""
-    return {PurePath(name).name for one in outcomes for name in one.saved.agreeing}
+def list_mended(file: Path, outcome: OutcomeSummary) -> set[PurePath]:
+    """The files beside that of an outcome whose programs agree, as it says."""
+    agreeing = map(PurePath, outcome.saved.agreeing)
+    return {file.parent / one.parent.name / one.name for one in agreeing}
 
 
-def add_programs(path: Path, material: Material, mended: Container[str] = ()) -> None:
-    """Adds the programs of a path. mended: names of files in it that are passed over."""
+def add_programs(
+    path: Path, material: Material, mended: Container[PurePath] = ()
+) -> None:
+    """Adds the programs of a path. mended: files in it that are passed over."""
     for file, program in iterate_saved([path]):
         if isinstance(program, UsageError):
             material.broken.append(str(program))
-        elif file.name not in mended:
+        elif file not in mended:
             material.add(read_saved(program, str(file)))
 
 

@@ -132,14 +132,15 @@ PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
 
 NAME = "lockstep"
 
-WARNINGS = ("unavailable", "unchecked")
+WARNINGS = ("unavailable", "unchecked", "saved")
 """Sorts of notes that are warnings; the others are errors."""
 
 
 def render_annotations(report: ReportView) -> str:
     """An error for each failure, for what could not be checked and for each file that
     cannot be read, the last of them for all that are left out; a warning for each backend
-    that is not there, and for what a backend's declaration leaves unchecked."""
+    that is not there, for what a backend's declaration leaves unchecked, and for saved
+    failures that have agreed, not come back or not run."""
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
         (f"{one.name}: {one.signature}", format_failure(one)) for one in report.failures
