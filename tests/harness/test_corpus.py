@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.folder import open_folder
 from lockstep.harness.execution.record import Record
 from lockstep.harness.programs import corpus as module
 from lockstep.harness.programs.corpus import (
@@ -185,3 +186,22 @@ def test_check_starts_from_a_folder_and_adds_to_it(run: Run, tmp_path: Path) -> 
     (tmp_path / "c" / "bad.json").write_text("{")
     ended = run("check", *chosen, *guided)
     assert (ended.status, "bad.json" in ended.words) == (2, True)
+
+
+def test_what_was_found_is_kept_if_the_corpus_cannot_be_written(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    chosen = "--backend", f"{HERE}:wrong_twice", "--programs", 20, "--generator", "guided"
+    place = ("--corpus", tmp_path / "file" / "c", "--failures", tmp_path / "f")
+    ended = run("check", *chosen, *place)
+    assert (ended.status, "c: cannot be written: Not a dir" in ended.err) == (1, True)
+    assert list((tmp_path / "f").glob("layer-kv-*/*.json"))
+    assert (tmp_path / "f" / "outcome.json").exists()
+
+
+def test_a_file_of_a_store_that_has_gone_is_passed_over() -> None:
+    pytest.importorskip("fsspec")
+    folder = open_folder("memory://gone")
+    folder.replace("x.json", b"{}")
+    assert [*folder.read_all(["x.json", "y.json"])] == [("x.json", b"{}")]

@@ -106,8 +106,7 @@ class GuidedDrawer(Drawer):
     def learn(self, program: Program, agreed: int) -> None:
         """Keeps no beginning that diverges: what is made from it would show the same."""
         cells = {cell: length for cell, length in self.fresh.items() if length <= agreed}
-        if cells:
-            self.reached.add_beginnings(program, cells)
+        self.reached.add_beginnings(program, cells)
 
     def list_kept(self) -> list[Program]:
         given = {program.digest() for program in self.given.list_programs()}
