@@ -60,12 +60,6 @@ def open_cluster(settings: Settings) -> Iterator[Team]:
         cluster.shutdown()
 
 
-@contextmanager
-def open_local(settings: Settings) -> Iterator[Team]:
-    with LocalTeam(settings) as team:
-        yield team
-
-
 def prepare(team: Team, settings: Settings, terms: Terms, settle: float) -> list[Any]:
     """Starts the workers of a team, and lets shards run for a while; lists all shards."""
     offers = team.declare(settings.backends, lambda: None)
@@ -130,7 +124,7 @@ def main(
     rates: dict[str, list[float]] = {"local": [], "ray": []}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = terms.get_settings(Path(folder), jobs)
-        with open_local(settings) as local, open_cluster(settings) as ray:
+        with LocalTeam(settings) as local, open_cluster(settings) as ray:
             teams = {"local": local, "ray": ray}
             for team in teams.values():
                 tasks = prepare(team, settings, terms, settle)

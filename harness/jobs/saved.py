@@ -158,8 +158,8 @@ def get_size(path: Path) -> int | None:
 class Recheck(Check):
     """A check that runs the failures of earlier runs before its own programs.
 
-    A failure that still diverges is one of this run, too. Its file stays as it is,
-    whatever comes of it.
+    A failure that still diverges is one of this run, too. Its file stays, whatever comes
+    of it.
 
     Attributes:
         saved: these failures, of all pairs.
