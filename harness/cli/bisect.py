@@ -11,7 +11,8 @@ import click
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from lockstep.harness.cli.options import Seconds, command, printing, shared
+from lockstep.harness.cli.frame import printing
+from lockstep.harness.cli.options import Seconds, command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.commits import Commits, find_commits
 from lockstep.harness.jobs.bisect.job import Bisection, Source
@@ -45,9 +46,7 @@ Examples:
 """
 
 
-@click.command(
-    epilog=BISECT_EXAMPLES, short_help="Finds the release that broke or mended something."
-)
+@click.command(epilog=BISECT_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @shared("backend")
 @click.option("--package", metavar="NAME", help="Package whose releases are tried.")

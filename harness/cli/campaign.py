@@ -10,15 +10,8 @@ from typing import Any
 
 import click
 
-from lockstep.harness.cli.options import (
-    Seconds,
-    command,
-    print_error,
-    print_line,
-    printing,
-    require_guided,
-    shared,
-)
+from lockstep.harness.cli.frame import print_error, print_line, printing
+from lockstep.harness.cli.options import Seconds, command, require_guided, shared
 from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder, open_folder
@@ -72,7 +65,7 @@ Examples:
 """
 
 
-@click.group(epilog=EXAMPLES, short_help="Checks that go on, on one machine or on many.")
+@click.group(epilog=EXAMPLES)
 def campaign() -> None:
     """Checks that go on until a budget is spent, with their state in a folder.
 

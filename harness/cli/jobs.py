@@ -12,16 +12,14 @@ from pathlib import Path
 import click
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
-from lockstep.harness.cli.options import (
+from lockstep.harness.cli.frame import (
     Unprinted,
-    command,
     print_error,
     print_line,
     printing,
-    require_guided,
-    shared,
     shielded,
 )
+from lockstep.harness.cli.options import command, require_guided, shared
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.explore import Explorer
@@ -73,7 +71,7 @@ Examples:
 """
 
 
-@click.command(epilog=CHECK_EXAMPLES, short_help="Runs backends beside the reference.")
+@click.command(epilog=CHECK_EXAMPLES)
 @shared("backends", "kinds")
 @click.option(
     "--profile",
@@ -185,7 +183,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXPLORE_EXAMPLES, short_help="Runs every program up to a length.")
+@click.command(epilog=EXPLORE_EXAMPLES)
 @shared("backends", "kinds")
 @click.option(
     "--depth",
@@ -239,7 +237,7 @@ Examples:
 """
 
 
-@click.command(epilog=FAULTS_EXAMPLES, short_help="Looks for planted mistakes.")
+@click.command(epilog=FAULTS_EXAMPLES)
 @shared("backends")
 @click.option(
     "--fault",
@@ -293,11 +291,7 @@ Examples:
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
-@click.group(
-    invoke_without_command=True,
-    epilog=VECTORS_EXAMPLES,
-    short_help="Writes programs for engines that run no Python.",
-)
+@click.group(invoke_without_command=True, epilog=VECTORS_EXAMPLES)
 @click.option(
     "-o",
     "--output",

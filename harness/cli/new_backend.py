@@ -329,9 +329,7 @@ Examples:
 """
 
 
-@click.command(
-    name="new-backend", epilog=EXAMPLES, short_help="Writes a backend to complete."
-)
+@click.command(name="new-backend", epilog=EXAMPLES)
 @click.argument("name")
 @click.option(
     "--kind",

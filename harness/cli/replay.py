@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.options import command, print_error, printing, shared
+from lockstep.harness.cli.frame import print_error, printing
+from lockstep.harness.cli.options import command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -42,9 +43,7 @@ Examples:
 """
 
 
-@click.command(
-    epilog=REPLAY_EXAMPLES, short_help="Runs saved programs again: FIXED or FAILED."
-)
+@click.command(epilog=REPLAY_EXAMPLES)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
@@ -89,10 +88,7 @@ Example:
 """
 
 
-@click.command(
-    epilog=SNIPPET_EXAMPLES,
-    short_help="Prints a failure as code for those who make the cache.",
-)
+@click.command(epilog=SNIPPET_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @shared("backend", "start", "failures")
 @command
@@ -138,7 +134,7 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 """Formats of text, for which nothing runs again, with the file that `--output` writes."""
 
 
-@click.command(epilog=SHOW_EXAMPLES, short_help="Shows a failure, step by step.")
+@click.command(epilog=SHOW_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @shared("backend")
 @click.option(
@@ -179,7 +175,7 @@ def get_single_saved(file: Path) -> Saved:
     return material.saved[0]
 
 
-@click.command(epilog=REPORT_EXAMPLES, short_help="Makes a page of what a check found.")
+@click.command(epilog=REPORT_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path))
 @click.option(
     "-o",

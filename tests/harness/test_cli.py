@@ -78,7 +78,7 @@ def make_files(folder: Path) -> None:
     ("arguments", "words"),
     [
         ("", "Usage"),
-        ("chekc", "No such command"),
+        ("chekc", "there is no command chekc; did you mean check?"),
         ("check --sed 1", "--sed"),
         ("check --seed x", "'x' is not a valid integer"),
         ("check --programs 0", "0 is not in the range x>=1"),

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from lockstep.harness.cli import main
+from lockstep.harness.cli import doctor
 from tests.harness.commands import ROOT, Run
 
 INSTALL = "pip install --no-deps -r ci/engines/vllm.txt"
@@ -30,14 +30,14 @@ def test_an_engine(
             return installed
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(main, "version", version)
-    monkeypatch.setattr(main, "list_names", lambda: {"reference": ""})
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "list_names", lambda: {"reference": ""})
     ended = run("doctor")
     assert ended.status == 0
     assert words in ended.out.splitlines()
 
 
-@pytest.mark.parametrize(("package", "tested"), main.ENGINES.items())
+@pytest.mark.parametrize(("package", "tested"), doctor.ENGINES.items())
 def test_the_file_it_names_pins_that_version(package: str, tested: str) -> None:
     pins = (ROOT / "ci" / "engines" / f"{package}.txt").read_text()
     assert re.findall(rf"^{package}==(.*)$", pins, re.M) == [tested]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.cli import jobs, main
+from lockstep.harness.cli import doctor, jobs
 from tests.harness.commands import CORRECT, ROOT, Ended, Run
 
 Find = Callable[..., None]
@@ -40,7 +40,7 @@ def find(run_workers: Run, monkeypatch: pytest.MonkeyPatch) -> Find:
 
     def find(*names: str) -> None:
         found = {CORRECT: "", **{f"of_{name}:make": "" for name in names}}
-        for module in (jobs, main):
+        for module in (jobs, doctor):
             monkeypatch.setattr(module, "list_names", lambda: found)
 
     return find

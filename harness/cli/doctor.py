@@ -1,0 +1,146 @@
+"""The commands that say what can be checked here: backends and doctor."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+from packaging.version import Version
+from rich.text import Text
+
+from lockstep.harness import __version__
+from lockstep.harness.cli.options import command, count_cores, shared
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import UsageError, make_printable
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings, get_replay_line
+from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.programs.program import load_programs
+from lockstep.harness.reports.console import PlainConsole
+from lockstep.harness.workers.messages import Declare, Declared, Refused, Stopped
+from lockstep.harness.workers.registry import list_names
+
+# --- what is installed, what it can check, and what to do about the rest ----------------
+
+
+PACKAGES = (
+    "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers", "ray",
+    "pytest", "pytest-xdist",
+)  # fmt: skip
+
+ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
+"""Engine → the version whose block manager is checked. Engines are installed without
+their dependencies, which no extra can say, so `ci/engines/` pins them."""
+
+
+def list_checks(settings: Settings) -> Iterator[Text]:
+    """The lines of a report; nothing of a backend is imported in this process."""
+    yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
+    yield Text(f"  {platform.platform()}, {sys.executable}")
+    for package in PACKAGES:
+        yield check_package(package)
+    for package, tested in ENGINES.items():
+        yield check_engine(package, tested)
+    if len(list_names()) == 1:  # the reference is always there
+        yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
+    for name, event in declare_all(list(list_names()), settings).items():
+        if isinstance(event, Refused):
+            yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
+        elif isinstance(event, Stopped):
+            words = f"{name}: could not be loaded: {event.describe()}"
+            yield Text.assemble(("✗ ", "bold red"), words)
+        else:
+            yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
+    yield from check_records(settings.failures / RUNNING)
+
+
+def declare_all(
+    names: Sequence[str], settings: Settings
+) -> Mapping[str, Declared | Stopped]:
+    """Loads backends on all cores: name → its declaration, or why there is none."""
+    found: dict[str, Declared | Stopped] = {}
+    with open_pool(settings, count_cores()) as pool:
+        for task, event in pool.run(deque(map(Declare, names))):
+            if isinstance(event, Declared | Stopped):
+                found[task.backend] = event
+    return {name: found[name] for name in names}
+
+
+def check_package(package: str) -> Text:
+    try:
+        return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
+    except PackageNotFoundError:
+        return Text.assemble(("– ", "yellow"), f"{package} is not installed")
+
+
+def check_engine(package: str, tested: str) -> Text:
+    install = f"pip install --no-deps -r ci/engines/{package}.txt"
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        words = f"{package} {tested} is not installed: {install}"
+        return Text.assemble(("– ", "yellow"), words)
+    if Version(installed).public == tested:
+        return Text.assemble(("✓ ", "green"), f"{package} {installed}")
+    words = f"{package} {installed} is installed; tested with {tested}: {install}"
+    return Text.assemble(("– ", "yellow"), words)
+
+
+def check_records(folder: Path) -> Iterator[Text]:
+    """Programs that were running when a whole run was killed."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            programs = load_programs(path)
+        except UsageError:
+            continue
+        for program in programs:
+            line = get_replay_line(path, str(program.meta.get("backend")))
+            words = f"{path} was running when its process was killed; see: {line}"
+            yield Text(make_printable(words))
+
+
+@click.command()
+@shared("backends", "start", "failures")
+@command
+def backends(settings: Settings) -> int:
+    """Lists what can be checked here, and why the rest cannot."""
+    console = PlainConsole()
+    events = declare_all(settings.backends or list(list_names()), settings)
+    for name, event in events.items():
+        for line in describe_backend(name, event):
+            console.print(line, soft_wrap=True)
+    missing = any(isinstance(event, Stopped) for event in events.values())
+    return 2 if missing and settings.backends else 0
+
+
+def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
+    """A backend's declaration, in lines."""
+    if isinstance(event, Stopped):
+        return [Text.assemble((name, "bold yellow"), f": {event.describe()}")]
+    versions = ", ".join(f"{key} {value}" for key, value in event.versions.items())
+    head = f" on {event.device}, {versions}, {', '.join(event.dtypes)}"
+    lines = [Text.assemble((name, "bold green"), head)]
+    for contract, kinds in event.contracts.items():
+        for kind, declared in kinds.items():
+            every = set(CONTRACTS[contract].list_operations(kind))
+            left = ", ".join(sorted(every - declared.operations))
+            lines.append(
+                Text(f"  {contract} {kind}: " + (f"all but {left}" if left else "all"))
+            )
+    return lines
+
+
+@click.command()
+@shared("start", "failures")
+@command
+def doctor(settings: Settings) -> int:
+    """Lists what this machine can check, with versions, and what to install."""
+    console = PlainConsole()
+    for line in list_checks(settings):
+        console.print(line, soft_wrap=True)
+    return 0
