@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
         "campaign": Home("campaign", "Checks that go on, on one machine or on many."),
         "explore": Home("jobs", "Runs every program up to a length."),
         "faults": Home("jobs", "Looks for planted mistakes."),
-        "vectors": Home("jobs", "Writes programs for engines that run no Python."),
+        "vectors": Home("vectors", "Writes programs for engines that run no Python."),
     },
     "What was found": {
         "replay": Home("replay", "Runs saved programs again: FIXED or FAILED."),

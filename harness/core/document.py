@@ -215,12 +215,7 @@ def complete(
 def check_field(value: Any, schema: Schema, where: str) -> Any:
     """Returns the value, whole floats as ints. Raises UsageError if the schema does not
     allow it."""
-    # A driver in Python that imports the contracts needs no schema; this takes half of
-    # the time until it is up.
-    import jsonschema
-
-    validator = jsonschema.Draft202012Validator(dict(schema))
-    error = next(iter(validator.iter_errors(value)), None)
+    error = next(iter(make_validator(schema).iter_errors(value)), None)
     if error is not None:
         place = "".join(f"[{part}]" for part in error.absolute_path)
         message = shorten(error.message)
@@ -228,6 +223,14 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
             message = f"has {len(error.instance)} items; at most {error.validator_value}"
         raise UsageError(f"{where}{place}: {message}")
     return make_whole(value)
+
+
+def make_validator(schema: Schema) -> Any:
+    """Returns a validator of `jsonschema`."""
+    # Most processes need none, and this takes a tenth of the time until they are up.
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(dict(schema))
 
 
 def make_whole(value: Any) -> Any:

@@ -94,6 +94,7 @@ class Check:
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
         self.corpus = open_corpus(settings.corpus) if settings.corpus else None
+        self.ledgers: set[str] = set()
 
     def run(self) -> Outcome:
         """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
@@ -167,6 +168,8 @@ class Check:
             if name in declared:
                 self.outcome.versions.update(declared[name].versions)
                 self.add_pairs(name, declared[name])
+                if declared[name].has_ledger:
+                    self.ledgers.add(name)
 
     def add_pairs(self, name: str, declared: messages.Declared) -> None:
         """Adds the pairs of a backend that were asked for."""
@@ -194,7 +197,8 @@ class Check:
 
     def plan_ledgers(self) -> None:
         backends = dict.fromkeys(pair.backend for pair in self.outcome.pairs)
-        self.tasks.extend(map(messages.RunLedger, backends))
+        ledgers = [name for name in backends if name in self.ledgers]
+        self.tasks.extend(map(messages.RunLedger, ledgers))
 
     def plan_slices(self) -> None:
         settings, pairs = self.settings, self.outcome.pairs

@@ -13,9 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import jsonschema
-
-from lockstep.harness.core.document import write_whole
+from lockstep.harness.core.document import make_validator, write_whole
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair, Rerun
 from lockstep.harness.programs.files import OUTCOME
@@ -236,8 +234,7 @@ def is_outcome(document: Any) -> bool:
 
 def read_outcome(document: Any, where: str) -> OutcomeSummary:
     """Reads the outcome in parsed JSON. Raises UsageError with the place of an error."""
-    validator = jsonschema.Draft202012Validator(SCHEMA)
-    error = next(iter(validator.iter_errors(document)), None)
+    error = next(make_validator(SCHEMA).iter_errors(document), None)
     if error is not None:
         place = "".join(f"[{part!r}]" for part in error.absolute_path)
         words = shorten(place + " " + error.message)

@@ -232,12 +232,14 @@ class Declared(OfBackend, frozen=True):
     """The declaration of a backend: contract → kind → what it promises.
 
     unchecked: kind → the promises that cannot be checked, in words.
+    has_ledger: it names the folder of its known divergences.
     """
 
     contracts: dict[str, dict[str, Kind]]
     dtypes: list[str]
     share: Annotated[int, Meta(ge=1)]
     unchecked: dict[str, list[str]] = {}
+    has_ledger: bool = False
 
     def check(self) -> None:
         for contract, kinds in self.contracts.items():

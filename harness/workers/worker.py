@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Union
 
 import msgspec
-from hypothesis.configuration import set_hypothesis_home_dir
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
@@ -122,6 +121,7 @@ def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
             for kinds in backend.contracts.values()
             for kind, declared in kinds.items()
         },
+        has_ledger=backend.ledger is not None,
     )
 
 
@@ -295,7 +295,6 @@ class Worker(Runner):
 def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     os.set_inheritable(channel.fileno(), False)  # drivers have nothing to say on it
-    set_hypothesis_home_dir(os.devnull)  # it would keep what it found in the sources
     sys.path.append(os.getcwd())
 
     def emit(event: m.Event) -> None:

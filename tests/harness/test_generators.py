@@ -66,12 +66,13 @@ def hash_all(programs: list[Program]) -> str:
 ELSEWHERE = """
 import sys
 sys.path[:0] = {paths}
-import loaded_first, xml.dom.minidom, sqlite3, unittest.mock
+{loads}
 import lockstep.harness.cli.main, reference.rotating, lockstep.impl.shared.kv
 import test_generators
 print(*[test_generators.hash_all(test_generators.generate(generator, "rotating", 7, 40))
-        for generator in test_generators.REPEATED])
+        for generator in sorted(test_generators.GENERATORS)])
 """
+LOADS = "import loaded_first, xml.dom.minidom, sqlite3, unittest.mock"
 
 
 def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) -> None:
@@ -80,11 +81,35 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
     numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 101]
     (tmp_path / "loaded_first.py").write_text(f"NUMBERS = {numbers}\nWORDS = ['a', 's0']")
     paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
-    command = [sys.executable, "-c", ELSEWHERE.format(paths=paths)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stderr == ""
-    here = [hash_all(generate(name, "rotating", 7, 40)) for name in REPEATED]
-    assert ended.stdout.split() == here
+    hashes = []
+    for loads in (LOADS, ""):
+        command = [sys.executable, "-c", ELSEWHERE.format(paths=paths, loads=loads)]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ended.stderr == ""
+        hashes.append(ended.stdout.split())
+    assert hashes[0] == hashes[1]
+    here = {name: hash_all(generate(name, "rotating", 7, 40)) for name in REPEATED}
+    assert here.items() <= dict(zip(sorted(GENERATORS), hashes[0], strict=True)).items()
+
+
+PARSED = """
+from hypothesis.internal.conjecture import providers
+def refuse(module):
+    raise AssertionError(f"parsed {module}")
+providers.constants_from_module = refuse
+from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.backends import Kind
+drawer = Drawer("layer", "kv", Kind(frozenset({"update", "trim"})), ("float32",), [])
+GENERATORS["hypothesis"](200, 0, drawer.draw, lambda program: None)
+"""
+
+
+def test_hypothesis_parses_no_source_file() -> None:
+    """That would take each worker most of a second."""
+    command = [sys.executable, "-c", PARSED]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @every_generator

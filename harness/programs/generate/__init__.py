@@ -5,18 +5,28 @@ as tests of other projects do. One more makes all programs: `exhaustive`.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from lockstep.harness.programs.generate import drawer as plain
-from lockstep.harness.programs.generate import hypothesis
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.guided import GuidedDrawer
 
+
+def generate(*arguments: Any, **options: Any) -> None:
+    """Calls `hypothesis.generate`; only the process that draws imports Hypothesis."""
+    from lockstep.harness.programs.generate import hypothesis
+
+    hypothesis.generate(*arguments, **options)
+
+
+def generate_choices(*arguments: Any) -> None:
+    generate(*arguments, seeded=False)
+
+
 GENERATORS: Mapping[str, Any] = {
-    "choices": partial(hypothesis.generate, seeded=False),
+    "choices": generate_choices,
     "guided": plain.generate,
-    "hypothesis": hypothesis.generate,
+    "hypothesis": generate,
     "plain": plain.generate,
 }
 """Name → the function that makes choices, and hands over programs."""

@@ -7,11 +7,13 @@ configs stay the same. So a program is drawn by strategies of which each is used
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.generate.sources import ChoiceSource, RandomSource
@@ -73,6 +75,25 @@ class Ended(BaseException):
         self.error = error
 
 
+IS_SOURCE = "is_local_module_file"
+
+
+@contextmanager
+def without_sources() -> Iterator[None]:
+    """Keeps Hypothesis from parsing the loaded source files for constants to draw.
+
+    That takes most of a second in a checkout, and what is drawn must not depend on what
+    else is loaded. There is no setting for it; should a later Hypothesis not have this
+    name, it only takes longer.
+    """
+    before = getattr(providers, IS_SOURCE, None)
+    setattr(providers, IS_SOURCE, lambda path: False)
+    try:
+        yield
+    finally:
+        setattr(providers, IS_SOURCE, before)
+
+
 def generate(
     count: int,
     number: int,
@@ -107,6 +128,7 @@ def generate(
             raise Ended(error) from None
 
     try:
-        check()
+        with without_sources():
+            check()
     except Ended as end:
         raise end.error from None

@@ -7,10 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from lockstep.harness.contracts.operation import Cell
-from lockstep.harness.core.document import MAX_BYTES, parse_json
+from lockstep.harness.core.document import MAX_BYTES, make_validator, parse_json
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.harness.programs.vectors import Problem
@@ -93,7 +91,7 @@ def parse_line(line: bytes, place: str) -> Any:
 
 @cache
 def get_validator() -> Any:
-    return jsonschema.Draft202012Validator(make_schema())
+    return make_validator(make_schema())
 
 
 def check_kind(program: Program, holds: Mapping[str, Any], place: str) -> None:

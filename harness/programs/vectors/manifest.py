@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from lockstep.harness import __version__
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.document import parse_json, read_bytes, show
+from lockstep.harness.core.document import make_validator, parse_json, read_bytes, show
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.programs.program import FORMAT, Program, trace
 from lockstep.harness.programs.vectors import SEED, TRACE_FORMAT
@@ -196,7 +194,7 @@ def read_manifest(folder: Path) -> dict[str, File]:
         raise UsageError(
             f'{path}: "format" is {show(form)}; this version reads "{SET_FORMAT}"{hint}'
         )
-    error = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(document), None)
+    error = next(make_validator(SCHEMA).iter_errors(document), None)
     if error is not None:
         place = "/".join(map(str, error.absolute_path))
         raise UsageError(f"{path}: {shorten(place)}: {shorten(error.message)}")
