@@ -133,7 +133,7 @@ def bisect(
         {"--git": repository, "--good": good, "--bad": bad, "--build": build},
     )
     program = get_single(file)
-    name = backend or get_own_backend(file, program)
+    name = backend or get_own_backend(file, program, settings)
     cache, left_out = (cache or get_cache_folder()).absolute(), 0
     with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
         folder = Path(made).resolve()

@@ -336,7 +336,7 @@ def print_campaign(outcome: Outcome, place: str, holder: Holder | None = None) -
     metavar="DIR",
     help="Folder for the page.",
 )
-@shared("backends", "step", "start", "failures")
+@shared("given", "step", "start", "failures")
 @command
 def report(settings: Settings, place: str, output: Path) -> int:
     """Makes the page that `lockstep report` makes, of the campaign in FOLDER.
@@ -347,7 +347,7 @@ def report(settings: Settings, place: str, output: Path) -> int:
     """
     material = gather_outcome(load(place), place)
     with open_pool(settings, 1) as pool:
-        text = render_html(make_report(material, Stage(pool, settings.backends)))
+        text = render_html(make_report(material, Stage(pool, settings)))
     click.echo(str(save_page(output, "report.html", text)))
     return 0
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lockstep.harness import __version__
 from lockstep.harness.cli.options import command, count_cores, shared
+from lockstep.harness.cli.project import FILE, NAMES, TABLE, Project, load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.check import open_pool
@@ -42,13 +43,15 @@ def list_checks(settings: Settings) -> Iterator[Text]:
     """The lines of a report; nothing of a backend is imported in this process."""
     yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
     yield Text(f"  {platform.platform()}, {sys.executable}")
+    project = load_project()
+    yield from list_settings(project)
     for package in PACKAGES:
         yield check_package(package)
     for package, tested in ENGINES.items():
         yield check_engine(package, tested)
     if len(list_names()) == 1:  # the reference is always there
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
-    for name, event in declare_all(list(list_names()), settings).items():
+    for name, event in declare_all([*list_names(), *project.backends], settings).items():
         if isinstance(event, Refused):
             yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
         elif isinstance(event, Stopped):
@@ -57,6 +60,14 @@ def list_checks(settings: Settings) -> Iterator[Text]:
         else:
             yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
     yield from check_records(settings.failures / RUNNING)
+
+
+def list_settings(project: Project) -> Iterator[Text]:
+    """The settings of the project, and where each is from."""
+    for name, value in project.origins.items():
+        yield Text(make_printable(f"  {name} = {value}"))
+    if not project.origins:
+        yield Text(f"  no settings: {TABLE} in {FILE} can have {', '.join(NAMES)}")
 
 
 def declare_all(

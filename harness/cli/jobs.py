@@ -18,7 +18,7 @@ from lockstep.harness.cli.frame import (
     printing,
     shielded,
 )
-from lockstep.harness.cli.options import command, require_guided, shared
+from lockstep.harness.cli.options import command, require_guided, settle, shared
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.explore import Explorer
@@ -60,8 +60,8 @@ Examples:
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
-    default="ci",
-    show_default=True,
+    default=lambda: settle("profile")() or "ci",
+    show_default="ci",
     help="Number of programs for each backend and kind: "
     + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items()),
 )
@@ -222,7 +222,7 @@ Examples:
 
 
 @click.command(epilog=FAULTS_EXAMPLES)
-@shared("backends")
+@shared("given")
 @click.option(
     "--fault",
     "ids",

@@ -16,7 +16,8 @@ import click
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.cli.frame import print_error, run_command
-from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.cli.project import importing_from, load_project
+from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
@@ -36,11 +37,30 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
     @wraps(function)
     def run(*arguments: Any, **options: Any) -> None:
         chosen = {name: options.pop(name) for name in names & options.keys()}
-        if takes_settings:
-            options["settings"] = Settings(**chosen)
-        sys.exit(run_command(lambda: function(*arguments, **options)))
+        folders = options.pop("python_path", ())
+
+        def work() -> int:
+            project = load_project()
+            if takes_settings:
+                options["settings"] = Settings(trusted=project.backends, **chosen)
+            with importing_from(folders or project.python_path):
+                return function(*arguments, **options)
+
+        sys.exit(run_command(work))
 
     return run
+
+
+def settle(name: str) -> Callable[[], Any]:
+    """The default of an option that the project's settings may choose."""
+
+    def get() -> Any:
+        try:
+            return getattr(load_project(), name)
+        except UsageError as error:
+            raise BadInput(str(error)) from None
+
+    return get
 
 
 def count_cores() -> int:
@@ -50,9 +70,6 @@ def count_cores() -> int:
 
 
 # --- options ----------------------------------------------------------------------------
-
-
-KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))
 
 
 class Seconds(click.FloatRange):
@@ -95,31 +112,73 @@ def check_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> An
 BACKEND_HELP = (
     'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
 )
+
+FOLDERS = click.option(
+    "--python-path",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder to import backends from, besides the current one; may be repeated.",
+)
+
+
+def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds several options, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def make_backends(default: Callable[[], Any] | None, note: str) -> Callable[..., Any]:
+    return compose(
+        click.option(
+            "-b",
+            "--backend",
+            "backends",
+            multiple=True,
+            metavar="NAME",
+            default=default,
+            callback=check_backends,
+            help=f"{BACKEND_HELP}; may be repeated{note}.",
+        ),
+        FOLDERS,
+    )
+
+
 OPTIONS: Mapping[str, Callable[..., Any]] = {
-    "backend": click.option(
-        "--backend", metavar="NAME", callback=check_backends, help=f"{BACKEND_HELP}."
+    "backend": compose(
+        click.option(
+            "-b",
+            "--backend",
+            metavar="NAME",
+            callback=check_backends,
+            help=f"{BACKEND_HELP}; default: the one that the file names.",
+        ),
+        FOLDERS,
     ),
-    "backends": click.option(
-        "--backend",
-        "backends",
-        multiple=True,
-        metavar="NAME",
-        callback=check_backends,
-        help=f"{BACKEND_HELP}; may be repeated.",
+    "backends": make_backends(
+        settle("backends"), "; default: those of the project's settings, else all"
     ),
+    "given": make_backends(None, ""),
     "kinds": click.option(
+        "-k",
         "--kind",
         "kinds",
         multiple=True,
         metavar="KIND",
+        default=settle("kinds"),
         callback=check_kinds,
         help=f"One of {', '.join(KINDS)}; may be repeated.",
     ),
     "failures": click.option(
         "--failures",
         type=click.Path(file_okay=False, path_type=Path),
-        default=Path("failures"),
-        show_default=True,
+        default=settle("failures"),
+        show_default="failures",
         help="Folder for failing programs.",
     ),
     "step": click.option(
@@ -165,6 +224,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         " with lockstep.programs draw; guided: longer programs.",
     ),
     "jobs": click.option(
+        "-j",
         "--jobs",
         type=click.IntRange(1, 256),
         default=count_cores,
@@ -187,10 +247,4 @@ def require_guided(option: str, generator: str) -> None:
 
 def shared(*names: str) -> Callable[..., Any]:
     """Adds options that several commands share, in this order."""
-
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(names):
-            function = OPTIONS[name](function)
-        return function
-
-    return add
+    return compose(*(OPTIONS[name] for name in names))

@@ -15,12 +15,14 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
+    from lockstep.harness.cli.project import Project
     from lockstep.harness.jobs.outcome import Outcome
     from lockstep.harness.workers.pool import Pool
 
@@ -57,6 +59,7 @@ FOLDER = pytest.StashKey[Path]()
 
 DECLARED = pytest.StashKey[Declared]()
 POOL = pytest.StashKey["Pool"]()
+CHOSEN = pytest.StashKey["Project"]()
 DECLARED_FILE = "declared.json"
 
 SAVED = "lockstep-saved"
@@ -71,20 +74,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="NAME",
         help="a registered backend, package.module:factory or exec:program; may be"
-        " repeated (default: all registered)",
+        " repeated (default: those of the project's settings, else all registered)",
     )
     group.addoption(
         "--lockstep-kind",
         action="append",
         default=[],
         metavar="KIND",
-        help="a kind of cache; may be repeated (default: all that are declared)",
+        help="a kind of cache; may be repeated (default: those of the project's settings,"
+        " else all that are declared)",
     )
     group.addoption(
         "--lockstep-profile",
         choices=list(PROGRAMS),
         help="number of programs for each backend and kind (default: the one that"
-        " --hypothesis-profile=lockstep-… names, else quick)",
+        " --hypothesis-profile=lockstep-… names, else that of the project's settings,"
+        " else ci)",
     )
     group.addoption(
         "--lockstep-seed",
@@ -98,9 +103,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--lockstep-failures",
-        default="failures",
         metavar="DIR",
-        help="folder for failing programs (default: failures)",
+        help="folder for failing programs (default: that of the project's settings, else"
+        " failures)",
+    )
+    group.addoption(
+        "--lockstep-python-path",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder to import backends from, besides the current one; may be repeated",
     )
 
 
@@ -147,10 +159,33 @@ def choose_profile(config: pytest.Config) -> None:
             derandomize=own != "nightly",
             database=None if own == "ci" else settings().database,
         )
-    options.lockstep_profile = options.lockstep_profile or own or "quick"
+    options.lockstep_profile = options.lockstep_profile or own
     if options.lockstep_seed is None:
         seed = str(getattr(options, "hypothesis_seed", None))
         options.lockstep_seed = int(seed) if seed.lstrip("-").isdigit() else 0
+
+
+def choose(config: pytest.Config) -> Project:
+    """The options, and the project's settings for those that are not given."""
+    from lockstep.harness.cli.project import load_project
+    from lockstep.harness.core.errors import UsageError
+
+    if CHOSEN in config.stash:
+        return config.stash[CHOSEN]
+    try:
+        project = load_project()
+    except UsageError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    option = config.option
+    chosen = config.stash[CHOSEN] = replace(
+        project,
+        backends=tuple(option.lockstep_backend) or project.backends,
+        kinds=tuple(option.lockstep_kind) or project.kinds,
+        profile=option.lockstep_profile or project.profile or "ci",
+        failures=Path(option.lockstep_failures or project.failures),
+        python_path=tuple(map(Path, option.lockstep_python_path)) or project.python_path,
+    )
+    return chosen
 
 
 # --- collection -------------------------------------------------------------------------
@@ -212,8 +247,9 @@ def ask_backends(config: pytest.Config) -> Declared:
     from lockstep.harness.jobs.outcome import Pair, Settings
     from lockstep.harness.workers.registry import list_names
 
-    named, kinds = config.option.lockstep_backend, config.option.lockstep_kind
-    asked = Check(Settings(named, kinds), list(list_names()))
+    chosen = choose(config)
+    named = chosen.backends
+    asked = Check(Settings(named, chosen.kinds), list(list_names()))
     asked.declare(get_pool(config))
     outcome = asked.outcome
 
@@ -235,14 +271,16 @@ def ask_backends(config: pytest.Config) -> Declared:
 
 def get_pool(config: pytest.Config) -> Pool:
     """The one worker process of this pytest process."""
+    from lockstep.harness.cli.project import importing_from
     from lockstep.harness.core.errors import UsageError
     from lockstep.harness.programs.files import RUNNING
     from lockstep.harness.workers.pool import Pool
 
     if POOL not in config.stash:
-        folder = Path(config.option.lockstep_failures) / RUNNING
+        chosen = choose(config)
         try:
-            pool = config.stash[POOL] = Pool(1, folder)
+            with importing_from(chosen.python_path):
+                pool = config.stash[POOL] = Pool(1, chosen.failures / RUNNING)
         except UsageError as error:
             words = str(error).replace("--failures", "--lockstep-failures")
             raise pytest.Collector.CollectError(words) from None
@@ -268,7 +306,7 @@ def lockstep_check(
     from lockstep.harness.jobs.saved import Recheck
     from lockstep.harness.reports.model import list_saved_notes
 
-    options = request.config.option
+    options, chosen = request.config.option, choose(request.config)
 
     def check(case: Case) -> Outcome:
         if case.why:
@@ -276,10 +314,10 @@ def lockstep_check(
         settings = Settings(
             backends=(case.backend,),
             kinds=(case.kind,),
-            programs=PROGRAMS[options.lockstep_profile],
+            programs=PROGRAMS[chosen.profile or "ci"],
             seed=options.lockstep_seed,
             require_complete=options.lockstep_require_complete,
-            failures=Path(options.lockstep_failures),
+            failures=chosen.failures,
         )
         outcome = Recheck(settings, ()).run_in(lockstep_pool)
         if outcome.get_exit_status():

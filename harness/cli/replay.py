@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -47,7 +48,7 @@ Examples:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
 )
-@shared("backends", "unsupported", "step", "start", "strict", "failures", "json")
+@shared("given", "unsupported", "step", "start", "strict", "failures", "json")
 @command
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
@@ -64,7 +65,9 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
             try:
                 if isinstance(program, UsageError):
                     raise program
-                for backend in settings.backends or [get_own_backend(path, program)]:
+                for backend in settings.backends or [
+                    get_own_backend(path, program, settings)
+                ]:
                     result = run_again(pool, path, program, backend)
                     where = f"{backend} {path}"
                     print_replayed(console, where, result.status, result.words)
@@ -99,7 +102,7 @@ def snippet(settings: Settings, file: Path, backend: str | None) -> int:
     there: what a report to the makers of a cache should have.
     """
     program = get_single(file)
-    name = backend or get_own_backend(file, program)
+    name = backend or get_own_backend(file, program, settings)
     with open_pool(settings, 1) as pool:
         event = pool.call(WriteSnippet(name, program.to_json()))
     if isinstance(event, Stopped):
@@ -160,7 +163,8 @@ def show(settings: Settings, file: Path, backend: str | None, number: int | None
     console = PlainConsole()
     painter = Painter(console)
     with open_pool(settings, 1) as pool:
-        stage = Stage(pool, [backend] if backend else [])
+        given = replace(settings, backends=[backend] if backend else ())
+        stage = Stage(pool, given)
         view = make_failure(1, saved, stage, get_bounds(console.width))
     painter.show(view, number)
     return 0
@@ -192,7 +196,7 @@ def get_single_saved(file: Path) -> Saved:
     default="html",
     show_default=True,
 )
-@shared("backends", "step", "start", "failures")
+@shared("given", "step", "start", "failures")
 @command
 def report(
     settings: Settings, paths: Sequence[Path], folder: Path | None, form: str
@@ -219,7 +223,7 @@ def report(
         text = render(make_report(material, None))
     else:
         with open_pool(settings, 1) as pool:
-            stage = Stage(pool, settings.backends)
+            stage = Stage(pool, settings)
             text = render_html(make_report(material, stage))
         name = "report.html"
     if folder is None:

@@ -49,7 +49,7 @@ Example:
 def shrink(settings: Settings, file: Path, backend: str | None) -> int:
     """Continues to shrink a program that diverges, and saves the shortest one."""
     program = get_single(file)
-    name = backend or get_own_backend(file, program)
+    name = backend or get_own_backend(file, program, settings)
     console = PlainConsole()
     with open_pool(settings, 1) as pool:
         declared = pool.call(Declare(name))

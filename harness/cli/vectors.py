@@ -99,7 +99,7 @@ def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) 
 
 @vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
 @folder_argument
-@shared("backends", "jobs", "step", "start", "failures", "json")
+@shared("given", "jobs", "step", "start", "failures", "json")
 @command
 def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     """Checks that a set is complete and that the reference here expects what it says.

@@ -12,3 +12,5 @@ from lockstep.harness.contracts.unified import UNIFIED
 CONTRACTS: Mapping[str, Contract] = {
     contract.name: contract for contract in (LAYER, BATCHED, UNIFIED, PREFIX, PAGED)
 }
+
+KINDS = list(dict.fromkeys(kind for rules in CONTRACTS.values() for kind in rules.kinds))

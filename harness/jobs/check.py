@@ -142,6 +142,7 @@ class Check:
         self.declare(pool)
         self.require_kinds()
         self.plan()
+        self.tick()  # time may be up once all backends are imported
         for task, event in pool.run(self.tasks, self.tick):
             self.handle_event(task, event)
         for pair in self.outcome.pairs:

@@ -408,6 +408,7 @@ class Settings:
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
         corpus: the folder or URL with programs to start from, which gets more.
+        trusted: backends of the project's settings: a program file may name one.
     """
 
     backends: Sequence[str] = ()
@@ -425,6 +426,7 @@ class Settings:
     require_complete: bool = False
     slice: int = SLICE
     corpus: str | None = None
+    trusted: Sequence[str] = ()
 
     def get_options(self) -> dict[str, Any]:
         """The options of `OPTIONS` that are not at their default."""

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
@@ -45,13 +46,29 @@ class ReplayedDocument(Struct, frozen=True, forbid_unknown_fields=True):
     replayed: list[Replayed]
 
 
-def get_own_backend(path: Path, program: Program) -> str:
-    """The backend that a file names, if it is a registered one: a file is data, and what
-    it names is not imported."""
-    name = program.meta.get("backend")
-    if isinstance(name, str) and name in list_names():
-        return name
-    raise UsageError(f"{path}: names no registered backend; give one with --backend")
+def find_backend(named: object, settings: Settings) -> str | None:
+    """The backend that a saved program runs on; None if there is none.
+
+    A file is data: a backend that it names is imported only if the user has named it,
+    too, or if it is a registered one. Other files run on the first that the user names.
+    """
+    choices = settings.backends or settings.trusted
+    if isinstance(named, str) and named in choices:
+        return named
+    if isinstance(named, str) and not settings.backends and named in list_names():
+        return named
+    return choices[0] if choices else None
+
+
+def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
+    """See `find_backend`. Raises UsageError if there is none."""
+    found = find_backend(program.meta.get("backend"), settings)
+    if found is None:
+        raise UsageError(f"{path}: names no registered backend; {HINT}")
+    return found
+
+
+HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
 def get_single(file: Path) -> Program:

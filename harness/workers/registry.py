@@ -100,7 +100,9 @@ def get_target(name: str) -> str:
     if colon and module.replace(".", "_").isidentifier() and ":" not in factory:
         return name
     near = get_close_matches(name, names)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}."
+    hint = (
+        f"did you mean {', '.join(near)}?" if near else "`lockstep backends` lists them."
+    )
     raise UsageError(
         f"--backend {name}: no backend has this name; {hint} One of your own is given as"
         " package.module:factory, or as exec:program if it is no Python"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.harness.cli.options import KINDS
 from lockstep.harness.cli.pytest_plugin import describe
+from lockstep.harness.contracts import KINDS
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.workers.pool import Pool

@@ -93,7 +93,10 @@ def make_files(folder: Path) -> None:
         ("check --failures p.json", "is a file"),
         ("check extra", "unexpected extra argument"),
         ("check --backend torch-cup", "no backend has this name; did you mean torch-c"),
-        ("check --backend zzz", "no backend has this name; known: mlx-cpu, "),
+        (
+            "check --backend zzz",
+            "no backend has this name; `lockstep backends` lists",
+        ),
         ("replay", "Missing argument 'PATH…'"),
         ("replay p.json", "p.json: names no registered backend; give one with --backend"),
         ("replay theirs.json", "theirs.json: names no registered backend"),

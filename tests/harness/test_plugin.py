@@ -66,13 +66,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ENVIRONMENT = {"COLUMNS": "160", "LOCKSTEP_PROFILE": "quick"}
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`pytest` in a project, with room for long lines."""
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
-        env={**inherited, "COLUMNS": "160", "PYTHONPATH": f"{folder}:{ROOT}"},
+        env={**inherited, **ENVIRONMENT, "PYTHONPATH": f"{folder}:{ROOT}"},
         capture_output=True,
         text=True,
     )
@@ -184,6 +187,36 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     one = "test_x.py::test_agrees[mine:correct × kv]"
     done = run(project, "-q", one, *backends, *size)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
+SETTINGS = """
+def test_agrees(lockstep_case, lockstep_check, monkeypatch):
+    from lockstep.harness.jobs.check import Check
+    from lockstep.harness.jobs.outcome import Outcome
+    monkeypatch.setattr(Check, "run_in", lambda self, pool: self.outcome)
+    monkeypatch.setattr(Outcome, "get_exit_status", lambda self: 0)
+    settings = lockstep_check(lockstep_case).settings
+    print(settings.programs, settings.failures, *lockstep_case)
+"""
+
+
+def test_the_settings_of_the_project_count(project: Path) -> None:
+    """The environment has the profile quick; an option wins over both."""
+    (project / "elsewhere").mkdir()
+    (project / "mine.py").rename(project / "elsewhere" / "mine.py")
+    (project / "test_x.py").write_text(SETTINGS)
+    (project / "pyproject.toml").write_text(
+        '[tool.lockstep]\nbackends = ["mine:correct"]\nprofile = "nightly"\n'
+        'python-path = ["elsewhere"]\nfailures = "found"\n'
+    )
+    done = run(project, "-q", "-s")
+    assert "100 found mine:correct kv" in done.stdout, done.stdout
+    done = run(project, "-q", "-s", "--lockstep-profile=ci", "--lockstep-failures=f")
+    assert "2000 f mine:correct kv" in done.stdout, done.stdout
+    (project / "pyproject.toml").write_text("[tool.lockstep]\nbackend = []\n")
+    done = run(project, "-q")
+    words = "pyproject.toml: [tool.lockstep] has no setting backend; did you mean backend"
+    assert (words in done.stdout, "Traceback" in done.stdout) == (True, False)
 
 
 PROFILE = """

@@ -46,8 +46,8 @@ def test_registered_names_are_known_in_order() -> None:
     ("name", "words"),
     [
         ("torch-cpuu", "did you mean torch-cpu"),
-        ("zzz", "known: "),
-        (":", "known: "),
+        ("zzz", "`lockstep backends` lists them"),
+        (":", "`lockstep backends` lists them"),
         ("a b:make", "package.module:factory"),
         ("a.b:c:d", "package.module:factory"),
         ("os.system('x'):f", "package.module:factory"),

@@ -11,6 +11,8 @@ from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environmen
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.replay import HINT, find_backend
 from lockstep.harness.programs.files import (
     is_several,
     iterate_saved,
@@ -35,7 +37,6 @@ from lockstep.harness.reports.pages.view import (
 )
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
-from lockstep.harness.workers.registry import list_names
 
 # --- gathered ---------------------------------------------------------------------------
 
@@ -142,28 +143,18 @@ MOST_SNIPPET = 20_000
 class Stage:
     """Runs programs again.
 
-    given: the backends that the user named. A file that names one of them, or a
-    registered one, runs there, and others on the first that was given: what a file names
-    is not imported for that.
+    settings: which backends the user named; see `find_backend`.
     """
 
-    def __init__(self, pool: Pool, given: Sequence[str] = ()) -> None:
-        self.pool, self.given = pool, given
-        self.registered = set(list_names())
-
-    def choose_backend(self, saved: Saved) -> str | None:
-        if saved.backend in self.given:
-            return saved.backend
-        if self.given:
-            return self.given[0]
-        return saved.backend if saved.backend in self.registered else None
+    def __init__(self, pool: Pool, settings: Settings) -> None:
+        self.pool, self.settings = pool, settings
 
     def play(self, saved: Saved, bounds: Bounds) -> Played:
         """Both sides of the program, or the reference alone."""
-        backend = self.choose_backend(saved)
+        backend = find_backend(saved.backend, self.settings)
         if backend is None:
             named = f"{clean(saved.backend)} is" if saved.backend else "it names"
-            why = f"{named} no registered backend; --backend gives one"
+            why = f"{named} no registered backend; {HINT}"
             return self.play_reference(
                 saved, [f"Only the reference is shown: {why}."], bounds
             )

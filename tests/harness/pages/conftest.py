@@ -14,6 +14,7 @@ from msgspec import convert
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.gather import Stage, add_outcome
 from lockstep.harness.reports.pages.view import Material, Saved
@@ -84,7 +85,7 @@ def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
     """Plays programs again in this process, on the given backends."""
     monkeypatch.setattr(Pool, "run", run_here)
-    return lambda *given: Stage(Pool(1, tmp_path / "running"), given)
+    return lambda *given: Stage(Pool(1, tmp_path / "running"), Settings(given))
 
 
 @pytest.fixture

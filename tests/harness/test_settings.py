@@ -1,0 +1,173 @@
+"""Settings in pyproject.toml, in the environment, and as options: the last one wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.harness.cli import doctor
+from tests.harness.commands import CORRECT, HERE, Ended, Run
+
+WRONG = f"{HERE}:one_column_less"
+PROGRAM = """{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
+"ops": [{"op": "update", "length": 2}], "meta": {"backend": "BACKEND"}}"""
+
+
+def write(folder: Path, *lines: str) -> None:
+    text = "\n".join(["[project]", 'name = "mine"', "[tool.lockstep]", *lines])
+    (folder / "pyproject.toml").write_text(text)
+
+
+def write_program(folder: Path, backend: str) -> None:
+    (folder / "p.json").write_text(PROGRAM.replace("BACKEND", backend))
+
+
+def test_a_check_takes_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a folder below, where the folder of failures is the same."""
+    write(
+        tmp_path,
+        f'backends = ["{WRONG}"]',
+        'kinds = ["kv"]',
+        'profile = "quick"',
+        'failures = "found/here"',
+    )
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    ended = run("check")
+    assert ended.status == 1
+    assert "100 programs" in ended.words
+    assert "lockstep replay ../found/here/layer-kv-" in ended.out
+    assert [*(tmp_path / "found" / "here").glob("*/*.json")]
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, f'backends = ["{WRONG}"]', 'profile = "ci"', 'failures = "a"')
+    monkeypatch.setenv("LOCKSTEP_BACKENDS", f" {CORRECT} ,")
+    monkeypatch.setenv("LOCKSTEP_PROFILE", "quick")
+    monkeypatch.setenv("LOCKSTEP_FAILURES", "b")
+    ended = run("check", "--failures", "c")
+    assert (ended.status, "100 programs" in ended.words) == (0, True)
+    assert f"{CORRECT} × kv" in ended.words
+    assert (tmp_path / "c" / "outcome.json").exists()
+    ended = run("check", "-b", WRONG, "-k", "kv", "-j", 1, "--profile", "ci")
+    assert (ended.status, "2,000 programs" in ended.words) == (1, True)
+    assert (tmp_path / "b" / "outcome.json").exists()
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_list_of_the_environment_may_have_several(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_BACKENDS", f"{CORRECT},{WRONG}")
+    monkeypatch.setenv("LOCKSTEP_KINDS", "kv")
+    ended = run("check", "--programs", 5)
+    assert f"{CORRECT} × kv" in ended.words
+    assert f"{WRONG} × kv" in ended.words
+
+
+def test_backends_are_imported_from_the_python_path(
+    run_workers: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "own_cache.py").write_text(f"from {HERE} import correct as make")
+    check = "check", "-b", "own_cache:make", "--programs", 5
+    assert "there is no module own_cache" in run_workers(*check).words
+    assert run_workers(*check, "--python-path", "src").status == 0
+    write(tmp_path, 'python-path = ["src"]')
+    assert run_workers(*check).status == 0
+    monkeypatch.setenv("LOCKSTEP_PYTHON_PATH", "nowhere")
+    ended = run_workers(*check)
+    assert ended.err == "lockstep: LOCKSTEP_PYTHON_PATH: nowhere is not a folder\n"
+
+
+@pytest.mark.parametrize("command", ["replay", "show", "shrink", "report", "snippet"])
+def test_a_file_may_name_a_backend_of_the_settings(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    """And none that they do not name: it runs on the first of them."""
+    folder = tmp_path / "failures"
+    folder.mkdir()
+    more = ("-o", "page") if command == "report" else ()
+
+    def play(named: str) -> str:
+        write_program(folder, named)
+        return tell(run(command, folder / "p.json", *more), tmp_path)
+
+    without = play(WRONG)
+    write(tmp_path, f'backends = ["{CORRECT}", "{WRONG}"]')
+    own, other = play(WRONG), play("imported.never:make")
+    assert len({without, own, other}) == 3
+    if command != "snippet":
+        assert "no registered backend" in without
+        assert (CORRECT in own, CORRECT in other) == (False, True)
+
+
+def tell(ended: Ended, folder: Path) -> str:
+    """What a command has said and written."""
+    page = folder / "page" / "report.html"
+    return ended.words + (page.read_text() if page.exists() else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "backend = []",
+            "TABLE has no setting backend; did you mean backends?",
+        ),
+        (
+            'kinds = ["roating"]',
+            "TABLE kinds: there is no kind roating; did you",
+        ),
+        ('kinds = "kv"', 'TABLE kinds: is "kv", not a list of texts'),
+        ("kinds = [1]", "TABLE kinds: is [1], not a list of texts"),
+        (
+            'profile = "cj"',
+            "TABLE profile: there is no profile cj; did you mean",
+        ),
+        ("profile = 3", "TABLE profile: is 3, not a text"),
+        ('failures = ""', 'TABLE failures: is "", not a text'),
+        ('backends = ["zz"]', "TABLE backends: zz: no backend has this name"),
+        ('python-path = ["no"]', "TABLE python-path: no is not a folder"),
+        ("kinds = [", "pyproject.toml: is not TOML: "),
+        ("[tool]\nlockstep = 1", "pyproject.toml: is not TOML: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "doctor", "replay p.json"])
+def test_what_is_refused(
+    run: Run, tmp_path: Path, line: str, words: str, command: str
+) -> None:
+    write(tmp_path, line)
+    write_program(tmp_path, CORRECT)
+    ended = run(*command.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("lockstep: pyproject.toml: ")
+    assert words.replace("TABLE", "[tool.lockstep]") in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_another_table_is_nothing_of_ours(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("tool = 3")
+    assert run("check", "-b", CORRECT, "--programs", 5).status == 0
+    (tmp_path / "pyproject.toml").write_text("[tool]\nlockstep = 1")
+    ended = run("check", "-b", CORRECT, "--programs", 5)
+    assert ended.err == "lockstep: pyproject.toml: [tool.lockstep] is 1, not a table\n"
+
+
+def test_doctor_says_where_a_setting_is_from(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "list_names", lambda: {"reference": ""})
+    assert "no settings: [tool.lockstep] in pyproject.toml can have" in run("doctor").out
+    write(tmp_path, f'backends = ["{WRONG}"]', 'profile = "ci"')
+    monkeypatch.setenv("LOCKSTEP_PROFILE", "quick")
+    ended = run("doctor")
+    lines = ended.out.splitlines()
+    assert f'  backends = ["{WRONG}"] (pyproject.toml)' in lines
+    assert '  profile = "quick" (LOCKSTEP_PROFILE)' in lines
+    assert f"✓ {WRONG} can be checked" in lines
