@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lockstep.harness.cli.frame import printing
-from lockstep.harness.cli.options import Seconds, command, shared
+from lockstep.harness.cli.options import Seconds, command, several, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.commits import Commits, find_commits
 from lockstep.harness.jobs.bisect.job import Bisection, Source
@@ -26,7 +26,9 @@ from lockstep.harness.jobs.bisect.releases import (
 )
 from lockstep.harness.jobs.bisect.scratch import get_cache_folder
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.jobs.replay import get_own_backend, get_single
+from lockstep.harness.jobs.replay import get_own_backend
+from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.bisect import (
     bisection_to_json,
     get_bisect_status,
@@ -47,7 +49,7 @@ Examples:
 
 
 @click.command(epilog=BISECT_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path))
+@several
 @shared("backend")
 @click.option("--package", metavar="NAME", help="Package whose releases are tried.")
 @click.option(
@@ -106,7 +108,7 @@ Examples:
 @command
 def bisect(
     settings: Settings,
-    file: Path,
+    paths: Sequence[Path],
     backend: str | None,
     package: str | None,
     versions: str | None,
@@ -122,21 +124,20 @@ def bisect(
 ) -> int:
     """Finds the release of a package, or the commit, that broke or mended a program.
 
-    FILE is what `lockstep replay` reads, with one program. Releases are tried by binary
-    search, each in a scratch environment that shares all other packages of this one. One
-    that does not install, build or import is skipped. Exit status: 0 one release or
-    commit is named; 2 it could not be told.
+    PATH is what `lockstep replay` takes. Releases are tried by binary search, each in a
+    scratch environment that shares all other packages of this one. One that does not
+    install, build or import is skipped. Exit status: 0 one release or commit is named,
+    for each program; 2 it could not be told.
     """
     refuse_mixture(
         {"--package": package, "--versions": versions, "--with": companions}
         | {"--deps": dependencies},
         {"--git": repository, "--good": good, "--bad": bad, "--build": build},
     )
-    program = get_single(file)
-    name = backend or get_own_backend(file, program, settings)
-    cache, left_out = (cache or get_cache_folder()).absolute(), 0
-    with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
-        folder = Path(made).resolve()
+    cache = (cache or get_cache_folder()).absolute()
+
+    def search(name: str, program: Program, folder: Path) -> int:
+        left_out = 0
         source: Source
         if package is not None:
             beside = parse_companions(companions)
@@ -150,6 +151,16 @@ def bisect(
             raise UsageError("give --package NAME, or --git REPO with --good and --bad")
         own = source, program, name, settings, cache / "logs", limit, left_out
         return try_all(Bisection(*own), folder, as_json)
+
+    statuses = []
+    programs = load_saved(paths)
+    for path, program in programs:
+        name = backend or get_own_backend(path, program, settings)
+        if len(programs) > 1:
+            PlainConsole(stderr=as_json).print(f"{path}:", soft_wrap=True)
+        with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
+            statuses.append(search(name, program, Path(made).resolve()))
+    return max(statuses)
 
 
 def refuse_mixture(first: Mapping[str, object], second: Mapping[str, object]) -> None:

@@ -236,6 +236,13 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+def several(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument of commands on saved programs."""
+    paths = click.Path(path_type=Path)
+    add = click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=paths)
+    return add(function)
+
+
 def require_guided(option: str, generator: str) -> None:
     """Raises UsageError if a generator cannot do what an option asks for."""
     if generator not in GUIDED:

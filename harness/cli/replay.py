@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import print_error, printing
-from lockstep.harness.cli.options import command, shared
+from lockstep.harness.cli.options import command, several, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -30,7 +30,6 @@ from lockstep.harness.reports.pages.markdown import render_annotations, render_m
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import (
     ReportView,
-    Saved,
     make_failure,
     make_report,
 )
@@ -45,23 +44,22 @@ Examples:
 
 
 @click.command(epilog=REPLAY_EXAMPLES)
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
-)
+@several
 @shared("given", "unsupported", "step", "start", "strict", "failures", "json")
 @command
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
 
-    PATH is a program file, a folder or a zip of them, or a file in a zip, written
-    artifact.zip!folder/name.json. Without --backend, each runs on the registered backend
-    that its file names. Of a program that no longer fails, the line says what differs
-    from the machine that found it.
+    PATH is a program file, a folder or a zip of them, a file in a zip, written
+    artifact.zip!folder/name.json, or a line of a .jsonl file, written found.jsonl:3.
+    Without --backend, each runs on the backend that its file names, if that is a
+    registered one or one of the project's settings. Of a program that no longer fails,
+    the line says what differs from the machine that found it.
     """
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
     with open_pool(settings, 1) as pool:
-        for path, program in iterate_saved(list(paths)):
+        for path, program in iterate_saved(paths):
             try:
                 if isinstance(program, UsageError):
                     raise program
@@ -101,7 +99,7 @@ def snippet(settings: Settings, file: Path, backend: str | None) -> int:
     It needs nothing of this project, and ends with status 1 as long as the failure is
     there: what a report to the makers of a cache should have.
     """
-    program = get_single(file)
+    file, program = get_single([file], "a snippet")
     name = backend or get_own_backend(file, program, settings)
     with open_pool(settings, 1) as pool:
         event = pool.call(WriteSnippet(name, program.to_json()))
@@ -138,7 +136,7 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 
 
 @click.command(epilog=SHOW_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path))
+@several
 @shared("backend")
 @click.option(
     "--step",
@@ -149,34 +147,32 @@ TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 )
 @shared("step", "start", "failures")
 @command
-def show(settings: Settings, file: Path, backend: str | None, number: int | None) -> int:
-    """Shows a failure: its steps in words, and the one that diverges as a picture.
+def show(
+    settings: Settings, paths: Sequence[Path], backend: str | None, number: int | None
+) -> int:
+    """Shows failures: their steps in words, and the one that diverges as a picture.
 
-    The program runs again, on the backend given or on the registered one that FILE
-    names; without either, only the reference's side is shown. Exit status 0 if the file
-    could be shown.
+    PATH is what `lockstep replay` takes. A program runs again, on the backend given or on
+    the registered one that its file names; without either, only the reference's side is
+    shown. Exit status: 0 if all could be shown, 2 if some file could not be read.
     """
-    saved = get_single_saved(file)
-    if number is not None and number >= len(saved.program.ops):
-        last = len(saved.program.ops) - 1
-        raise UsageError(f"--step {number}: the last step of {file} is {last}")
+    material = gather(paths)
+    if number is not None:
+        file, program = get_single(paths, "--step")
+        if number >= len(program.ops):
+            last = len(program.ops) - 1
+            raise UsageError(f"--step {number}: the last step of {file} is {last}")
+    for line in material.broken:
+        print_error(UsageError(line))
     console = PlainConsole()
     painter = Painter(console)
     with open_pool(settings, 1) as pool:
         given = replace(settings, backends=[backend] if backend else ())
         stage = Stage(pool, given)
-        view = make_failure(1, saved, stage, get_bounds(console.width))
-    painter.show(view, number)
-    return 0
-
-
-def get_single_saved(file: Path) -> Saved:
-    material = gather([file])
-    if material.broken:
-        raise UsageError(material.broken[0])
-    if len(material.saved) != 1:
-        raise UsageError(f"{file}: holds {len(material.saved)} programs; give one")
-    return material.saved[0]
+        for place, saved in enumerate(material.saved, 1):
+            view = make_failure(place, saved, stage, get_bounds(console.width))
+            painter.show(view, number)
+    return 2 if material.broken else 0
 
 
 @click.command(epilog=REPORT_EXAMPLES)
@@ -215,7 +211,7 @@ def report(
         raise UsageError(
             f"{failures}: there is no such folder; `lockstep check` makes it"
         )
-    material = gather(list(paths) or [failures])
+    material = gather(paths or [failures])
     for line in material.broken:
         print_error(UsageError(line))
     if form in TEXTS:

@@ -71,12 +71,21 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
 HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
-def get_single(file: Path) -> Program:
-    """The program in a file that has one, which may be in a zip."""
-    programs = load_saved(file)
-    if len(programs) != 1:
-        raise UsageError(f"{file}: holds {len(programs)} programs; give one")
-    return programs[0]
+MOST_NAMED = 10
+
+
+def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
+    """The only program at paths. why: there may be no more, for the message."""
+    found = load_saved(paths)
+    if len(found) > 1:
+        raise UsageError(f"{why} takes one program, not {len(found)}: {name_all(found)}")
+    return found[0]
+
+
+def name_all(found: Sequence[tuple[Path, Program]]) -> str:
+    names = [str(path) for path, _ in found[:MOST_NAMED]]
+    more = len(found) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def get_replay_status(results: Sequence[Replayed]) -> Literal[0, 1, 2]:

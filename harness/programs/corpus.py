@@ -222,7 +222,7 @@ def parse_file(folder: Folder, name: str, content: bytes | UsageError) -> list[P
     if not is_program(PurePath(name), lambda: content):
         return []
     where = f"{folder.place}/{name}"
-    return parse_programs(decode(content, where), where)
+    return [*parse_programs(decode(content, where), where).values()]
 
 
 def open_corpus(place: str) -> CorpusFolder:

@@ -23,7 +23,7 @@ from lockstep.harness.core.document import (
     write_whole,
 )
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import Program, parse_programs
+from lockstep.harness.programs.program import LINES, Program, parse_programs
 
 # --- zips, read in memory and never unpacked --------------------------------------------
 
@@ -133,37 +133,52 @@ SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 Read = Callable[[], bytes]
 
 
-def iterate_saved(paths: list[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
+def iterate_saved(paths: Sequence[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
     """The programs in files, and in the files of folders and zips.
 
     An error takes the place of the programs of a broken file. A file in a zip is called
-    ``artifact.zip!folder/name.json``.
+    ``artifact.zip!folder/name.json``, and one program of several in a file after its
+    line, ``found.jsonl:3``. All of these may be given.
 
     Raises:
         UsageError: a folder or a zip has no program file, or a zip is refused.
     """
     for path in paths:
-        for file, read in list_files(path):
+        whole = find_whole(path)
+        for file, read in list_files(whole or path):
             try:
                 programs = parse_programs(decode(read(), str(file)), str(file))
             except UsageError as error:
                 yield file, error
                 continue
-            yield from ((file, program) for program in programs)
+            if whole:
+                program = programs.get(str(path))
+                yield path, program or UsageError(f"{path}: no program in this line")
+            elif len(programs) == 1:
+                yield file, next(iter(programs.values()))
+            else:
+                yield from ((Path(place), one) for place, one in programs.items())
 
 
-def load_saved(path: Path) -> list[Program]:
-    """The programs in a file, in a folder, in a zip, or in one file of a zip.
+def find_whole(path: Path) -> Path | None:
+    """The file of a path that names one line of it; None if it names no line."""
+    text, colon, line = str(path).rpartition(":")
+    is_line = colon and line.isdecimal() and text.endswith(LINES) and not lexists(path)
+    return Path(text) if is_line else None
+
+
+def load_saved(paths: Sequence[Path]) -> list[tuple[Path, Program]]:
+    """The programs that `iterate_saved` finds.
 
     Raises:
         UsageError: one of them is not a program.
     """
-    programs = []
-    for _, program in iterate_saved([path]):
+    found = []
+    for path, program in iterate_saved(paths):
         if isinstance(program, UsageError):
             raise program
-        programs.append(program)
-    return programs
+        found.append((path, program))
+    return found
 
 
 def list_files(path: Path) -> list[tuple[Path, Read]]:

@@ -179,25 +179,26 @@ def load_programs(path: Path) -> list[Program]:
         UsageError: something is wrong, at the place that the message names, or the file
             holds no program.
     """
-    return parse_programs(read_text(path), str(path))
+    return [*parse_programs(read_text(path), str(path)).values()]
 
 
-def parse_programs(text: str, where: str) -> list[Program]:
-    """The programs in the text of the file `where`."""
-    programs = list(iterate_programs(text, where))
+def parse_programs(text: str, where: str) -> dict[str, Program]:
+    """The programs in the text of the file `where`, each by its place: the file, or its
+    line of a .jsonl file, as in "found.jsonl:3"."""
+    if not where.endswith(LINES):
+        return {where: parse_program(parse_json(text, where), where)}
+    programs = {}
+    for number, line in enumerate(StringIO(text, newline="\n"), 1):
+        if line.strip():
+            place = f"{where}:{number}"
+            programs[place] = parse_program(parse_json(line, place), place)
     if not programs:
         raise UsageError(f"{where}: holds no program")
     return programs
 
 
-def iterate_programs(text: str, where: str) -> Iterator[Program]:
-    if not where.endswith((".jsonl", ".jsonl.gz")):
-        yield parse_program(parse_json(text, where), where)
-        return
-    for number, line in enumerate(StringIO(text, newline="\n"), 1):
-        if line.strip():
-            place = f"{where}:{number}"
-            yield parse_program(parse_json(line, place), place)
+LINES = (".jsonl", ".jsonl.gz")
+"""Endings of files with one program in each line."""
 
 
 def parse_program(document: Any, where: str) -> Program:

@@ -54,8 +54,8 @@ def test_programs_in_a_zip_are_found_in_order(tmp_path: Path) -> None:
     )
     before = sorted(tmp_path.rglob("*"))
     assert list_names(path) == [
-        "a.zip!all.jsonl",
-        "a.zip!all.jsonl",
+        "a.zip!all.jsonl:1",
+        "a.zip!all.jsonl:3",
         "a.zip!failures/sig/one.json",
         "a.zip!failures/sig/two.json",
         "a.zip!more.json.gz",
@@ -83,11 +83,11 @@ def test_a_file_in_a_zip_has_a_name(tmp_path: Path) -> None:
     )
     ((found, _),) = iterate_saved([Path(f"{path}!x/one.json")])
     assert str(found) == f"{path}!x/one.json"
-    assert len(load_saved(Path(f"{path}!x/two.jsonl"))) == 2
+    assert len(load_saved([Path(f"{path}!x/two.jsonl")])) == 2
     for name in ("x/three.json", "x", "", "../a.zip", "/etc/passwd"):
         assert "there is no such file" in get_refusal(Path(f"{path}!{name}"))
     with pytest.raises(UsageError, match=r"b\.zip: there is no such file"):
-        load_saved(tmp_path / "b.zip!p.json")
+        load_saved([tmp_path / "b.zip!p.json"])
 
 
 def test_a_file_that_is_called_like_one_in_a_zip(tmp_path: Path) -> None:
@@ -101,7 +101,50 @@ def test_one_file_of_a_zip_for_commands_that_take_one(run: Run, tmp_path: Path) 
     assert (one.status, json.loads(one.out)["expected"][0]["offset"]) == (0, 2)
     both = run("snippet", path, "--backend", "torch-cpu")
     assert (both.status, both.out) == (2, "")
-    assert "a.zip: holds 2 programs; give one" in both.err
+    assert "one program, not 2: " in both.err
+    assert f"{path}!x/one.json, {path}!x/two.json" in both.err
+
+
+LONGER = TEXT.replace('"length": 2', '"length": 3')
+
+
+@pytest.mark.parametrize("command", ["replay", "show", "shrink", "trace"])
+def test_commands_take_files_folders_zips_and_what_is_in_them(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    """Each program is told by a name that the command takes."""
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "p.json").write_text(TEXT)
+    (folder / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
+    pack(Path("a.zip"), ("x/one.json", TEXT), ("x/two.jsonl", f"{TEXT}\n{LONGER}"))
+    backend = () if command == "trace" else ("-b", f"{HERE}:returns_none")
+
+    def count(*paths: str) -> int:
+        ended = run(command, *paths, *backend)
+        assert ended.status == (1 if command in ("replay", "shrink") else 0)
+        words = {"replay": "FAILED", "show": "→ ", "shrink": "✗", "trace": "expected"}
+        return ended.out.count(words[command])
+
+    once = command == "show"  # what is the same is shown once
+    assert count("some", "a.zip", "some/p.json") == (2 if once else 7)
+    some = "a.zip!x/two.jsonl:2", "some/two.jsonl:3", "a.zip!x/one.json"
+    assert count(*some) == (2 if once else 3)
+    (tmp_path / "broken.json").write_text("{")
+    ended = run(command, "broken.json", *backend)
+    assert (ended.status, ended.out.strip()) == (2, "")
+    assert "broken.json: is not JSON" in ended.err
+
+
+def test_replay_names_each_line_by_what_runs_it_again(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
+    both = run("replay", "two.jsonl", "--backend", CORRECT, "--json")
+    names = [one["path"] for one in json.loads(both.out)["replayed"]]
+    assert names == ["two.jsonl:1", "two.jsonl:3"]
+    (one,) = json.loads(run("replay", names[1], "-b", CORRECT, "--json").out)["replayed"]
+    assert one["path"] == "two.jsonl:3"
+    (tmp_path / "two.jsonl:3").write_text("{")  # a file of that name comes first
+    assert "is not JSON" in run("replay", "two.jsonl:3", "-b", CORRECT).err
 
 
 def test_replay_names_each_file_of_a_zip(run: Run, tmp_path: Path) -> None:

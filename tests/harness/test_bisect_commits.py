@@ -149,7 +149,7 @@ def test_what_is_refused(
     [
         (("none.json", *TOY), "none.json: there is no such file"),
         (("p.json",), "p.json: names no registered backend; give one with --backend"),
-        (("two.jsonl", *TOY), "two.jsonl: holds 2 programs; give one"),
+        (("two.jsonl:3", *TOY), "two.jsonl:3: no program in this line"),
     ],
 )
 def test_a_file_that_cannot_be_searched_for(

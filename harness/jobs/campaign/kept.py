@@ -98,7 +98,7 @@ class Failures:
             try:
                 if isinstance(content, UsageError):
                     raise content
-                (program,) = parse_programs(decode(content, name), name)
+                (program,) = parse_programs(decode(content, name), name).values()
                 failure = read_failure(self.folder, name, program)
             except (UsageError, ValueError):
                 continue  # somebody else's, or half a file
