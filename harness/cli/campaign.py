@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from lockstep.harness.programs.corpus import Corpora, open_corpus
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.reports.campaign import describe_state, get_campaign_status
 from lockstep.harness.reports.console import (
+    Pace,
     PlainConsole,
     Progress,
     draw_progress,
@@ -265,7 +267,8 @@ def resume(place: str, jobs: int, address: str | None, gpu: float) -> int:
 def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float) -> int:
     console = PlainConsole()
     work = Campaign(folder, terms, list(list_names()), jobs)
-    with Progress(console, draw_progress, get_campaign_status) as progress:
+    draw = partial(draw_progress, Pace())
+    with Progress(console, draw, get_campaign_status) as progress:
         work.watch = progress.show
         outcome = work.run_with(lambda: open_team(work.settings, address, gpu))
     for words in work.damaged.values():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -27,6 +28,7 @@ from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
 from lockstep.harness.jobs.saved import Recheck
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.console import (
+    Pace,
     PlainConsole,
     Progress,
     draw_progress,
@@ -107,7 +109,9 @@ def check(
     console = PlainConsole(stderr=as_json)
     work = Recheck(settings, list(list_names()))
     with kept(work.outcome) as outcome:
-        with Progress(console, draw_progress, get_check_status) as progress:
+        pace = Pace()
+        shown = partial(draw_progress, pace), partial(get_check_status, pace)
+        with Progress(console, *shown) as progress:
             work.watch = progress.show
             work.run()
         if outcome.unwritten:

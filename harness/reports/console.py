@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from textwrap import TextWrapper
@@ -262,16 +263,44 @@ class Progress(Generic[T]):
                     self.live.update(self.draw(work), refresh=True)
             elif now - self.printed > QUIET_SECONDS:
                 self.printed = now
-                self.console.print(self.say(work))
+                self.console.print(self.say(work), soft_wrap=True)
 
 
-def draw_progress(outcome: Outcome) -> RenderableType:
+RECENT_SECONDS = 60.0
+
+
+class Pace:
+    """How fast programs ran of late. Some kinds take ten times as long as others, and
+    importing backends comes first: the rate of the whole run says less."""
+
+    def __init__(self) -> None:
+        self.seen: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def estimate(self, seconds: float, programs: int, rest: int) -> float:
+        """Seconds until `rest` programs more have run.
+
+        Args:
+            seconds: since the beginning; no less than at the call before.
+            programs: that have run until then.
+            rest: programs that are left.
+        """
+        self.seen.append((seconds, programs))
+        while len(self.seen) > 2 and self.seen[1][0] < seconds - RECENT_SECONDS:
+            self.seen.popleft()
+        begin, before = self.seen[0]
+        if programs == before:  # slow programs: nothing ended of late
+            return rest * seconds / programs
+        return rest * (seconds - begin) / (programs - before)
+
+
+def draw_progress(pace: Pace, outcome: Outcome) -> RenderableType:
     """A running check, on a terminal. What matters most stands first: the end of what is
     higher than the terminal is cut off."""
+    status = get_check_status(pace, outcome)
     if not outcome.pairs:
-        return get_check_status(outcome)
+        return status
     matrices = draw_matrices(summarize(outcome))
-    return Group(get_check_status(outcome), make_running(outcome), matrices)
+    return Group(status, make_running(outcome), matrices)
 
 
 def make_running(outcome: Outcome) -> Table:
@@ -285,7 +314,7 @@ def make_running(outcome: Outcome) -> Table:
     return table
 
 
-def get_check_status(outcome: Outcome) -> Text:
+def get_check_status(pace: Pace, outcome: Outcome) -> Text:
     """The progress of a running check, its rate, and the time left."""
     seconds = time.monotonic() - outcome.started
     programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
@@ -295,18 +324,13 @@ def get_check_status(outcome: Outcome) -> Text:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
     reached = sum(map(Pair.count_reached, outcome.pairs))
     cells = sum(len(pair.cells) for pair in outcome.pairs)
-    left = estimate_left(outcome, seconds, (wanted - programs) / programs)
+    left = pace.estimate(seconds, programs, wanted - programs)
+    limit = outcome.settings.seconds
+    if limit is not None:
+        left = max(0.0, min(left, limit - seconds))
     return Text(
         f"{seconds:.0f} s: {programs:,} of {wanted:,} programs,"
         f" {steps / seconds:,.0f} steps/s, {reached:,} of {cells:,} cells,"
         f" {len(outcome.failures)} failures, about {left:.0f} s left",
         "dim",
     )
-
-
-def estimate_left(outcome: Outcome, seconds: float, rest: float) -> float:
-    """Seconds until all is done, or until time is up. rest: what is left, as a multiple
-    of what was done in `seconds`."""
-    limit = outcome.settings.seconds
-    until = seconds * rest
-    return until if limit is None else max(0.0, min(until, limit - seconds))

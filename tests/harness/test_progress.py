@@ -21,6 +21,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.reports import console as reports
 from lockstep.harness.reports.console import (
+    Pace,
     Progress,
     draw_progress,
     get_check_status,
@@ -56,7 +57,7 @@ def show(what: Any, width: int) -> str:
 
 
 def test_the_status_says_how_far_how_fast_and_how_long() -> None:
-    words = get_check_status(make_outcome()).plain
+    words = get_check_status(Pace(), make_outcome()).plain
     assert re.match(r"1\d s: 100 of 400 programs, (1\d\d|200) steps/s, ", words)
     cells = 2 * len(make_outcome().pairs[0].cells)
     assert re.search(rf"50 of {cells} cells, 0 failures, about 3\d s left$", words)
@@ -64,12 +65,34 @@ def test_the_status_says_how_far_how_fast_and_how_long() -> None:
 
 def test_no_longer_is_left_than_the_time_that_was_given() -> None:
     for seconds, left in ((15, "[45]"), (5, "0")):
-        words = get_check_status(make_outcome(seconds=seconds)).plain
+        words = get_check_status(Pace(), make_outcome(seconds=seconds)).plain
         assert re.search(rf"about {left} s left$", words)
 
 
+def test_what_is_left_follows_the_recent_rate() -> None:
+    """10 programs a second at first, then 1: the mean of all says 18 s."""
+    pace = Pace()
+    for seconds in range(1, 101):
+        pace.estimate(seconds, 10 * seconds, 1)
+    for more in range(1, 101):
+        left = pace.estimate(100 + more, 1000 + more, 100)
+    assert left == pytest.approx(100, rel=0.01)
+    for more in range(100, 200):
+        left = pace.estimate(100 + more, 1100, 100)
+    assert left == pytest.approx(100 * 299 / 1100)  # nothing of late: that of the run
+
+
+def test_a_line_in_a_pipe_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "QUIET_SECONDS", -1)
+    file = io.StringIO()
+    line = " ".join(["word"] * 40)
+    with Progress(Console(file=file, width=80), Text, Text) as shown:
+        shown.show(line)
+    assert file.getvalue() == f"{line}\n"
+
+
 def test_a_pair_that_runs_has_a_row() -> None:
-    text = show(draw_progress(make_outcome()), 80)
+    text = show(draw_progress(Pace(), make_outcome()), 80)
     assert re.search(r"torch-cpu × kv +100/200 +250 +50/", text)
     assert "mlx-cpu × kv" not in text
     assert text.index("steps/s") < text.index("torch-cpu × kv")
@@ -80,7 +103,7 @@ def test_a_pair_that_runs_has_a_row() -> None:
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     """And names and numbers can be read."""
     outcome = make_outcome()
-    for text in (show(draw_progress(outcome), width), print_all(outcome, width)):
+    for text in (show(draw_progress(Pace(), outcome), width), print_all(outcome, width)):
         assert max(map(len, text.splitlines())) <= width
         assert "torch-cpu" in text
         assert f"50/{len(outcome.pairs[0].cells)}" in text
