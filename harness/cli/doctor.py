@@ -23,16 +23,22 @@ from lockstep.harness.jobs.outcome import Settings, get_replay_line
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.reports.console import PlainConsole
+from lockstep.harness.reports.model import shorten_list
 from lockstep.harness.workers.messages import Declare, Declared, Refused, Stopped
 from lockstep.harness.workers.registry import list_names
 
 # --- what is installed, what it can check, and what to do about the rest ----------------
 
 
-PACKAGES = (
-    "numpy", "hypothesis", "torch", "triton", "mlx", "mlx-lm", "transformers", "ray",
-    "pytest", "pytest-xdist",
-)  # fmt: skip
+PACKAGES = {
+    **dict.fromkeys(("numpy", "hypothesis"), "kv-lockstep"),
+    **{
+        name: f"kv-lockstep[{name}]"
+        for name in ("torch", "triton", "mlx", "mlx-lm", "transformers", "ray")
+    },
+    **dict.fromkeys(("pytest", "pytest-xdist"), "kv-lockstep[test]"),
+}
+"""Package → what installs it."""
 
 ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
 """Engine → the version whose block manager is checked. Engines are installed without
@@ -51,14 +57,7 @@ def list_checks(settings: Settings) -> Iterator[Text]:
         yield check_engine(package, tested)
     if len(list_names()) == 1:  # the reference is always there
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
-    for name, event in declare_all([*list_names(), *project.backends], settings).items():
-        if isinstance(event, Refused):
-            yield Text.assemble(("– ", "yellow"), f"{name}: {event.why}")
-        elif isinstance(event, Stopped):
-            words = f"{name}: could not be loaded: {event.describe()}"
-            yield Text.assemble(("✗ ", "bold red"), words)
-        else:
-            yield Text.assemble(("✓ ", "green"), f"{name} can be checked")
+    yield from list_backends([*list_names(), *project.backends], settings)
     yield from check_records(settings.failures / RUNNING)
 
 
@@ -68,6 +67,25 @@ def list_settings(project: Project) -> Iterator[Text]:
         yield Text(make_printable(f"  {name} = {value}"))
     if not project.origins:
         yield Text(f"  no settings: {TABLE} in {FILE} can have {', '.join(NAMES)}")
+
+
+def list_backends(names: Sequence[str], settings: Settings) -> Iterator[Text]:
+    """What can be checked, and why the rest cannot: one line for each reason."""
+    ready, absent, broken = [], dict[str, list[str]](), []
+    for name, event in declare_all(names, settings).items():
+        if isinstance(event, Refused):
+            absent.setdefault(event.why, []).append(name)
+        elif isinstance(event, Stopped):
+            broken.append(f"{name}: could not be loaded: {event.describe()}")
+        else:
+            ready.append(name)
+    if ready:
+        yield Text.assemble(("✓ ", "green"), f"can be checked: {', '.join(ready)}")
+    for why, without in absent.items():
+        words = f"{why}, for {shorten_list(without)}"
+        yield Text.assemble(("– ", "yellow"), words)
+    for words in broken:
+        yield Text.assemble(("✗ ", "bold red"), words)
 
 
 def declare_all(
@@ -86,7 +104,8 @@ def check_package(package: str) -> Text:
     try:
         return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
     except PackageNotFoundError:
-        return Text.assemble(("– ", "yellow"), f"{package} is not installed")
+        words = f"{package} is not installed: pip install '{PACKAGES[package]}'"
+        return Text.assemble(("– ", "yellow"), words)
 
 
 def check_engine(package: str, tested: str) -> Text:

@@ -374,8 +374,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     folder = config.stash.get(FOLDER, None)
     if folder is not None and (folder / DECLARED_FILE).exists():
         found = read_declared(folder / DECLARED_FILE)
-    for name, why in found.unavailable.items() if found else ():
-        terminalreporter.write_line(f"not checked: {name}: {why}")
+    if found is not None and found.unavailable:
+        from lockstep.harness.reports.model import list_unavailable_notes
+
+        for note in list_unavailable_notes(found.unavailable):
+            terminalreporter.write_line(note.format())
     for report in terminalreporter.getreports("passed"):
         for name, words in report.user_properties:
             if name == SAVED:

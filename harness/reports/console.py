@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from textwrap import TextWrapper
 from typing import Any, Generic, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -70,6 +71,9 @@ STYLES = {
 """Of verdicts and notes; other notes are yellow."""
 
 DETAILS = ("programs", "steps", "cells", "margin", "known")
+MOST_DETAILED = 8
+"""Pairs whose details are printed; of more, those that do not agree, as many."""
+
 WIDE = 76
 """Columns of a terminal that has room for all of them."""
 
@@ -84,7 +88,11 @@ def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
 
 
 def draw_matrices(outcome: OutcomeSummary) -> Group:
-    return Group(*map(draw_matrix, make_matrices([outcome])))
+    """All matrices, with one empty line between them."""
+    first, *others = map(draw_matrix, make_matrices([outcome]))
+    for table in others:
+        table.show_edge = False
+    return Group(first, *(Padding(table, (0, 0, 1, 1), expand=False) for table in others))
 
 
 def draw_matrix(matrix: Matrix) -> Table:
@@ -98,12 +106,12 @@ def draw_cell(pair: PairSummary | None) -> Text:
     return Text("–", "dim") if pair is None else Text(pair.cell, STYLES[pair.verdict])
 
 
-def make_details(outcome: OutcomeSummary, width: int = WIDE) -> Table:
+def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
     """One row for each pair: how much was run, and how far it reached. On a terminal that
     is narrower than `WIDE` only the two columns that matter most."""
     names = DETAILS if width >= WIDE else ("programs", "cells")
     table = make_table("what was run", *names)
-    for pair in outcome.pairs:
+    for pair in pairs:
         details = {
             "programs": str(pair.programs),
             "steps": shorten_number(pair.steps),
@@ -123,13 +131,15 @@ def list_empty_cells(outcome: OutcomeSummary) -> Iterator[Text]:
     """The cells that generation never reached, in a few lines."""
     run = [pair for pair in outcome.pairs if pair.programs and not pair.missing]
     pairs = [pair for pair in run if pair.missed]
-    for pair in pairs[:MOST_LISTED]:
+    if len(pairs) > MOST_LISTED:
+        missed = sum(pair.missed for pair in pairs)
+        words = f"{len(pairs)} pairs have {missed:,} cells that were never reached"
+        yield Text(f"{words}; --json lists them", "yellow")
+        return
+    for pair in pairs:
         groups = [f"{state} × {shorten_list(ops)}" for state, ops in pair.empty.items()]
         text = f"{pair.name}: {pair.missed} of {pair.reachable} cells never reached: "
         yield Text(text + shorten_list(groups, "; "), "yellow")
-    if len(pairs) > MOST_LISTED:
-        others = len(pairs) - MOST_LISTED
-        yield Text(f"{others} other pairs have such cells; --json lists all", "yellow")
 
 
 def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
@@ -187,8 +197,12 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     """Everything that a check has found."""
     summary = summarize(outcome)
     print_failures(console, outcome)
+    told = summary.pairs
+    if len(told) > MOST_DETAILED:
+        told = [pair for pair in told if pair.verdict != "agrees"][:MOST_DETAILED]
+    if told:
+        console.print(make_details(told, console.width))
     if outcome.pairs:
-        console.print(make_details(summary, console.width))
         console.print(draw_matrices(summary))
     for line in list_empty_cells(summary):
         console.print(line)
@@ -211,7 +225,10 @@ def print_replayed(console: Console, what: str, status: str, words: str = "") ->
 
 
 QUIET_SECONDS = 15.0
-"""How often progress is printed where nothing can be redrawn."""
+"""When progress is first printed where nothing can be redrawn; then after twice as long,
+and so on up to `QUIETEST_SECONDS`."""
+
+QUIETEST_SECONDS = 240.0
 
 DRAWN_SECONDS = 0.2
 
@@ -236,7 +253,7 @@ class Progress(Generic[T]):
         self.console, self.draw, self.say = console, draw, say
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self.redraws = console.is_terminal and not console.is_dumb_terminal
-        self.printed = time.monotonic()
+        self.printed, self.quiet = time.monotonic(), QUIET_SECONDS
         self.drawn = 0.0
 
     def __enter__(self) -> Progress[T]:
@@ -261,8 +278,9 @@ class Progress(Generic[T]):
                 if now - self.drawn > DRAWN_SECONDS:
                     self.drawn = now
                     self.live.update(self.draw(work), refresh=True)
-            elif now - self.printed > QUIET_SECONDS:
+            elif now - self.printed > self.quiet:
                 self.printed = now
+                self.quiet = min(2 * self.quiet, QUIETEST_SECONDS)
                 self.console.print(self.say(work), soft_wrap=True)
 
 

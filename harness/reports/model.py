@@ -198,14 +198,34 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("stopped", pair.name, pair.shortfall)
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
-        if pair.unchecked:
-            names = ", ".join(pair.unchecked)
-            yield Note("unchecked", pair.name, f"not checked: {names}")
+    yield from list_unchecked_notes(outcome.pairs)
     for backend, why in outcome.dead.items():
         yield Note("dead", backend, why)
-    for backend, why in outcome.unavailable.items():
-        yield Note("unavailable", backend, why)
+    yield from list_unavailable_notes(outcome.unavailable)
     yield from list_saved_notes(outcome.saved)
+
+
+def list_unchecked_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
+    """Lists what cannot be checked: one line for all kinds of a backend with the same."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for pair in pairs:
+        if pair.unchecked:
+            words = f"not checked: {', '.join(pair.unchecked)}"
+            kinds.setdefault((pair.backend, words), []).append(pair.kind)
+    for (backend, words), names in kinds.items():
+        yield Note("unchecked", f"{backend} × {shorten_list(names)}", words)
+
+
+def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
+    """Lists the backends that are not here; one line for all if there are many."""
+    if len(unavailable) <= MOST_LISTED:
+        for backend, why in unavailable.items():
+            yield Note("unavailable", backend, why)
+        return
+    counts = Counter(why.partition(": ")[0] for why in unavailable.values())
+    causes = [f"{why} ({count})" for why, count in counts.most_common()]
+    words = f"{', '.join(causes)}; `lockstep doctor` says what to install"
+    yield Note("unavailable", f"{len(unavailable)} backends", words)
 
 
 def list_saved_notes(saved: Rerun) -> Iterator[Note]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 from lockstep.harness.cli import doctor
+from lockstep.harness.workers.messages import Declared, Refused
 from tests.harness.commands import ROOT, Run
 
 INSTALL = "pip install --no-deps -r ci/engines/vllm.txt"
@@ -35,6 +37,33 @@ def test_an_engine(
     ended = run("doctor")
     assert ended.status == 0
     assert words in ended.out.splitlines()
+
+
+def test_a_package_that_is_missing_and_backends_that_are(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for each reason, with the extra that installs what is missing."""
+
+    def version(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    absent = {name: Refused("needs snow") for name in ("b", "c", "d", "e")}
+    found = {"a": Declared({}, "cpu", {}, [], 1), **absent}
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "declare_all", lambda names, settings: found)
+    lines = run("doctor").out.splitlines()
+    assert "– torch is not installed: pip install 'kv-lockstep[torch]'" in lines
+    assert "– pytest-xdist is not installed: pip install 'kv-lockstep[test]'" in lines
+    assert lines[-2:] == ["✓ can be checked: a", "– needs snow, for b, c, d, 1 more"]
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = table["optional-dependencies"]
+    for package, install in doctor.PACKAGES.items():
+        extra = install.removeprefix("kv-lockstep").strip("[]")
+        listed = extras[extra] if extra else table["dependencies"]
+        assert package in {re.split(r"[<>=;\[]", one)[0] for one in listed}
 
 
 @pytest.mark.parametrize(("package", "tested"), doctor.ENGINES.items())

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts import CONTRACTS, KINDS
 from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.reports import console as reports
 from lockstep.harness.reports.console import (
@@ -107,6 +107,32 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
         assert max(map(len, text.splitlines())) <= width
         assert "torch-cpu" in text
         assert f"50/{len(outcome.pairs[0].cells)}" in text
+
+
+def test_many_pairs_and_backends_take_few_lines() -> None:
+    """What is not here is one line, and so is what no kind of a backend promises; of
+    many pairs, those that do not agree have a row of details."""
+    outcome = make_outcome()
+    kinds = [kind for kind in KINDS if kind.startswith(("batch", "paged", "s"))]
+    declared = outcome.pairs[0].declared
+    outcome.pairs = [
+        Pair("mine", get_contract(kind), kind, declared, unchecked=["memory held"])
+        for kind in kinds
+    ]
+    outcome.pairs[0].wanted = 1
+    outcome.unavailable = {f"x{n}": f"needs snow: get {n}" for n in range(9)}
+    outcome.unavailable["y"] = "no GPU here"
+    text = print_all(outcome, 80)
+    words = " ".join(text.split())
+    assert len(text.splitlines()) <= 45
+    more = f"{len(kinds) - 3} more: not checked: memory held"
+    assert f"mine × {', '.join(kinds[:3])}, {more}" in words
+    assert "10 backends: not checked: needs snow (9), no GPU here (1); `lockst" in words
+    assert (f"mine × {kinds[0]}" in text, f"mine × {kinds[1]} " in text) == (True, False)
+
+
+def get_contract(kind: str) -> str:
+    return next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
 
 
 def print_all(outcome: Outcome, width: int) -> str:

@@ -170,4 +170,4 @@ def test_doctor_says_where_a_setting_is_from(
     lines = ended.out.splitlines()
     assert f'  backends = ["{WRONG}"] (pyproject.toml)' in lines
     assert '  profile = "quick" (LOCKSTEP_PROFILE)' in lines
-    assert f"✓ {WRONG} can be checked" in lines
+    assert f"✓ can be checked: reference, {WRONG}" in lines
