@@ -1,10 +1,13 @@
 """The command `lockstep`; Ctrl-C while it is imported ends it in a line, too."""
 
+import os
 import signal
 import sys
 
 
 def main() -> None:
+    if os.name != "posix":
+        sys.exit("lockstep: needs Linux or macOS; on Windows, run it in WSL")
     try:
         from lockstep.harness.cli.main import main as run
     except KeyboardInterrupt:

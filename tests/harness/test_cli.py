@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.main import main
+from lockstep.harness.cli.main import HOMES
 from tests.harness.building import trim, update
 from tests.harness.commands import CORRECT, HERE, Run, lockstep
 
@@ -196,7 +196,7 @@ def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
 # --- help -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*main.commands, "vectors verify"])
+@pytest.mark.parametrize("name", [*HOMES, "vectors verify"])
 def test_every_command_has_help_with_examples_that_exist(run: Run, name: str) -> None:
     ended = run(*name.split(), "--help")
     assert ended.status == 0

@@ -22,7 +22,10 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed; transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = ROOT / "ci" / "github" / "lockstep.yml"
-VALUES = {"BACKEND": "mycache:make", "PROFILE": "quick", "PART": "1", "SEED": "7"}
+VALUES = {
+    **{"BACKEND": "mycache:make", "PROFILE": "quick"},
+    **{"PART": "1", "SEED": "7", "TAG": "v1.0.0"},
+}
 """What the variables of a step stand for here."""
 
 
@@ -47,6 +50,12 @@ def list_commands(job: dict[str, Any], program: str) -> list[list[str]]:
     return found
 
 
+def get_command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None, name
+    return found
+
+
 def fill_in(word: str) -> str:
     return re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], word)
 
@@ -59,7 +68,7 @@ def test_every_command_exists_with_its_options(job: dict[str, Any]) -> None:
     commands = list_commands(job, "lockstep")
     assert [arguments[0] for arguments in commands] == ["check", *["report"] * 3]
     for name, *arguments in commands:
-        command = main.commands[name]
+        command = get_command(name)
         with click.Context(main, info_name="lockstep") as context:
             command.make_context(name, list(arguments), parent=context)
 
@@ -71,7 +80,7 @@ def test_every_command_of_a_campaign_exists_with_its_options() -> None:
     for own in jobs.values():
         assert all("${{" not in step.get("run", "") for step in own["steps"])
         for group, name, *arguments in list_commands(own, "lockstep"):
-            command = main.commands[group].commands[name]  # type: ignore[attr-defined]
+            command = get_command(group).commands[name]  # type: ignore[attr-defined]
             with click.Context(main, info_name="lockstep") as context:
                 command.make_context(name, list(arguments), parent=context)
             found.append(name)
@@ -94,7 +103,7 @@ def test_parts_of_a_campaign_start_from_the_corpus_of_another_run() -> None:
 
 def test_a_wrong_option_would_be_found() -> None:
     with pytest.raises(click.UsageError), click.Context(main) as context:
-        main.commands["check"].make_context("check", ["--profil", "ci"], parent=context)
+        get_command("check").make_context("check", ["--profil", "ci"], parent=context)
 
 
 def test_actions_are_pinned_to_majors(job: dict[str, Any]) -> None:
@@ -181,12 +190,50 @@ def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None
     assert "<html" in (tmp_path / "report" / "report.html").read_text()[:500]
 
 
+OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def list_own_steps(path: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
 def test_our_own_workflow_runs_sets_of_packages_that_exist() -> None:
-    document = yaml.safe_load(
-        (ROOT / ".github" / "workflows" / "versions.yml").read_text()
-    )
+    document = yaml.safe_load((OWN[0].parent / "versions.yml").read_text())
     (suite,) = document["jobs"].values()
     matrix = suite["strategy"]["matrix"]
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
     more = [each["packages"] for each in matrix["include"]]
     assert {*matrix["packages"], *more} == {*SETS}
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+def test_our_own_workflows_are_bounded_and_run_what_exists(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    assert document["permissions"] == {"contents": "read"}
+    assert all(job["timeout-minutes"] for job in document["jobs"].values())
+    for step in list_own_steps(path):
+        assert "${{ github" not in step.get("run", "")
+        assert "uses" in step or "run" in step
+    for name, *arguments in list_commands({"steps": list_own_steps(path)}, "lockstep"):
+        with click.Context(main, info_name="lockstep") as context:
+            get_command(name).make_context(name, arguments, parent=context)
+    for name, *_ in list_commands({"steps": list_own_steps(path)}, "python"):
+        assert name == "-m" or (ROOT / name).is_file()
+
+
+def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
+    jobs = yaml.safe_load((OWN[0].parent / "release.yml").read_text())["jobs"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert not [step for step in jobs["publish"]["steps"] if "run" in step]
+
+
+def test_templates_of_issues_and_hooks_are_yaml() -> None:
+    templates = ROOT / ".github" / "ISSUE_TEMPLATE"
+    for path in templates.glob("*.yml"):
+        document = yaml.safe_load(path.read_text())
+        assert path.name == "config.yml" or document["body"]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    (local,) = hooks["repos"]
+    assert {hook["language"] for hook in local["hooks"]} == {"system"}
