@@ -26,6 +26,7 @@ from lockstep.harness.backends.interface import (
     UnifiedCache,
 )
 from lockstep.harness.backends.paged import PagedCache
+from lockstep.harness.cli.kits import LANGUAGES, read_kit
 from lockstep.harness.cli.options import command
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.model import LIST
@@ -326,6 +327,7 @@ Examples:
   lockstep new-backend my-pool --kind causal --arrays mlx -o checks
   lockstep new-backend my-blocks --kind paged-full
   lockstep new-backend my-driver --exec       a program that answers JSON lines
+  lockstep new-backend my-driver --exec --language rust
 """
 
 
@@ -353,6 +355,11 @@ Examples:
     help="Write a driver: a program that answers JSON lines, a sketch for any language.",
 )
 @click.option(
+    "--language",
+    type=click.Choice(list(LANGUAGES)),
+    help="With --exec: copy the kit for drivers in this language, and its example.",
+)
+@click.option(
     "-o",
     "--output",
     "folder",
@@ -361,7 +368,14 @@ Examples:
     help="Folder for the file; default: the current one.",
 )
 @command
-def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path) -> int:
+def new_backend(
+    name: str,
+    kind: str,
+    arrays: str,
+    is_driver: bool,
+    language: str | None,
+    folder: Path,
+) -> int:
     """Writes a backend to complete step by step.
 
     It runs at once, and a check of it says what is missing. NAME is the name of the
@@ -369,6 +383,10 @@ def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path
     """
     module = get_module(name)
     path = folder / f"{module}.py"
+    if language and not is_driver:
+        raise UsageError("--language: only a driver can be in another; add --exec")
+    if language:
+        return copy_kit(name, kind, language, folder)
     if is_driver:
         place = "" if folder.is_absolute() else "./"
         line = get_check_line(f"exec:{place}{quote(str(path))}", kind)
@@ -384,6 +402,27 @@ def new_backend(name: str, kind: str, arrays: str, is_driver: bool, folder: Path
     )
     click.echo(f"Wrote {path}, {what} to complete. To see what is missing, run:")
     click.echo(f"  {line}")
+    return 0
+
+
+def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
+    """Copies a kit beside its example, and says how to build and check them."""
+    kit, example = read_kit(language, name, kind)
+    of = LANGUAGES[language]
+    copy = folder / of.kit
+    source = folder / f"{get_module(name)}{Path(of.example).suffix}"
+    if not (copy.is_file() and copy.read_text() == kit):  # of another driver here
+        save(copy, kit)
+    save(source, example)
+    place = "" if folder.is_absolute() else "./"
+    program = f"{place}{folder / name}"
+    paths = {"kit": copy, "source": source, "program": program}
+    words = {field: quote(str(path)) for field, path in paths.items()}
+    click.echo(f"Wrote {copy}, which you need not change, and {source}, whose caches you")
+    click.echo("replace. They are right as they stand. To check them, run:")
+    if of.build:
+        click.echo(f"  {of.build.format(**words)}")
+    click.echo(f"  {get_check_line(f'exec:{of.start.format(**words)}', kind)}")
     return 0
 
 

@@ -6,12 +6,16 @@ import ast
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from lockstep.harness.cli.kits import LANGUAGES, read_kit
 from lockstep.harness.cli.new_backend import IMPORTS, INTERFACES
 from lockstep.harness.contracts import CONTRACTS
 from tests.harness.building import SMALL, make, trim, update
@@ -209,6 +213,49 @@ class Cache(paging.Manager):
 
 def main():"""
 """The required operations alone, for a driver."""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_kit_is_copied_with_its_example(tmp_path: Path, language: str) -> None:
+    """The folder has a space, and the kit is there for a second driver."""
+    folder = tmp_path / "my drivers"
+    for name in ("my-driver", "my-second"):
+        ended = write(folder, name, "--exec", "--language", language)
+        assert ended.status == 0, ended.text
+    kit, example = read_kit(language, "my-second", "kv")
+    assert (folder / LANGUAGES[language].kit).read_text() == kit
+    written = [path for path in folder.iterdir() if path.read_text() == example]
+    assert [path.stem for path in written] == ["my_second"]
+    assert "my-second" in example and f"kit-{language}" not in example
+    ended = write(folder, "my-driver", "--exec", "--language", language)
+    assert (ended.status, "exists already" in ended.text) == (2, True)
+
+
+def test_the_commands_for_a_kit_run(tmp_path: Path, run: Run) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not on PATH; Debian's package gcc has it")
+    folder = tmp_path / "my drivers"
+    ended = write(folder, "my-driver", "--exec", "--language", "c", "--kind", "causal")
+    build, check = map(shlex.split, re.findall(r"^  (.*)$", ended.text, re.MULTILINE))
+    subprocess.run(build, check=True)
+    assert check[0] == "lockstep" and "causal" in check
+    ended = run(*check[1:], "--programs", 5)
+    assert ended.status == 0 and "my-driver" in ended.text, ended.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--language", "c"), "add --exec"),
+        (("--exec", "--language", "c", "--kind", "swa"), "has kv, rotating, causal"),
+    ],
+)
+def test_a_kit_that_there_is_not(
+    tmp_path: Path, arguments: Sequence[str], words: str
+) -> None:
+    ended = write(tmp_path, "my-driver", *arguments)
+    assert (ended.status, words in ended.text) == (2, True), ended.text
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_driver_of_a_paged_cache_begins_with_few_methods(

@@ -120,14 +120,12 @@ def desk(
     shutil.copy("my_driver.py", "my-driver")
     for folder in ("impl", "tests", "ci"):
         Path(folder).symlink_to(ROOT / folder)
-    if "build/lockstep-c" in request.node.name:
-        compiler = shutil.which("gcc") or pytest.skip("gcc is not installed")
+    if "build/" in request.node.name:
         Path("build").mkdir()
-        if "exec:" in request.node.name:
-            source = "impl/c/lockstep.c"
-            subprocess.run(
-                [compiler, source, "-o", "build/lockstep-c", "-lm"], check=True
-            )
+    if "exec:build/kit-c" in request.node.name:
+        compiler = shutil.which("gcc") or pytest.skip("gcc is not installed")
+        source = "impl/kits/c/example.c"
+        subprocess.run([compiler, source, "-o", "build/kit-c", "-lm"], check=True)
     return tmp_path
 
 

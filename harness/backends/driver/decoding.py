@@ -39,7 +39,7 @@ TYPES = {
     "array": "a list",
     "object": "an object",
     "null": "null",
-    "bool | int | float | null": "a number or null",
+    "bool | int | float | str | null": "a number or null",
 }
 
 # What may stand in a field that takes a few values.
@@ -53,6 +53,7 @@ CHOICES = {
     "event": f"one of {', '.join(EVENTS)}",
     "tells": f"one of {', '.join(TELLS)}",
     "mask": 'null, "causal" or an array',
+    "data": 'a number, null, "inf", "-inf" or "nan"',
 }
 
 
@@ -69,8 +70,8 @@ def say(value: Any) -> str:
 
 def refuse(constant: str) -> NoReturn:
     raise Malformed(
-        f"it holds {constant}, which JSON does not have: write null for NaN, 1e999 and"
-        " -1e999 for infinity"
+        f"it holds {constant}, which JSON does not have: write null for NaN,"
+        ' "inf" and "-inf" for infinity'
     )
 
 
@@ -161,12 +162,18 @@ MOST_WORDS = 1 << 16
 WORDS: dict[float, str] = {}
 
 
+# What printf writes of numbers that JSON does not have → what every parser reads.
+SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
+
+
 def write_numbers(numbers: Sequence[float]) -> list[str]:
-    """Each with nine digits, which tell any two apart; but 0 has no sign. NaN is null."""
+    """Each with nine digits, which tell any two apart; but 0 has no sign. NaN is null,
+    infinity a text."""
     words = list(map(WORDS.get, numbers))
     if None not in words:
         return words  # type: ignore[return-value]
-    written = ("%.9g " * len(numbers) % tuple(numbers)).replace("nan", "null").split()
+    texts = ("%.9g " * len(numbers) % tuple(numbers)).split()
+    written = [SPECIAL.get(text, text) for text in texts]
     if len(WORDS) > MOST_WORDS:
         WORDS.clear()
     pairs = zip(numbers, written, strict=True)
@@ -272,7 +279,7 @@ def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
 
 
 def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
-    """null is NaN; what float32 cannot hold is infinite."""
+    """null is NaN; what float32 cannot hold is infinite. A text is a `Special`."""
     if bool in set(map(type, data)):
         blame(data, name, lambda number: type(number) is not bool, "a number or null")
     try:

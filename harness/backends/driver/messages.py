@@ -52,12 +52,16 @@ KINDS = {
 }
 
 
+Special = Literal["inf", "-inf", "nan"]
+"""Numbers that JSON does not have, as texts: common parsers and printers refuse 1e999."""
+
+
 class Array(Struct):
-    """In row-major order; null is NaN. A boolean array may have true and false for 1 and
-    0."""
+    """In row-major order; null is NaN, as "nan" is. A boolean array may have true and
+    false for 1 and 0."""
 
     shape: Annotated[list[Size], Meta(max_length=8)]
-    data: list[bool | int | float | None]
+    data: list[bool | int | float | Special | None]
     dtype: ArrayDtype | UnsetType = UNSET
 
     def __post_init__(self) -> None:

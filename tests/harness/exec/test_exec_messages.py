@@ -65,6 +65,26 @@ def test_what_json_has_not() -> None:
     assert content.ravel()[1:].tolist() == [math.inf, -math.inf, math.inf]
 
 
+def test_what_json_has_not_in_words_that_every_parser_reads() -> None:
+    line = b'{"shape": [2, 2], "data": ["nan", "inf", "-inf", null]}'
+    content = read_array(decode(line)).content.ravel()
+    assert np.isnan(content[[0, 3]]).all()
+    assert content[1:3].tolist() == [math.inf, -math.inf]
+    mask = parse(
+        {"id": 1, "mask": decode(line)},
+        get_answer("batched", "make_mask.states"),
+        strict=True,
+    )
+    assert mask.mask.data == ["nan", "inf", "-inf", None]  # type: ignore[attr-defined]
+
+
+def test_infinity_is_written_as_a_text() -> None:
+    """A number such as 1e999 stops the parsers of Go and Rust."""
+    for _ in range(2):
+        array = Tensor(np.array([np.inf, 0.5, -np.inf], np.float32), "float32")
+        assert json.loads(array.to_json())["data"] == ["inf", 0.5, "-inf"]
+
+
 def test_nan_is_written_as_null() -> None:
     """Padding of a batch holds it, more than once."""
     for _ in range(2):
@@ -81,6 +101,11 @@ ONE = {"shape": [1], "data": [1.0]}
         ([1.0], "keys is [1.0]; expected an object"),
         ({"data": [1.0]}, "keys has no shape"),
         ({"shape": [1], "data": ["1.0"]}, 'keys.data[0] is "1.0"; expected a number'),
+        ({"shape": [1], "data": [[1.0]]}, "keys.data[0] is [1.0]; expected a number"),
+        (
+            {"shape": [1], "data": ["inf"], "dtype": "bool"},
+            'keys.data[0] is "inf"; expected 0 or 1',
+        ),
         ({"shape": [1], "data": [True]}, "keys.data[0] is true; expected a number"),
         ({"shape": [1.0], "data": [1.0]}, "keys.shape[0] is 1.0; expected an integer"),
         ({"shape": [-1], "data": [1.0]}, "keys.shape[0] is -1; expected an integer >= 0"),

@@ -1,15 +1,12 @@
-"""The driver in C: it compiles without a warning, agrees, keeps to its transcript, and
-mistakes that are planted in it are found."""
+"""The example of the kit in C: it compiles without a warning, agrees, keeps to its
+transcript, and mistakes that are planted in it are found."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,7 +26,7 @@ from lockstep.harness.programs.program import Program, load_programs
 from lockstep.harness.workers.registry import load
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "impl" / "c" / "lockstep.c"
+SOURCE = ROOT / "impl" / "kits" / "c" / "example.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O2")
 SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -51,6 +48,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             f"{old!r} is there {text.count(old)} times"
         )
         source, program = folder / "driver.c", folder / "driver"
+        shutil.copy(SOURCE.with_name("lockstep.h"), folder)
         source.write_text(text.replace(old, new) if old else text)
         command = [str(COMPILER), *FLAGS, *flags, str(source), "-o", str(program), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -94,25 +92,6 @@ def test_it_agrees_under_sanitizers_by_strict_messages(
     asked = "".join(f"{line}\n" for line in read_transcript()[0])
     done = subprocess.run([program], input=asked, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_commands_of_its_readme(tmp_path: Path) -> None:
-    (tmp_path / "impl").symlink_to(ROOT / "impl")
-    text = (ROOT / "impl" / "c" / "README.md").read_text()
-    found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
-    assert found
-    make, compile, check = found[1].splitlines()
-    for command in (make, compile):
-        subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
-    fewer = check.replace("--programs 1000", "--programs 10")
-    assert fewer != check
-    words = [sys.executable, "-m", "lockstep.harness.cli.main", *shlex.split(fewer)[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all agree: 20 programs" in done.stdout
 
 
 # --- the transcript of the protocol -----------------------------------------------------
@@ -171,15 +150,15 @@ PLANTED = [
     # kind, what is there, what stands in its place, a signature, operations at most
     (
         "kv",
-        "row < length && column <= first + row ? seen",
-        "row < length && column < first + row ? seen",
+        "query < layer->offset && position <= query",
+        "query < layer->offset && position < query",
         "layer-kv-update-mask",
         1,
     ),
     (
         "kv",
-        "copy_rows(&snapshot->rows, 0, rows, row, end - begin, form);",
-        "snapshot->rows = *rows; (void)row;",
+        "copy_rows(&tokens->rows, 0, rows, row, end - begin, form);",
+        "tokens->rows = *rows; (void)row;",
         "layer-kv-",
         4,
     ),

@@ -1,0 +1,66 @@
+"""The kits for drivers in other languages, as `lockstep new-backend` hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from lockstep.harness.core.errors import UsageError
+
+KINDS = ("kv", "rotating", "causal")
+"""What the example of each kit declares."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """The files of a kit.
+
+    Attributes:
+        kit: the file that speaks the protocol.
+        example: the file with caches, and what is declared of them.
+        build: the command that makes `{program}` of `{kit}` and `{source}`; empty if
+            there is nothing to build.
+        start: the command that runs the driver.
+    """
+
+    kit: str
+    example: str
+    build: str
+    start: str = "{program}"
+
+
+LANGUAGES: Mapping[str, Language] = {
+    "c": Language(
+        "lockstep.h", "example.c", "gcc -std=c11 -O2 {source} -o {program} -lm"
+    ),
+    "cpp": Language(
+        "lockstep.hpp", "example.cpp", "g++ -std=c++17 -O2 {source} -o {program}"
+    ),
+    "rust": Language(
+        "lockstep.rs", "example.rs", "rustc --edition 2021 -O {source} -o {program}"
+    ),
+    "go": Language("lockstep.go", "example.go", "go build -o {program} {kit} {source}"),
+    "swift": Language(
+        "lockstep.swift", "example.swift", "swiftc -O {kit} {source} -o {program}"
+    ),
+    "javascript": Language("lockstep.js", "example.js", "", "node {source}"),
+}
+
+
+def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
+    """Returns the text of a kit, and that of its example under the name of a backend.
+
+    Raises:
+        UsageError: the example has no cache of this kind.
+    """
+    if kind not in KINDS:
+        raise UsageError(
+            f"--kind {kind}: the example in {language} has {', '.join(KINDS)}; without"
+            " --language, a driver in Python is begun for any kind"
+        )
+    folder = files("lockstep.impl") / "kits" / language
+    of = LANGUAGES[language]
+    kit, example = (folder / each for each in (of.kit, of.example))
+    text = example.read_text(encoding="utf-8").replace(f"kit-{language}", name)
+    return kit.read_text(encoding="utf-8"), text

@@ -1,0 +1,191 @@
+"""The kits for drivers, by their examples: they agree with the reference by strict
+messages, answer what they cannot read with an error, and say what is not written yet."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.backends.driver.decoding import parse
+from lockstep.harness.backends.driver.messages import Refusal
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate import GENERATORS
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.registry import load
+from tests.impl.kits import KIT, Kit
+
+PROGRAMS = 30
+ASKS = Limits(message_seconds=30, strict=True)
+
+CONFIG = {
+    **{"kind": "kv", "window": None, "heads": 2, "key_dim": 2, "value_dim": 1},
+    **{"dtype": "float32", "mask_form": "any", "mask_padding": 1},
+}
+
+
+@pytest.fixture(params=list(KIT))
+def kit(request: pytest.FixtureRequest) -> Kit:
+    return KIT[request.param]
+
+
+def test_the_example_agrees(kit: Kit, tmp_path: Path) -> None:
+    backend = load(f"exec:{kit.build(tmp_path / 'kit')}", ASKS)
+    assert set(backend.contracts) == {"layer", "unified"}
+    for contract, kinds in backend.contracts.items():
+        for kind, declared in kinds.items():
+            programs: list[Program] = []
+            drawer = Drawer(contract, kind, declared, backend.dtypes, [])
+            GENERATORS["plain"](PROGRAMS, 5, drawer.draw, programs.append)
+            assert len(programs) == PROGRAMS and declared.refuses
+            for program in programs:
+                divergence = run(program, backend).divergence
+                assert divergence is None, (program.to_json(), divergence)
+
+
+def test_it_answers_whatever_it_is_asked(kit: Kit, tmp_path: Path) -> None:
+    """With `size` declared, but not written."""
+    command = kit.build(tmp_path / "kit", kit.written, kit.unwritten)
+    with start(command) as ask:
+        assert_refuses_what_it_cannot_read(ask)
+        declared = ask({"op": "hello", "protocol": 1})["contracts"]["layer"]["kv"]
+        assert "size" in declared["operations"]
+        cache = ask({"op": "open", "config": CONFIG})["cache"]
+        assert_refuses_operations(ask, cache)
+        assert_keeps_numbers(ask, cache)
+        assert_numbers_what_it_holds(ask, cache)
+
+
+@contextmanager
+def start(command: str) -> Iterator[Any]:
+    """Runs a driver, and gives a function that asks it; it must end with its input."""
+    pipe = subprocess.PIPE
+    words = shlex.split(command)
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin and process.stdout
+        last = 0
+
+        def ask(message: dict[str, Any] | str) -> Any:
+            nonlocal last
+            if isinstance(message, dict):
+                last += 1
+                message = json.dumps({"id": last, **message})
+            process.stdin.write(message + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+        assert (process.stdout.read(), process.wait()) == ("", 0)
+
+
+HOSTILE = [
+    *("", "?", "[]", "17", "null", '"text', "{", "{}", '{"id": 1', '{"id": 1}}', "nul"),
+    *('{"id": 1,, "op": "hello"}', '{"id": "1", "op": "hello"}', '{"id": inf}', "\\"),
+    *('{"op": "hello"}', '{"id" 1}', "[" * 100_000, '{"a":' * 100_000, '{"id": 0x1}'),
+    '{"id": 1, "op": "hello"} {"id": 2, "op": "hello"}',
+]
+
+
+def assert_refuses_what_it_cannot_read(ask: Any) -> None:
+    for line in HOSTILE:
+        answer = ask(line)
+        assert answer.pop("id") in (0, 1), line
+        assert answer.pop("error") == "failed", line
+        assert answer.pop("message") and not answer, line
+
+
+def array(shape: Any, data: Any) -> dict[str, Any]:
+    return {"shape": shape, "data": data}
+
+
+K, V = array([1, 2, 1, 2], [1, 2, 3, 4]), array([1, 2, 1, 1], [1, 2])
+HUGE = array([1 << 62, 4], [1, 2, 3, 4])
+
+
+def assert_refuses_operations(ask: Any, cache: int) -> None:
+    """By the right error, as the schema has it; and nothing changes."""
+    here = {"cache": cache}
+    update = {"op": "update", "rows": 1, "keys": K, "values": V, **here}
+    for message, error in (
+        ({"op": "open", "config": {"kind": "no-such"}}, "missing"),
+        ({"op": "open", "config": {"kind": "kv"}}, "failed"),
+        ({"op": "open"}, "failed"),
+        ({"op": "open", "config": 3}, "failed"),
+        ({"op": "size", **here}, "missing"),
+        ({"op": "no-such", **here}, "missing"),
+        ({"op": "forward", **here}, "missing"),
+        ({"op": "view"}, "failed"),
+        ({"op": "view", "cache": 99}, "failed"),
+        ({"op": "view", "cache": -1}, "failed"),
+        ({"op": "view", "cache": "0"}, "failed"),
+        ({"op": 3, **here}, "failed"),
+        ({"op": "drop", "caches": [7]}, "failed"),
+        ({"op": "drop", "snapshots": 7}, "failed"),
+        ({"op": "trim", "count": -1, **here}, "usage"),
+        ({"op": "trim", "count": 0.5, **here}, "failed"),
+        ({"op": "trim", "count": None, **here}, "failed"),
+        ({"op": "restore", "snapshot": 5, "target": 0, **here}, "failed"),
+        (update | {"keys": None}, "failed"),
+        (update | {"keys": {"shape": [1]}}, "failed"),
+        (update | {"keys": {"shape": "1", "data": []}}, "failed"),
+        (update | {"keys": array([1, 2, 1, 2], [1, 2, 3])}, "failed"),
+        (update | {"keys": array([1, 2, 1, 2], [1, 2, 3, "four"])}, "failed"),
+        (update | {"keys": array([1, 2, -1, -2], [1, 2, 3, 4])}, "failed"),
+        (update | {"keys": HUGE}, "failed"),
+        (update | {"keys": array([1, 2, 2, 1], [1, 2, 3, 4])}, "usage"),
+        (update | {"values": array([1, 2, 2, 1], [1, 2, 3, 4])}, "usage"),
+    ):
+        answer = ask(message)
+        parse(answer, Refusal, strict=True)
+        assert answer["error"] == error, (message, answer)
+    nothing = {"keys": None, "values": None}
+    assert ask({"op": "view", **here}).items() >= nothing.items()
+
+
+def assert_keeps_numbers(ask: Any, cache: int) -> None:
+    """Also those that JSON does not have, in all forms that a harness may write."""
+    message = {"id": 500, "op": "update", "cache": cache, "rows": 2}
+    numbers = [0.1, 0.0, 3.4028234663852886e38, 1e-45, None, "inf", "-inf", "nan"]
+    keys, values = array([1, 2, 2, 2], numbers), array([1, 2, 2, 1], [1, 2, 3, 99])
+    line = json.dumps({**message, "keys": keys, "values": values})
+    answer = ask(line.replace("99", "-1e999"))
+    parsed = list(map(to_bits, answer["keys"]["data"]))
+    assert parsed == list(map(to_bits, numbers))
+    assert list(map(to_bits, answer["values"]["data"])) == [1, 2, 3, -math.inf]
+    assert answer["keys"]["shape"] == [1, 2, 2, 2]
+    assert answer["mask"] == array([2, 2], [1, 0, 1, 1])
+
+
+def to_bits(number: Any) -> Any:
+    """What a number is known by as float32. NaN is one, and 0 has no sign."""
+    is_nan = number is None or number == "nan"
+    return "nan" if is_nan else float(np.float32(number))
+
+
+def assert_numbers_what_it_holds(ask: Any, cache: int) -> None:
+    """A number is free again after `drop` and `close`, and content is a copy."""
+    here = {"cache": cache}
+    kept = ask({"op": "snapshot", "begin": 1, **here})["snapshot"]
+    assert kept == {"number": 0, "begin": 1, "end": 2}
+    assert ask({"op": "snapshot", "begin": 2, **here})["snapshot"] is None
+    copy = ask({"op": "clone", **here})["cache"]
+    assert copy not in (None, cache)
+    assert ask({"op": "free", **here})["offset"] == 0
+    assert ask({"op": "trim", "cache": copy, "count": 1})["offset"] == 1
+    restored = ask({"op": "restore", "cache": copy, "snapshot": 0, "target": 2})
+    assert (restored["ok"], restored["offset"]) == (True, 2)
+    ask({"op": "close", "cache": copy, "snapshot": 0})
+    ask({"op": "drop", "caches": [cache, copy]})
+    assert ask({"op": "view", **here})["error"] == "failed"
+    assert ask({"op": "open", "config": CONFIG})["cache"] == 0
