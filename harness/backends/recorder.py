@@ -18,7 +18,7 @@ from string import ascii_lowercase
 from types import new_class
 from typing import Any, ClassVar, Protocol
 
-from lockstep.harness.core.errors import UsageError, clean
+from lockstep.harness.core.errors import UsageError, clean, format_raised
 
 NAMES = tuple(ascii_lowercase[:16])
 """Of the caches of one program."""
@@ -78,6 +78,7 @@ class Tape:
         layer: what people call it.
         draft: takes the operations.
         names: the cache that each name stands for.
+        bound: all caches that had a name.
         gone: names of caches that an operation has used up.
         is_busy: whether the library is at work, so that nothing else is noted.
     """
@@ -85,6 +86,7 @@ class Tape:
     def __init__(self, layer: str, draft: Draft) -> None:
         self.layer, self.draft = layer, draft
         self.names: dict[str, weakref.ref[Any]] = {}
+        self.bound: list[weakref.ref[Any]] = []
         self.gone: set[str] = set()
         self.is_busy = False
 
@@ -101,6 +103,7 @@ class Tape:
 
     def bind(self, name: str, cache: Any) -> None:
         self.names[name] = weakref.ref(cache)
+        self.bound.append(self.names[name])
         self.gone.discard(name)
 
     def find_name(self, cache: Any) -> str | None:
@@ -112,7 +115,8 @@ class Tape:
         """Notes an operation on the cache of this name."""
         if name in self.gone:
             self.stop(f"{op} of a cache that became part of a batch")
-        self.draft.note(self.layer, {"op": op, **fields, "cache": name})
+        plain = {name: make_plain(value) for name, value in fields.items()}
+        self.draft.note(self.layer, {"op": op, **plain, "cache": name})
 
     def stop(self, why: str) -> None:
         self.draft.stop(self.layer, why)
@@ -135,6 +139,13 @@ class Tape:
         sizes = f"{heads} heads of {key_dim} and {value_dim} numbers"
         about = ", ".join(filter(None, (form.about, sizes)))
         self.draft.turn(replace(form, about=about))
+
+
+def make_plain(value: Any) -> Any:
+    """Returns the numbers of an array, or of a list that may have some in it."""
+    if isinstance(value, list | tuple):
+        return [make_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 Then = Callable[[Any], None] | None
@@ -207,10 +218,8 @@ class Scribe:
 
     def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Notes a call, if it is one of the engine, and makes it."""
-        then = None
-        if is_heard := self.is_heard(cache):
-            tell = self.copy if name == DEEPCOPY else getattr(self, name)
-            then = tell(*args, **kwargs)
+        is_heard = self.is_heard(cache)
+        then = self.hear(name, *args, **kwargs) if is_heard else None
         try:
             with self.working(cache):
                 if name == DEEPCOPY:
@@ -224,6 +233,16 @@ class Scribe:
         if then is not None:
             then(result)
         return result
+
+    def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
+        """Notes a call. What goes wrong here must not end the engine."""
+        tell = self.copy if name == DEEPCOPY else getattr(self, name)
+        try:
+            then: Then = tell(*args, **kwargs)
+        except Exception as error:
+            self.stop(f"{name} could not be told: {format_raised(error)}")
+            return None
+        return then
 
     def copy(self, memo: Any) -> Then:
         """Notes a copy by `copy.deepcopy`."""

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from errno import ENOSPC
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -149,10 +150,8 @@ class Draft:
             return self.stop(self.layer, FULL)
         self.ops.append(parsed)
         if self.file is None:
-            self.rewrite()
-        else:
-            self.write(f",\n {self.format_op(parsed)}".encode() + TAIL)
-        return None
+            return self.rewrite()
+        return self.write(f",\n {self.format_op(parsed)}".encode() + TAIL)
 
     def format_op(self, op: Mapping[str, Any]) -> str:
         fields = CONTRACTS[self.form.contract].operations[op["op"]].fields
@@ -179,25 +178,35 @@ class Draft:
         head = "".join(f' "{name}": {json.dumps(fields[name])},\n' for name in fields)
         ops = ",\n ".join(map(self.format_op, self.ops))
         text = "{" + head.removeprefix(" ") + f' "ops": [\n {ops}'
+        self.close()
         try:
             write_whole(self.path, text + TAIL.decode())
-            self.close()
             self.file = os.open(self.path, os.O_WRONLY)
         except OSError as error:
-            raise self.explain(error) from None
+            self.fail(error)
         self.end = len(text.encode())
 
     def write(self, content: bytes) -> None:
+        """Writes over the end of the file, which stays as it is if there is no room."""
         assert self.file is not None
         try:
-            os.pwrite(self.file, content, self.end)
+            written = os.pwrite(self.file, content, self.end)
         except OSError as error:
-            raise self.explain(error) from None
+            return self.fail(error)
+        if written < len(content):
+            os.pwrite(self.file, TAIL, self.end)
+            os.ftruncate(self.file, self.end + len(TAIL))
+            return self.fail(OSError(ENOSPC, os.strerror(ENOSPC)))
         self.end += len(content) - len(TAIL)
+        return None
 
-    def explain(self, error: OSError) -> UsageError:
-        why = error.strerror
-        return UsageError(f"{self.path}: the recording cannot be written ({why})")
+    def fail(self, error: OSError) -> None:
+        """Ends the program where it cannot be written; the engine goes on."""
+        self.close()
+        self.stopped = f"it could not be written ({error.strerror})"
+        self.remarks[
+            f"anything from operation {len(self.ops) - 1} on: {self.stopped}"
+        ] = None
 
     def close(self) -> None:
         if self.file is not None:
@@ -215,7 +224,7 @@ class Draft:
             if self.stopped is None and not is_cut and 0 <= done < len(self.ops):
                 self.leave_behind(layer, done)
         self.close()
-        if not self.ops:
+        if not self.path.exists():
             what = f"{self.layer}: no operation was seen"
             return [f"not recorded: {'; '.join([what, *self.list_missing()])}"]
         missing = "; ".join(self.list_missing())
@@ -253,11 +262,16 @@ class Recording:
             raise UsageError(
                 f"{found[0]}: is there already; remove it, or choose another name"
             )
+        folder = path.parent if path.suffix == SUFFIX else path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
 
     @property
     def paths(self) -> list[Path]:
         """The files of programs, one for each sort of layer."""
-        return [draft.path for draft in self.drafts.values() if draft.ops]
+        return [draft.path for draft in self.drafts.values() if draft.path.exists()]
 
     def open_tape(self, layer: str, form: Form) -> Tape:
         """Returns what takes the operations on the caches of a layer.
@@ -301,7 +315,7 @@ class Recording:
     def leave(self) -> None:
         """Gives all caches their own classes back."""
         for tape in self.tapes.values():
-            for reference in tape.names.values():
+            for reference in tape.bound:
                 cache = reference()
                 scribe = get_scribe(cache)
                 if scribe is not None:

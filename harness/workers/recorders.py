@@ -15,7 +15,7 @@ from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.recording import Recording
-from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.registry import load, loading
 
 GROUP = "lockstep.recorders"
 
@@ -42,7 +42,8 @@ def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
 
 
 def load_recorder(entry: EntryPoint) -> Callable[[Any, Recording], None]:
-    recorder: Callable[[Any, Recording], None] = entry.load()
+    with loading(f"importing {entry.module}", entry.module):
+        recorder: Callable[[Any, Recording], None] = entry.load()
     return recorder
 
 

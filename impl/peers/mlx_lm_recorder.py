@@ -23,7 +23,14 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from lockstep.harness.backends.recorder import Form, Scribe, Tape, Then, get_scribe
+from lockstep.harness.backends.recorder import (
+    Form,
+    Scribe,
+    Tape,
+    Then,
+    get_scribe,
+    make_plain,
+)
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.recording import Recording
 
@@ -57,6 +64,8 @@ def record(cache: Any, recording: Recording) -> None:
         for number, layer in enumerate(layers):
             for label, own in iterate_parts(f"layer {number}", layer):
                 attach(label, own, recording)
+    if not recording.tapes:
+        raise UsageError("pass the caches that make_prompt_cache(model) returns")
 
 
 def is_list(cache: Any) -> bool:
@@ -73,6 +82,8 @@ def iterate_parts(label: str, cache: Any) -> Iterator[tuple[str, Any]]:
 
 
 def attach(label: str, cache: Any, recording: Recording) -> None:
+    if cache is None:  # a layer that needs none
+        return None
     form = get_form(cache)
     if form is None:
         kind = type(cache).__name__
@@ -88,6 +99,7 @@ def attach(label: str, cache: Any, recording: Recording) -> None:
     else:
         tape.note(name, "open", rows=cache.left_padding.size)
         Batch(cache, [tape], name).left = cache.left_padding.tolist()
+    return None
 
 
 def get_form(cache: Any) -> Form | None:
@@ -273,12 +285,13 @@ class Batch(Own):
         right_padding: Sequence[int] | None = None,
     ) -> Then:
         if left_padding is not None:
-            before = self.left or [0] * len(left_padding)
-            self.left = [a + b for a, b in zip(before, left_padding, strict=True)]
+            more = make_plain(left_padding)
+            before = self.left or [0] * len(more)
+            self.left = [a + b for a, b in zip(before, more, strict=True)]
         if right_padding is not None and lengths is None:
             self.stop("padding on the right without the lengths of the rows")
-        if lengths is not None and len(set(lengths)) > 1:
-            self.note("pad_right", lengths=list(lengths))
+        if lengths is not None and len(set(make_plain(lengths))) > 1:
+            self.note("pad_right", lengths=lengths)
             self.is_padded = True
         return None
 
@@ -289,8 +302,8 @@ class Batch(Own):
         return None
 
     def filter(self, batch_indices: Any) -> Then:
-        rows = batch_indices if is_list(batch_indices) else batch_indices.tolist()
-        self.note("filter", rows=list(rows))
+        rows = make_plain(batch_indices)
+        self.note("filter", rows=rows)
         if self.left:
             self.left = [self.left[row] for row in rows]
         return None

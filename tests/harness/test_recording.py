@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import lockstep
 from lockstep.harness.backends.recorder import Form, Scribe, Then
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import MAX_TOKENS, load_programs
-from lockstep.harness.programs.recording import Recording
+from lockstep.harness.programs.recording import TAIL, Recording
 
 KV = Form("torch-cpu", "layer", {"kind": "kv"})
 RING = Form("torch-cpu", "layer", {"kind": "rotating", "window": 4})
@@ -180,6 +182,30 @@ def test_a_form_that_is_learned_late_changes_the_whole_file(path: Path) -> None:
     assert "counts eight times in batches" in recording.lines[0]
 
 
+@pytest.mark.parametrize("written", [0, 3, None])
+def test_a_full_disk_ends_the_program_and_not_the_engine(
+    path: Path, monkeypatch: pytest.MonkeyPatch, written: int | None
+) -> None:
+    whole = os.pwrite
+
+    def write(file: int, content: bytes, place: int) -> int:
+        if written is None and content != TAIL:
+            raise OSError(ENOSPC, "No space left on device")
+        return whole(file, content if content == TAIL else content[:written], place)
+
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        monkeypatch.setattr(os, "pwrite", write)
+        for _ in range(3):
+            cache.update(2)
+    assert (cache.offset, read(path)) == (7, [("update", 1)])
+    why = (
+        "anything from operation 1 on: it could not be written (No space left on device)"
+    )
+    assert recording.lines == [f"{path}: not recorded: {why}"]
+
+
 # --- the cache --------------------------------------------------------------------------
 
 
@@ -212,6 +238,19 @@ def test_what_is_set_from_outside_ends_the_program(path: Path) -> None:
         cache.update(2)
     assert (cache.offset, read(path)) == (3, [("update", 2)])
     assert "Cache.offset was set from outside of the cache" in recording.lines[0]
+
+
+def test_what_a_recorder_does_not_understand_does_not_end_the_engine(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
+            cache.trim(1, 2)  # type: ignore[call-arg]
+        assert cache.update(1) == 2
+    assert read(path) == [("update", 1)]
+    assert (
+        "operation 1 on: trim could not be told: raised TypeError" in recording.lines[0]
+    )
 
 
 def test_copies_get_the_names_of_those_that_are_gone(path: Path) -> None:
@@ -256,6 +295,14 @@ def test_nothing_is_written_over(tmp_path: Path, path: Path) -> None:
     for taken in (path, tmp_path):
         with pytest.raises(UsageError, match=r"run\.json: is there already; remove it"):
             Recording(taken, lambda program, backend: None)
+
+
+def test_a_place_that_cannot_be_is_told_at_once(path: Path) -> None:
+    path.write_text("{}")
+    with pytest.raises(
+        UsageError, match=r"run\.json: cannot be made: (Not a|File exists)"
+    ):
+        Recording(path / "run.json", lambda program, backend: None)
 
 
 def test_what_cannot_be_replayed_is_told(path: Path) -> None:

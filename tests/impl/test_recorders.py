@@ -229,6 +229,8 @@ def test_what_no_operation_says_ends_a_program_of_mlx_lm() -> None:
     for cache, why in ((full, "not empty"), ([[merged]], "not empty")):
         with pytest.raises(UsageError, match=why):
             lockstep.record(cache, "other.json")
+    with pytest.raises(UsageError, match="pass the caches that make_prompt_cache"):
+        lockstep.record(make_mlx(), "other.json")
     cache = KVCache()
     with lockstep.record(cache, "other.json"):
         with pytest.raises(UsageError, match="recorded already"):
