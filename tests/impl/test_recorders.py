@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -150,6 +151,7 @@ def test_drafts_are_recorded_beside_the_model() -> None:
         assert len(list(steps)) == 6
     for recording in (first, second):
         (program,) = replay(recording)
+        assert recording.lines == []
         assert {op[0] for op in tell(program)} == {"update", "trim"}
 
 
@@ -195,7 +197,9 @@ def test_other_caches_of_mlx_lm() -> None:
         feed(caches[1], 3, 1)
         states[0] = mx.ones((1, 2, 4), mx.float16)
         states.advance(5)
+        other = copy.deepcopy(batch)
         feed(batch, 4, 1, rows=2)
+        feed(other, 3, rows=2)
         for part in caches[4].caches:
             feed(part, 2)
         caches[4].trim(1)
@@ -204,7 +208,10 @@ def test_other_caches_of_mlx_lm() -> None:
         *(("mlx-lm-quantized", "kv"), ("mlx-lm-chunked", "kv"), ("mlx-lm", "state")),
         *(("mlx-lm-batched", "batch-kv"), ("mlx-lm", "kv")),
     ]
-    assert tell(programs[3])[:2] == [("open", 2), ("update", 4, [2, 0])]
+    assert tell(programs[3]) == [
+        *(("open", 2), ("clone", "b"), ("update", 4, [2, 0]), ("update", 1)),
+        ("update", 3, [2, 0], "b"),
+    ]
     assert tell(programs[4]) == [("update", 2), ("trim", 1)]
     sizes = ("heads", "key_dim", "value_dim", "dtype")
     assert [programs[0].config[name] for name in sizes] == [2, 32, 32, "bfloat16"]
@@ -212,6 +219,26 @@ def test_other_caches_of_mlx_lm() -> None:
     assert programs[2].config["conv_width"] == 3
     (line,) = recording.lines
     assert line == "not recorded: layer 5: no backend drives such a ArraysCache"
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_cache_that_became_part_of_a_batch_is_used_up(joins: bool) -> None:
+    singles = [KVCache(), KVCache()]
+    with lockstep.record([[one] for one in singles], "run.json") as recording:
+        feed(singles[0], 2)
+        batch = singles[0].merge([singles[0]])
+        other = singles[1].merge([singles[1], KVCache()])
+        feed(other, 1, rows=2)
+        if joins:
+            batch.extend(other)
+            feed(other, 1, rows=2)
+        else:
+            feed(singles[0], 1)
+        feed(batch, 1, rows=1 + 2 * joins)
+    (program,) = replay(recording)
+    assert [op["op"] for op in program.ops[:4]] == ["update", "stack", "stack", "update"]
+    (line,) = recording.lines
+    assert "update of a cache that became part of a batch" in line
 
 
 def test_what_no_operation_says_ends_a_program_of_mlx_lm() -> None:
@@ -286,6 +313,7 @@ def test_beams_and_rows_are_a_batch() -> None:
     assert program.kind == "batch-kv"
     assert tell(program)[:2] == [("open", 2), ("update", 8)]
     assert [op[0] for op in tell(program)].count("select") == 4
+    assert recording.lines == []
     cache = DynamicCache()
     with lockstep.record(cache, "rows.json") as recording:
         answer(model, cache)
@@ -300,6 +328,7 @@ def test_beams_and_rows_are_a_batch() -> None:
         *(("open", 1), ("repeat", 3), ("filter", [2, 0]), ("filter", [1])),
         *(("free",), ("open", 2)),
     ]
+    assert recording.lines == []
 
 
 def test_candidates_are_cropped() -> None:
