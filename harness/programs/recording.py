@@ -144,7 +144,7 @@ class Draft:
         try:
             (parsed,) = parse_operations([dict(op)], contract, "the engine")
         except UsageError as error:
-            return self.stop(self.layer, str(error))
+            return self.stop(self.layer, str(error).partition("ops[0] ")[2])
         self.tokens += contract.count_tags([parsed])
         if self.tokens > MAX_TOKENS or len(self.ops) == MAX_OPERATIONS:
             return self.stop(self.layer, FULL)

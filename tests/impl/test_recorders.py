@@ -9,8 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
+
+pytest.importorskip("mlx_lm")
+pytest.importorskip("transformers")
+
+import mlx.core as mx
 import torch
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models import llama, qwen2
