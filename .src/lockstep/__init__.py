@@ -6,6 +6,7 @@ What tests import from here is imported when it is asked for:
     run         runs one of them on a backend, and raises Diverged
     examples    gives a Hypothesis test the programs that failed before
     parse       a program from its document
+    record      what a running engine does with its cache, as programs
     Diverged    a backend and the reference differ
     Backend, Kind, Unavailable    for the declaration of a backend
 """
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockstep.harness.backends import Backend, Kind, Unavailable
-    from lockstep.harness.cli.library import Diverged, examples, parse, programs, run
+    from lockstep.harness.cli.library import (
+        Diverged,
+        examples,
+        parse,
+        programs,
+        record,
+        run,
+    )
 
 __all__ = [
     "Backend",
@@ -25,6 +33,7 @@ __all__ = [
     "examples",
     "parse",
     "programs",
+    "record",
     "run",
 ]
 

@@ -35,7 +35,9 @@ from lockstep.harness.programs.program import (
     parse_program,
     why_too_large,
 )
+from lockstep.harness.programs.recording import Recording
 from lockstep.harness.reports.console import PlainConsole, print_failure
+from lockstep.harness.workers.recorders import find_recorder, why_not_replayed
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.runner import Runner
 
@@ -260,3 +262,33 @@ def shorten(program: Program, divergence: Divergence, backend: Backend) -> Shrun
     avoid = load_known(backend, program.kind)
     limits = SHRINK_SECONDS, avoid, make_busy_clock()
     return get_runner().shrink(program, divergence, backend, *limits)
+
+
+# --- a running engine -------------------------------------------------------------------
+
+
+def record(cache: Any, path: str | Path) -> Recording:
+    """Records what a running engine does with its cache, as programs to replay.
+
+    The cache stays the object that it is, and notes its operations until the recording is
+    closed, or the `with` block ends. The operations are kept, not the arrays: `lockstep
+    replay` checks them with arrays of its own, beside the reference.
+
+    Args:
+        cache: empty, as the engine makes it: of mlx-lm the list of layer caches, or a
+            list of such lists, one for each request; of transformers what is passed as
+            `past_key_values`; of our own caches one, or a list of layers.
+        path: a program file, ``run.json``, if all layers are of one sort; otherwise a
+            folder, which gets a file for each sort of layer.
+
+    Raises:
+        UsageError: nothing records such a cache, it is not empty, or there is a recording
+            at the path already.
+    """
+    recording = Recording(Path(path), why_not_replayed)
+    try:
+        find_recorder(cache)(cache, recording)
+    except BaseException:
+        recording.leave()
+        raise
+    return recording

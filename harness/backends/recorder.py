@@ -1,0 +1,312 @@
+"""What notes the operations of an engine on its live caches; see `programs.recording`.
+
+A recorder of a library has a subclass of `Scribe` for each sort of cache, which says for
+each call of the library what it is as an operation. The cache that the engine has becomes
+an instance of a subclass of its own class, made for it alone: it stays the same object,
+`isinstance` stays true and every attribute is where it was, which no wrapper can offer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from copyreg import __newobj__  # type: ignore[attr-defined]
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
+from types import new_class
+from typing import Any, ClassVar, Protocol
+
+from lockstep.harness.core.errors import UsageError, clean, format_raised
+
+NAMES = tuple(ascii_lowercase[:16])
+"""Of the caches of one program."""
+
+MOST_HEADS, DIM = 2, 4
+"""K and V of a replay are small: no cache computes with their shapes."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the operations of a cache become a program.
+
+    Attributes:
+        backend: the registered backend that does the same calls.
+        contract: the family of the program.
+        config: its fields that differ from their defaults.
+        about: what a replay makes smaller, for people.
+    """
+
+    backend: str
+    contract: str
+    config: Mapping[str, Any]
+    about: str = ""
+
+    def with_fields(self, **config: Any) -> Form:
+        """Returns the same form with more fields, or others."""
+        return replace(self, config={**self.config, **config})
+
+
+class Draft(Protocol):
+    """The program that the operations of one layer, or of several alike, become."""
+
+    form: Form
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has any operation."""
+
+    def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Changes the form; what is recorded so far stays, behind the operations `first`,
+        which are needed by then."""
+
+    def note(self, layer: str, op: Mapping[str, Any]) -> None:
+        """Takes an operation that is about to run."""
+
+    def stop(self, layer: str, why: str) -> None:
+        """Ends the program: what follows could not be told faithfully."""
+
+    def remark(self, text: str) -> None:
+        """Notes what the program does not have."""
+
+
+class Tape:
+    """The operations on the caches of one layer, which have names there.
+
+    Attributes:
+        layer: what people call it.
+        draft: takes the operations.
+        names: the cache that each name stands for.
+        bound: all caches that had a name.
+        gone: names of caches that an operation has used up.
+        is_busy: whether the library is at work, so that nothing else is noted.
+    """
+
+    def __init__(self, layer: str, draft: Draft) -> None:
+        self.layer, self.draft = layer, draft
+        self.names: dict[str, weakref.ref[Any]] = {}
+        self.bound: list[weakref.ref[Any]] = []
+        self.gone: set[str] = set()
+        self.is_busy = False
+
+    def choose_name(self) -> str:
+        """Returns a name for one more cache: that of one that is no more, if need be.
+
+        An empty cache needs a name that was never used, which comes first here.
+        """
+        unused = [name for name in NAMES if name not in self.names]
+        dead = [name for name, cache in self.names.items() if cache() is None]
+        if not unused + dead:
+            self.stop(f"more than {len(NAMES)} caches at once")
+        return (unused + dead + [NAMES[-1]])[0]
+
+    def bind(self, name: str, cache: Any) -> None:
+        self.names[name] = weakref.ref(cache)
+        self.bound.append(self.names[name])
+        self.gone.discard(name)
+
+    def find_name(self, cache: Any) -> str | None:
+        """Returns the name of a cache; None if it is not recorded."""
+        found = (name for name, own in self.names.items() if own() is cache)
+        return next(found, None)
+
+    def note(self, name: str, op: str, **fields: Any) -> None:
+        """Notes an operation on the cache of this name."""
+        if name in self.gone:
+            self.stop(f"{op} of a cache that became part of a batch")
+        plain = {name: make_plain(value) for name, value in fields.items()}
+        self.draft.note(self.layer, {"op": op, **plain, "cache": name})
+
+    def stop(self, why: str) -> None:
+        self.draft.stop(self.layer, why)
+
+    def note_sizes(self, keys: Any, values: Any) -> None:
+        """Notes shapes and dtype of K and V [rows, heads, length, dim], if they are the
+        first of the program."""
+        form = self.draft.form
+        if "dtype" in form.config:
+            return
+        heads, key_dim, value_dim = keys.shape[1], keys.shape[3], values.shape[3]
+        given = {
+            "heads": min(heads, MOST_HEADS),
+            "key_dim": DIM,
+            "value_dim": DIM if value_dim else 0,
+            "dtype": str(keys.dtype).rpartition(".")[2],
+        }
+        # A form may ask for dimensions of its own, such as those of a group.
+        form = form.with_fields(**{**given, **form.config})
+        sizes = f"{heads} heads of {key_dim} and {value_dim} numbers"
+        about = ", ".join(filter(None, (form.about, sizes)))
+        self.draft.turn(replace(form, about=about))
+
+
+def make_plain(value: Any) -> Any:
+    """Returns the numbers of an array, or of a list that may have some in it."""
+    if isinstance(value, list | tuple):
+        return [make_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+Then = Callable[[Any], None] | None
+"""What is to be done with the result of a call."""
+
+DEEPCOPY = "__deepcopy__"
+
+
+class Scribe:
+    """Notes the calls on one live cache.
+
+    A subclass has a method for each call of the library that it lists in `calls`. It gets
+    the arguments before the library does, notes the operation, and may return what is to
+    be done with the result.
+
+    Args:
+        cache: of the engine.
+        tapes: of the layers that the cache has.
+        name: of the cache, in all of them.
+    """
+
+    calls: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, cache: Any, tapes: Sequence[Tape], name: str) -> None:
+        self.tapes, self.name = list(tapes), name
+        self.plain = type(cache)
+        self.attributes = frozenset(dir(cache))
+        self.cache = weakref.ref(cache)
+        self.watched = make_watched(self)
+        try:
+            cache.__class__ = self.watched
+        except TypeError as error:
+            raise UsageError(
+                f"a cache of class {self.plain.__name__} cannot be recorded: {error}"
+            ) from None
+        for tape in tapes:
+            tape.bind(name, cache)
+
+    def leave(self, cache: Any) -> None:
+        """Gives the cache its own class back."""
+        cache.__class__ = self.plain
+
+    def note(self, op: str, **fields: Any) -> None:
+        """Notes an operation on the cache in each of its layers."""
+        for tape in self.tapes:
+            tape.note(self.name, op, **fields)
+
+    def stop(self, why: str) -> None:
+        for tape in self.tapes:
+            tape.stop(why)
+
+    def is_heard(self, cache: Any) -> bool:
+        """Whether calls on an object are those of the engine on the recorded cache: not
+        those of the library itself, nor on an object that it made of the same class."""
+        return cache is self.cache() and not any(tape.is_busy for tape in self.tapes)
+
+    @contextmanager
+    def working(self, cache: Any) -> Iterator[None]:
+        """The cache as its library knows it; nothing that it does is noted."""
+        before = [tape.is_busy for tape in self.tapes]
+        watched, cache.__class__ = type(cache), self.plain
+        for tape in self.tapes:
+            tape.is_busy = True
+        try:
+            yield
+        finally:
+            cache.__class__ = watched
+            for tape, was_busy in zip(self.tapes, before, strict=False):
+                tape.is_busy = was_busy
+
+    def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Notes a call, if it is one of the engine, and makes it."""
+        is_heard = self.is_heard(cache)
+        then = self.hear(name, *args, **kwargs) if is_heard else None
+        try:
+            with self.working(cache):
+                if name == DEEPCOPY:
+                    result = deepcopy(cache, *args)
+                else:
+                    result = getattr(cache, name)(*args, **kwargs)
+        except Exception as error:
+            if is_heard:
+                self.stop(f"{name} raised {type(error).__name__}: {clean(str(error))}")
+            raise
+        if then is not None:
+            then(result)
+        return result
+
+    def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
+        """Notes a call. What goes wrong here must not end the engine."""
+        tell = self.copy if name == DEEPCOPY else getattr(self, name)
+        try:
+            then: Then = tell(*args, **kwargs)
+        except Exception as error:
+            self.stop(f"{name} could not be told: {format_raised(error)}")
+            return None
+        return then
+
+    def copy(self, memo: Any) -> Then:
+        """Notes a copy by `copy.deepcopy`."""
+        name = self.tapes[0].choose_name()
+        self.note("clone", into=name)
+        return lambda other: self.join(other, name)
+
+    def join(self, other: Any, name: str) -> None:
+        """Records a copy of the cache."""
+        type(self)(other, self.tapes, name)
+
+    def copy_aside(self, cache: Any, protocol: Any) -> Any:
+        """Stands for `__reduce_ex__`: the copy has the class of the library."""
+        if self.is_heard(cache):
+            for tape in self.tapes:
+                tape.draft.remark("a shallow or pickled copy, and what was done with it")
+        with self.working(cache):
+            make, *rest = cache.__reduce_ex__(protocol)
+        return make_anew if make is __newobj__ else make, *rest
+
+    def set(self, cache: Any, name: str, value: Any) -> None:
+        """Stands for `__setattr__`. What an engine adds for itself is no content."""
+        is_content = name in self.attributes and name != "__class__"
+        if is_content and self.is_heard(cache):
+            self.stop(f"{self.plain.__name__}.{name} was set from outside of the cache")
+        object.__setattr__(cache, name, value)
+
+
+def make_anew(plain: type, *arguments: Any) -> Any:
+    """Does what `copyreg.__newobj__` does, by which nothing of another class than the
+    object's can be pickled."""
+    return plain.__new__(plain, *arguments)
+
+
+SCRIBE = "lockstep_scribe"
+
+
+def get_scribe(cache: Any) -> Scribe | None:
+    """Returns what records a cache; None if nothing does."""
+    scribe = getattr(type(cache), SCRIBE, None)
+    is_own = isinstance(scribe, Scribe) and scribe.cache() is cache
+    return scribe if is_own else None
+
+
+def make_watched(scribe: Scribe) -> type:
+    """Makes the class of one recorded cache, which looks like the cache's own."""
+    plain = scribe.plain
+
+    def make_method(call: Callable[..., Any], *names: str) -> Callable[..., Any]:
+        def method(cache: Any, *args: Any, **kwargs: Any) -> Any:
+            return call(cache, *names, *args, **kwargs)
+
+        return method
+
+    body: dict[str, Any] = {
+        "__slots__": (),
+        "__doc__": plain.__doc__,
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__reduce_ex__": make_method(scribe.copy_aside),
+        "__setattr__": make_method(scribe.set),
+        SCRIBE: scribe,
+    }
+    for name in {*scribe.calls, DEEPCOPY} & {*dir(plain), DEEPCOPY}:
+        body[name] = make_method(scribe.call, name)
+    # A class of the same metaclass as its own, such as ABCMeta.
+    return new_class(plain.__name__, (plain,), exec_body=lambda space: space.update(body))

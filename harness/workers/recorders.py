@@ -1,0 +1,69 @@
+"""Recorders by the class of a cache: what notes the calls on caches of a library.
+
+They come from the entry points of installed packages, in the group "lockstep.recorders":
+the name is a package, the value a function that makes the caches of its classes tell a
+recording what is done with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
+from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.recording import Recording
+from lockstep.harness.workers.registry import load, loading
+
+GROUP = "lockstep.recorders"
+
+
+def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
+    """The recorder of the library that the class of a cache comes from.
+
+    Args:
+        cache: one, or a list of them, however deep.
+
+    Raises:
+        UsageError: there is none.
+    """
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    for package in iterate_packages(cache):
+        if package in entries:
+            return load_recorder(entries[package])
+    kind = type(get_first(cache)).__name__
+    known = ", ".join(sorted(entries)) or "none"
+    raise UsageError(
+        f"nothing records a cache of class {kind}; there are recorders of: {known}."
+        " Pass what the engine keeps: a cache, or the list of its layers"
+    )
+
+
+def load_recorder(entry: EntryPoint) -> Callable[[Any, Recording], None]:
+    with loading(f"importing {entry.module}", entry.module):
+        recorder: Callable[[Any, Recording], None] = entry.load()
+    return recorder
+
+
+def get_first(cache: Any) -> Any:
+    """The first cache of a list of lists."""
+    while isinstance(cache, list | tuple) and cache:
+        cache = cache[0]
+    return cache
+
+
+def iterate_packages(cache: Any) -> Iterator[str]:
+    """The packages that the classes of a cache come from, its own first."""
+    for own in type(get_first(cache)).__mro__:
+        yield own.__module__.partition(".")[0]
+
+
+def why_not_replayed(program: Program, backend: str) -> str | None:
+    """Why a backend cannot replay a program; None if it can, as far as its declaration
+    says."""
+    try:
+        return why_unsupported(program, load(backend))
+    except (Unavailable, Unloadable) as error:
+        return f"{backend} cannot be used here: {error}"

@@ -1,0 +1,353 @@
+"""Programs that are recorded from a running engine, with a cache of no library."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockstep
+from lockstep.harness.backends.recorder import Form, Scribe, Then
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.programs.program import MAX_TOKENS, load_programs
+from lockstep.harness.programs.recording import TAIL, Recording
+
+KV = Form("torch-cpu", "layer", {"kind": "kv"})
+RING = Form("torch-cpu", "layer", {"kind": "rotating", "window": 4})
+
+
+def rest() -> None: ...
+
+
+class Cache:
+    """Counts tokens. look: is called while an update runs."""
+
+    name = "a cache"
+
+    def __init__(self, look: Callable[[], Any] = rest) -> None:
+        self.offset, self.look = 0, look
+
+    def update(self, length: int) -> int:
+        self.look()
+        self.offset += length
+        return self.offset
+
+    def trim(self, count: int) -> int:
+        self.offset -= count
+        return count
+
+    def redo(self, count: int) -> None:
+        """Calls what an engine calls, too."""
+        self.trim(count)
+        self.update(count)
+
+    def snap(self) -> None:
+        raise RuntimeError("a broken\ncache")
+
+
+class Own(Scribe):
+    calls = ("update", "trim", "redo", "snap", "absent")
+
+    def update(self, length: int) -> Then:
+        self.note("update", length=length)
+        return None
+
+    def trim(self, count: int) -> Then:
+        self.note("trim", count=count)
+        return None
+
+    def redo(self, count: int) -> Then:
+        return None
+
+    def snap(self) -> Then:
+        self.note("snapshot", **{"from": 0}, into="s0")
+        return None
+
+
+def listen(recording: Recording, *caches: Cache, form: Form = KV) -> None:
+    """Records caches, each as a layer."""
+    for number, cache in enumerate(caches):
+        tape = recording.open_tape(f"layer {number}", form)
+        Own(cache, [tape], tape.choose_name())
+
+
+def begin(path: Path, *caches: Cache, why: str | None = None) -> Recording:
+    recording = Recording(path, lambda program, backend: why)
+    listen(recording, *caches)
+    return recording
+
+
+def read(path: Path) -> list[tuple[Any, ...]]:
+    """The operations in a file, without defaults."""
+    (program,) = load_programs(path)
+    ops = program.to_json()["ops"]
+    return [tuple(op.values()) for op in ops]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+# --- the file ---------------------------------------------------------------------------
+
+
+def test_an_operation_is_in_the_file_before_it_runs(path: Path) -> None:
+    seen: list[int] = []
+    cache = Cache(lambda: seen.append(len(read(path))))
+    with begin(path, cache) as recording:
+        for _ in range(3):
+            cache.update(2)
+    assert seen == [1, 2, 3]
+    assert read(path) == [("update", 2)] * 3
+    assert (recording.paths, recording.lines) == ([path], [])
+    (program,) = load_programs(path)
+    assert program.meta == {"backend": "torch-cpu", "recorded": "layer 0"}
+
+
+def test_a_crash_ends_the_program_where_it_was(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = Cache(), Cache()
+
+    def work() -> None:
+        with begin(path, first, second):
+            first.update(1)
+            second.update(1)
+            first.update(2)
+            first.snap()
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert read(path) == [("update", 1), ("update", 2), ("snapshot", 0, "s0")]
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"lockstep: {path}: not recorded: anything from operation 3 on: snap raised"
+        " RuntimeError: a broken cache"
+    ]  # the second layer could not go on, which is no difference
+
+
+def test_layers_that_do_something_else_are_told(path: Path) -> None:
+    layers = [Cache() for _ in range(4)]
+    with begin(path, *layers) as recording:
+        for layer in layers:
+            layer.update(2)
+        for layer, length in zip(layers, (1, 2, 1, 3), strict=True):
+            layer.update(length)
+        layers[0].trim(1)
+    assert read(path) == [("update", 2), ("update", 1), ("trim", 1)]
+    differs = "differs from layer 0 from operation"
+    told = [f"layer 1, layer 3: {differs} 1 on", f"layer 2: {differs} 2 on"]
+    assert recording.lines == [f"{path}: not recorded: {'; '.join(told)}"]
+
+
+def test_an_engine_that_fails_between_layers_made_no_difference(path: Path) -> None:
+    first, second = Cache(), Cache()
+    recording = begin(path, first, second)
+    first.update(1)
+    recording.close(is_cut=True)
+    assert recording.lines == []
+
+
+def test_a_layer_that_goes_ahead_is_one_that_differs(path: Path) -> None:
+    first, second = Cache(), Cache()
+    with begin(path, first, second) as recording:
+        second.update(1)
+        first.update(1)
+        second.update(1)
+    assert read(path) == [("update", 1)]
+    (line,) = recording.lines
+    assert line.endswith("layer 1: differs from layer 0 from operation 0 on")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept", "why"),
+    [
+        ([1024, 1025, 1], 1, "1025 is greater than the maximum of 1024"),
+        ([1024] * 5, MAX_TOKENS // 1024, "10,000 operations and 4,096 tokens"),
+    ],
+)
+def test_a_program_that_is_full_ends(
+    path: Path, lengths: list[int], kept: int, why: str
+) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        for length in lengths:
+            cache.update(length)
+    assert cache.offset == sum(lengths)
+    assert len(read(path)) == kept
+    (line,) = recording.lines
+    assert f"anything from operation {kept} on: " in line
+    assert why in line
+
+
+def test_a_form_that_is_learned_late_changes_the_whole_file(path: Path) -> None:
+    recording = Recording(path, lambda program, backend: None)
+    draft = recording.open_tape("layer 0", KV).draft
+    draft.note("layer 0", {"op": "update", "length": 3, "cache": "a"})
+    turned = Form("mlx-lm-batched", "batched", {"kind": "batch-kv"})
+    draft.turn(turned, [{"op": "open", "rows": 1}])
+    draft.note("layer 0", {"op": "filter", "rows": [0], "cache": "a"})
+    assert read(path) == [("open", 1), ("update", 3), ("filter", [0])]
+    draft.note("layer 0", {"op": "update", "length": 600, "cache": "a"})
+    recording.close()
+    assert read(path)[3:] == []  # 4,800 tags
+    assert "counts eight times in batches" in recording.lines[0]
+
+
+def test_a_form_with_too_many_tokens_is_not_taken(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(600)
+        draft = recording.open_tape("layer 0", KV).draft
+        draft.turn(Form("mlx-lm-batched", "batched", {"kind": "batch-kv"}))
+        cache.update(1)
+    (program,) = load_programs(path)
+    assert (program.contract, len(program.ops)) == ("layer", 1)
+    assert "as a batched program" in recording.lines[0]
+
+
+@pytest.mark.parametrize("written", [0, 3, 20, None])
+def test_a_full_disk_ends_the_program_and_not_the_engine(
+    path: Path, monkeypatch: pytest.MonkeyPatch, written: int | None
+) -> None:
+    whole = os.pwrite
+
+    def write(file: int, content: bytes, place: int) -> int:
+        if written is None and content != TAIL:
+            raise OSError(ENOSPC, "No space left on device")
+        return whole(file, content if content == TAIL else content[:written], place)
+
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        monkeypatch.setattr(os, "pwrite", write)
+        for _ in range(3):
+            cache.update(2)
+    assert (cache.offset, read(path)) == (7, [("update", 1)])
+    why = (
+        "anything from operation 1 on: it could not be written (No space left on device)"
+    )
+    assert recording.lines == [f"{path}: not recorded: {why}"]
+
+
+# --- the cache --------------------------------------------------------------------------
+
+
+def test_the_cache_stays_what_it_is(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache):
+        assert isinstance(cache, Cache)
+        assert type(cache).__name__ == "Cache"
+        assert not hasattr(cache, "absent")
+        cache.redo(0)
+        assert cache.update(2) == 2
+        cache.note = "the engine's own"  # type: ignore[attr-defined]
+        for other in (copy.copy(cache), pickle.loads(pickle.dumps(cache))):
+            assert type(other) is Cache
+            other.update(1)
+    assert type(cache) is Cache
+    cache.update(1)
+    assert read(path) == [("update", 2)]
+    (program,) = load_programs(path)
+    assert program.meta["not recorded"] == [
+        "a shallow or pickled copy, and what was done with it"
+    ]
+
+
+def test_what_is_set_from_outside_ends_the_program(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(2)
+        cache.offset = 1
+        cache.update(2)
+    assert (cache.offset, read(path)) == (3, [("update", 2)])
+    assert "Cache.offset was set from outside of the cache" in recording.lines[0]
+
+
+def test_what_a_recorder_does_not_understand_does_not_end_the_engine(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
+            cache.trim(1, 2)  # type: ignore[call-arg]
+        assert cache.update(1) == 2
+    assert read(path) == [("update", 1)]
+    assert (
+        "operation 1 on: trim could not be told: raised TypeError" in recording.lines[0]
+    )
+
+
+def test_copies_get_the_names_of_those_that_are_gone(path: Path) -> None:
+    cache, kept = Cache(), list[Cache]()
+    with begin(path, cache) as recording:
+        for _ in range(40):
+            copy.deepcopy(cache).update(1)
+        names = {op[1] for op in read(path) if op[0] == "clone"}
+        assert len(names) == 15
+        assert recording.lines == []
+        for _ in range(16):
+            kept.append(copy.deepcopy(cache))
+            kept[-1].trim(0)
+    assert len(read(path)) == 110
+    assert "more than 16 caches at once" in recording.lines[0]
+
+
+# --- where it goes ----------------------------------------------------------------------
+
+
+def test_layers_of_several_sorts_need_a_folder(tmp_path: Path) -> None:
+    caches = Cache(), Cache(), Cache()
+    forms = KV, RING, Form("torch-cpu", "layer", {"kind": "rotating", "window": 8})
+    with Recording(tmp_path / "run", lambda program, backend: None) as recording:
+        for number, (cache, form) in enumerate(zip(caches, forms, strict=True)):
+            tape = recording.open_tape(f"layer {number}", form)
+            Own(cache, [tape], tape.choose_name())
+            cache.update(number + 1)
+    names = [path.name for path in recording.paths]
+    assert names == ["kv.json", "rotating.json", "rotating-2.json"]
+    assert read(recording.paths[2]) == [("update", 3)]
+    alone = Recording(tmp_path / "run.json", lambda program, backend: None)
+    alone.open_tape("layer 0", KV)
+    with pytest.raises(
+        UsageError, match=r"several sorts \(kv, rotating\); give the name"
+    ):
+        alone.open_tape("layer 1", RING)
+
+
+def test_nothing_is_written_over(tmp_path: Path, path: Path) -> None:
+    path.write_text("{}")
+    for taken in (path, tmp_path):
+        with pytest.raises(UsageError, match=r"run\.json: is there already; remove it"):
+            Recording(taken, lambda program, backend: None)
+
+
+def test_a_place_that_cannot_be_is_told_at_once(path: Path) -> None:
+    path.write_text("{}")
+    with pytest.raises(
+        UsageError, match=r"run\.json: cannot be made: (Not a|File exists)"
+    ):
+        Recording(path / "run.json", lambda program, backend: None)
+
+
+def test_what_cannot_be_replayed_is_told(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache, why="it has no such window") as recording:
+        cache.update(1)
+    assert recording.lines == [f"{path}: cannot be replayed: it has no such window"]
+    with begin(path.with_name("other.json"), Cache()) as recording:
+        pass
+    assert recording.lines == ["not recorded: layer 0: no operation was seen"]
+    assert not path.with_name("other.json").exists()
+
+
+def test_only_caches_of_libraries_with_a_recorder_are_recorded(path: Path) -> None:
+    for cache in (Cache(), [], [[3]], None):
+        with pytest.raises(UsageError, match="nothing records a cache of class"):
+            lockstep.record(cache, path)
