@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lockstep.harness.core.errors import make_printable
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
-from lockstep.harness.programs.program import describe_failure, tell_tokens
+from lockstep.harness.programs.words import describe_failure, tell_tokens
 from lockstep.harness.reports.model import (
     MOST_LISTED,
     Matrix,

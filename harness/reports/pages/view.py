@@ -15,10 +15,9 @@ from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
     Program,
-    describe_config,
-    describe_failure,
     read_flaky,
 )
+from lockstep.harness.programs.words import describe_config, describe_failure
 from lockstep.harness.reports.model import (
     OutcomeSummary,
     PairSummary,
