@@ -13,7 +13,7 @@ from lockstep.harness.contracts.operation import (
     get_first_allowed,
     list_allowed,
 )
-from lockstep.harness.core.document import drop_defaults
+from lockstep.harness.core.document import NAMES, drop_defaults
 from lockstep.harness.core.errors import clean
 from lockstep.harness.programs.program import Divergence, Program, walk
 
@@ -58,6 +58,9 @@ NEGATIVE = ("result", "ok", "done", "trimmed", "range", "parent", "child")
 """Fields of answers whose false or null says that an operation had nothing to give."""
 
 
+REFUSED = "refused: "
+
+
 def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
     """The steps in words until step `last`, with what came of those that were refused,
     skipped or did less than they say.
@@ -85,7 +88,7 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
         return f"skipped: {skipped}"
     refusals = list(dict.fromkeys(each.get("error") for each in list_allowed(answer)))
     if len(refusals) > 1 or refusals[0]:
-        return "" if None in refusals else f"refused: {' or '.join(map(str, refusals))}"
+        return "" if None in refusals else REFUSED + " or ".join(map(str, refusals))
     count, trimmed = op.get("count"), answer.get("trimmed")
     if type(count) is type(trimmed) is int and count != trimmed:
         return f"trimmed {trimmed}"
@@ -96,10 +99,47 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
 
 
 def format_outcome(outcome: str, is_failing: bool) -> str:
-    """The words behind a step: of the one that diverges, what should have come."""
-    if not outcome:
-        return ""
-    return f" (expected: {outcome})" if is_failing else f" → {outcome}"
+    """The words behind a step. Of the one that diverges, the refusal that should have
+    come: whatever else was expected is what differs."""
+    if not is_failing:
+        return f" → {outcome}" if outcome else ""
+    return f" (expected: {outcome})" if outcome.startswith(REFUSED) else ""
+
+
+# --- what is special in a program -------------------------------------------------------
+
+
+def list_traits(program: Program, op: Op) -> list[str]:
+    """The name of an operation, if not every backend has it, and its fields that are not
+    at their default; names of caches and the like mean nothing."""
+    fields = program.rules.operations[op["op"]].fields
+    optional = {
+        name: schema
+        for name, schema in fields.items()
+        if "default" in schema and NAMES not in schema
+    }
+    is_optional = op["op"] not in program.rules.required
+    own = drop_defaults({name: op[name] for name in optional}, optional)
+    return [op["op"]] * is_optional + [f"{op['op']} with {name}" for name in own]
+
+
+def is_special(program: Program, op: Op) -> bool:
+    return bool(list_traits(program, op))
+
+
+def describe_line(program: Program, step: int | None, message: str) -> str:
+    """A failure in one line: what is special in its steps, its step, what differs."""
+    operations, ops = program.rules.operations, program.ops
+    at = len(ops) - 1 if step is None else min(step, len(ops) - 1)
+    special = [op for op in ops[: max(0, at)] if is_special(program, op)]
+    after = ", ".join(operations[op["op"]].describe(op) for op in special[:MOST_SPECIAL])
+    more = ", …" if len(special) > MOST_SPECIAL else ""
+    where = operations[ops[at]["op"]].describe(ops[at]) if ops else "open"
+    begin = f"after {after}{more}: " if after else ""
+    return f"{program.kind}: {begin}{where}: {message}"
+
+
+MOST_SPECIAL = 3
 
 
 # --- the config -------------------------------------------------------------------------

@@ -238,20 +238,17 @@ def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
 # --- a failure --------------------------------------------------------------------------
 
 
-def list_remarks(
-    programs: int | None, flaky: Flaky | None, likely: str | None
-) -> list[str]:
+def list_remarks(programs: int | None, flaky: Flaky | None) -> list[str]:
     """Lists the lines below a failure.
 
     Args:
         programs: how many have shown its signature.
         flaky: it did not come back each time.
-        likely: a line about the failure that is likely the same bug.
     """
     lines = [] if flaky is None else [flaky.describe()]
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
-    return [*lines, likely] if likely else lines
+    return lines
 
 
 # --- all of it --------------------------------------------------------------------------

@@ -120,8 +120,7 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "path": str(failure.path),
         "operations": len(failure.program.ops),
         "flaky": None if failure.flaky is None else str(failure.flaky),
-        "likely_one_with": failure.likely,
-        "why_likely": failure.why_likely,
+        "cause": failure.cause,
         "options": dict(failure.options),
         "unsaved": failure.unsaved,
         "divergence": failure.divergence.to_json(),
@@ -169,7 +168,7 @@ FAILURE = make_schema(
         "program": {"type": "object"},
     },
     {
-        "why_likely": {"type": ["string", "null"]},
+        "cause": COUNT,
         "flaky": {"type": ["string", "null"]},
         "options": {"type": "object"},
     },

@@ -438,8 +438,11 @@ class Clustered(Answer, frozen=True):
 
 
 class Cluster(Task[Clustered], frozen=True):
+    """known: of each the index of one that is known to have the same cause."""
+
     programs: list[Document]
     signatures: list[str]
+    known: list[Natural]
 
 
 class FaultsListed(Answer, frozen=True):

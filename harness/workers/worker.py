@@ -35,9 +35,9 @@ from lockstep.harness.core.errors import (
     UsageError,
     format_error,
 )
+from lockstep.harness.execution.causes import find_likely
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
-from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -197,8 +197,8 @@ def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
         divergence = worker.run_both(program, backend).divergence
         return divergence.get_signature(program) if divergence else None
 
-    failing = zip(map(parse, task.programs), task.signatures, strict=True)
-    return m.Clustered(list(find_likely(list(failing), find).items()))
+    failing = list(zip(map(parse, task.programs), task.signatures, strict=True))
+    return m.Clustered(list(find_likely(failing, find, task.known).items()))
 
 
 def audit_file(worker: Runner, backend: Backend, task: m.AuditFile) -> m.Audited:

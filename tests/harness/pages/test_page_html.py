@@ -133,7 +133,6 @@ def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
 def test_nothing_from_a_file_is_markup(stage: Start) -> None:
     program = make(update(1), **SMALL)
     failure = make_failure(program, HOSTILE, signature=HOSTILE, path=HOSTILE)
-    failure |= {"why_likely": HOSTILE}
     failure["divergence"] |= {"what": HOSTILE, "operation": HOSTILE}
     named = {HOSTILE: HOSTILE}
     document = make_outcome(
@@ -259,9 +258,7 @@ def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None
 def test_a_folder_is_gathered(tmp_path: Path) -> None:
     """A failure of both outcome and file is there once, with its file."""
     program = make(update(1))
-    failure = make_failure(
-        program, path="elsewhere/f.json", why_likely="likely one bug with another"
-    )
+    failure = make_failure(program, path="elsewhere/f.json", cause=3)
     (tmp_path / "sig").mkdir()
     (tmp_path / "outcome.json").write_text(json.dumps(make_outcome(failures=[failure])))
     meta = {"backend": "torch-cpu", "what": "m", "step": 0}
@@ -271,6 +268,6 @@ def test_a_folder_is_gathered(tmp_path: Path) -> None:
     material = gather([tmp_path])
     (saved,) = material.saved
     assert saved.path == str(tmp_path / "sig" / "f.json")
-    assert saved.likely == "likely one bug with another"
+    assert saved.cause == (str(tmp_path / "outcome.json"), 3)
     assert (saved.what, saved.message, saved.step) == ("contents", "m", 0)
     assert len(material.outcomes) == 1
