@@ -505,4 +505,5 @@ def list_pairs(
         for kind, own in kinds.items():
             if not settings.kinds or kind in settings.kinds:
                 unchecked = declared.unchecked.get(kind, [])
-                yield Pair(name, contract, kind, own, place, declared.share, unchecked)
+                given = own, place, declared.share, unchecked, declared.name
+                yield Pair(name, contract, kind, *given)

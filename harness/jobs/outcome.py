@@ -257,6 +257,7 @@ class Pair(Counts):
         environment: versions, device and platform, for `meta` of failures.
         share: see `Backend`.
         unchecked: the promises that cannot be checked, in words.
+        own_name: of a driver, by which it calls itself.
         wanted: programs that were planned.
         coverage: of the slices that are done; `reached` also has cells of running ones.
         digests: of the programs of each slice that is done.
@@ -272,6 +273,7 @@ class Pair(Counts):
     environment: Mapping[str, Any] = field(default_factory=dict)
     share: int = 1
     unchecked: Sequence[str] = ()
+    own_name: str = ""
     wanted: int = 0
     signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
     undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)

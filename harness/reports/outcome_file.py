@@ -110,6 +110,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         **get_fields(pair, "outdated", "errors", "missing", "crashes", "shortfall"),
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
+        "own_name": pair.own_name,
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 
@@ -197,6 +198,7 @@ PAIR = make_schema(
         "missing": NAMED,
         "unchecked": TEXTS,
         "shortfall": {"type": ["string", "null"]},
+        "own_name": TEXT,
     },
 )
 SAVED = make_schema(
@@ -259,7 +261,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
-    "outdated", "missing", "unchecked", "shortfall",
+    "outdated", "missing", "unchecked", "shortfall", "own_name",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

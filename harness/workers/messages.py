@@ -231,13 +231,15 @@ class OfBackend(Answer, frozen=True):
 class Declared(OfBackend, frozen=True):
     """The declaration of a backend: contract → kind → what it promises.
 
-    unchecked: kind → the promises that cannot be checked, in words.
+    unchecked: kind → the promises that cannot be checked, in words. name: of a driver,
+    by which it calls itself; empty for other backends.
     """
 
     contracts: dict[str, dict[str, Kind]]
     dtypes: list[str]
     share: Annotated[int, Meta(ge=1)]
     unchecked: dict[str, list[str]] = {}
+    name: str = ""
 
     def check(self) -> None:
         for contract, kinds in self.contracts.items():

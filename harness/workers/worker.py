@@ -26,6 +26,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
+from lockstep.harness.backends.driver.backend import PREFIX
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,
@@ -33,6 +34,7 @@ from lockstep.harness.core.errors import (
     Unavailable,
     Unloadable,
     UsageError,
+    clean,
     format_error,
 )
 from lockstep.harness.execution.causes import find_likely
@@ -122,6 +124,7 @@ def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
             for kinds in backend.contracts.values()
             for kind, declared in kinds.items()
         },
+        name=clean(backend.name) if task.backend.startswith(PREFIX) else "",
     )
 
 

@@ -130,6 +130,18 @@ def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
     assert view.headline == "no failure, but not all agree"
 
 
+def test_a_driver_stands_in_the_matrix_by_its_own_name() -> None:
+    """Two drivers of one name stay apart by what the user has typed."""
+    rows = []
+    for path in ("exec:./driver", "exec:./other"):
+        view = make_report(
+            gather_outcome(make_outcome(backend=path, own_name="my-engine")), None
+        )
+        (matrix,) = check(render_html(view)).root.find("table", "matrix")
+        rows += [cell.text for cell in matrix.find("th")[2:]]
+    assert rows == ["my-engine (exec:./driver)", "my-engine (exec:./other)"]
+
+
 def test_nothing_from_a_file_is_markup(stage: Start) -> None:
     program = make(update(1), **SMALL)
     failure = make_failure(program, HOSTILE, signature=HOSTILE, path=HOSTILE)
