@@ -125,8 +125,8 @@ def coarse(keys: Any, values: Any) -> Pair:
         (spoil(np.inf), "2 but not in head 1"),
         (lambda keys, values: (keys * LAST_ZERO, values * LAST_ZERO), "zeros"),
         (lambda keys, values: (keys, values[:, :, [0, 0]]), "2, but value of token 1"),
-        (drift, "V of token 2 is off by 0.0031, allowed 0; if the cache is quantized,"),
-        (coarse, "K of token 2 is off by 0.054, allowed 0; if the cache is quantized,"),
+        (drift, "differ), allowed 0; if the cache is quantized, declare `tolerance`"),
+        (coarse, "K of token 2 is off by 0.054 (got 1, expected 0.945997; 8 of 8 "),
     ],
 )
 def test_what_is_no_token_is_named(
@@ -142,7 +142,11 @@ def test_what_is_no_token_is_named(
     [
         (0.004, None),
         (0.0031, None),
-        (0.006, "V of token 2 is off by 0.006, allowed 0.005"),
+        (
+            0.006,
+            "V of token 2 is off by 0.006 (got -0.4315, expected -0.4375;"
+            " 12 of 12 numbers differ), allowed 0.005",
+        ),
     ],
 )
 def test_a_tolerance_allows_an_error_of_each_number(off: float, words: str) -> None:
