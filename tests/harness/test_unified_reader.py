@@ -104,6 +104,16 @@ def test_what_is_no_token_is_said_in_words() -> None:
     assert unseen == ["what no row sees"] * 5
 
 
+def test_a_turned_key_that_is_off_is_told_with_its_tolerance() -> None:
+    reader = make_reader()
+    keys, values = reader.feed([4], [5])
+    keys[0, 0, 0, 1] += 0.01
+    (column,) = reader.read((keys, values), {4: 5}, {4: Turns(2, 6)}, "get")
+    assert str(column).startswith("K of token 4 is off by 0.01 (got ")
+    assert "(at position 5, turned 2 times)" in str(column)
+    assert "allowed 0 " not in str(column)
+
+
 def test_permuted_values_are_read() -> None:
     reader = make_reader(permuted_values=True)
     keys, values = reader.feed([4, 9], [2, 3])
