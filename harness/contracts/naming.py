@@ -23,10 +23,14 @@ holds."""
 
 
 class Drift(NamedTuple):
-    """Vectors that are not those of a token, but near: the largest error is `off`."""
+    """Vectors that are not those of a token, but near: the largest error is `off`.
+
+    numbers: see `compare_numbers`.
+    """
 
     tag: int
     off: float
+    numbers: str
 
 
 Name = int | str | Drift
@@ -44,7 +48,19 @@ def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
 
 
 def format_drift(name: str, drift: Drift) -> str:
-    return f"{name} of token {drift.tag} is off by {drift.off:.2g}"
+    return f"{name} of token {drift.tag} is off by {drift.off:.2g} ({drift.numbers})"
+
+
+def compare_numbers(got: F32, expected: F32) -> str:
+    """The numbers that are farthest apart, and how many differ, in words."""
+    got, expected = np.broadcast_arrays(got, expected)
+    errors = np.abs(got - expected)
+    at = np.unravel_index(int(np.nan_to_num(errors, nan=np.inf).argmax()), errors.shape)
+    differ = int((got != expected).sum())
+    return (
+        f"got {float(got[at]):.6g}, expected {float(expected[at]):.6g};"
+        f" {differ} of {got.size} numbers differ"
+    )
 
 
 def format_vectors(name: Name) -> str:
@@ -56,7 +72,7 @@ def format_vectors(name: Name) -> str:
     return "all zeros" if name == "zeros" else str(name)
 
 
-NEAR = 1 / 8
+NEAR_TOKEN = 1 / 8
 """Vectors with a smaller error in each number are called near. It is the distance of two
 digits of a payload; storage in 4 bits has half of it."""
 
@@ -77,8 +93,9 @@ def name_vectors(vectors: F32, table: Table) -> Name:
         return "zeros"
     errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
     nearest = int(errors.argmin())
-    if errors[nearest] < NEAR:
-        return Drift(nearest, float(errors[nearest]))
+    if errors[nearest] < NEAR_TOKEN:
+        numbers = compare_numbers(vectors, table.vectors[:, :, nearest : nearest + 1])
+        return Drift(nearest, float(errors[nearest]), numbers)
     heads = [
         head
         for head in range(table.heads)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.answers import read_list
+from lockstep.harness.contracts.naming import compare_numbers
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import Column, split_pair, to_numpy
 from lockstep.harness.contracts.watch import holds
@@ -22,6 +23,10 @@ from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
 """The largest prime below 2 ** 16: float32 holds all residues."""
+
+NEAR_STATE = MODULUS / 256
+"""States with a smaller error in each number are called near: two of different tokens are
+farther apart in some number."""
 
 FACTOR = 31
 Tags = tuple[int, ...]
@@ -163,8 +168,26 @@ class Recurrence:
             if holds(conv, self.compute_conv(tags).tobytes()):
                 return list(tags)
         if candidates:
-            return [*candidates[0], "but not with the convolution inputs of these"]
-        return ["NaN" if np.isnan(delta).any() else "a state of no known tokens"]
+            numbers = compare_numbers(conv, self.compute_conv(candidates[0]))
+            words = f"but not with the convolution inputs of these ({numbers})"
+            return [*candidates[0], words]
+        return ["NaN" if np.isnan(delta).any() else self.name_drift(delta)]
+
+    def name_drift(self, delta: F32) -> str:
+        """Words for a state that is not that of any tokens, but may be near it."""
+        errors = {
+            tags: float(np.abs(delta - known).max())
+            for tags, known in self.deltas.items()
+        }
+        nearest = min(errors, key=lambda tags: errors[tags])
+        if errors[nearest] >= NEAR_STATE:
+            return "a state of no known tokens"
+        read = ", ".join(map(str, nearest)) or "none"
+        numbers = compare_numbers(delta, self.deltas[nearest])
+        return (
+            f"the state of tokens {read} is off by {errors[nearest]:.2g} ({numbers}),"
+            " allowed 0"
+        )
 
     def get_floats(
         self, array: Array, shape: Sequence[int], dtype: str, name: str

@@ -21,6 +21,7 @@ from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.naming import (
     MIXED,
     Drift,
+    compare_numbers,
     format_drift,
     format_vectors,
     name_drift,
@@ -494,7 +495,8 @@ def judge_attention(
     if not error <= tolerance:
         raise Broken(
             "attention",
-            f"attention over the arrays of {name} is off by {error:.2g} in row {row},"
-            f" allowed {tolerance:.2g}; K, V and the mask are as expected",
+            f"attention over the arrays of {name} is off by {error:.2g} in row {row}"
+            f" ({compare_numbers(got, wanted)}), allowed {tolerance:.2g};"
+            " K, V and the mask are as expected",
         )
     return error / tolerance

@@ -21,7 +21,8 @@ from lockstep.harness.core.document import NAMES
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.executor import Run
 from lockstep.harness.programs.ledger import why_unsupported
-from lockstep.harness.programs.program import Program, describe_config, trace
+from lockstep.harness.programs.program import Program, trace
+from lockstep.harness.programs.words import describe_config
 
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """dtype → the largest n of which all up to n are exact: token n is stored as n + 1."""

@@ -56,8 +56,9 @@ class Failure:
     """A program that diverges, and its file.
 
     Attributes:
-        likely: the signature of another failure that is likely the same bug; see
-            `harness.execution.shrink`.
+        cause: the number of its likely cause in the outcome, from 1: the same for all
+            failures that probably have one; see `harness.execution.causes`. 0 if that is
+            not known.
         flaky: the failure did not come back each time.
         options: of the command that runs it again, as its `meta` has them: without them
             the verdict may be another.
@@ -69,7 +70,7 @@ class Failure:
     backend: str
     signature: str
     path: Path
-    likely: str | None = None
+    cause: int = 0
     flaky: Flaky | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     unsaved: str | None = None
@@ -90,13 +91,6 @@ class Failure:
     def replay(self) -> str:
         """The command that runs it again."""
         return get_replay_line(self.path, self.backend, self.options)
-
-    @property
-    def why_likely(self) -> str | None:
-        """The line of a report about `likely`."""
-        if self.likely is None:
-            return None
-        return f"likely one bug with {self.likely}: the same steps lead to both"
 
 
 def save(failure: Failure) -> Failure:
@@ -263,6 +257,7 @@ class Pair(Counts):
         environment: versions, device and platform, for `meta` of failures.
         share: see `Backend`.
         unchecked: the promises that cannot be checked, in words.
+        own_name: of a driver, by which it calls itself.
         wanted: programs that were planned.
         coverage: of the slices that are done; `reached` also has cells of running ones.
         digests: of the programs of each slice that is done.
@@ -278,6 +273,7 @@ class Pair(Counts):
     environment: Mapping[str, Any] = field(default_factory=dict)
     share: int = 1
     unchecked: Sequence[str] = ()
+    own_name: str = ""
     wanted: int = 0
     signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
     undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)

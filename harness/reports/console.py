@@ -17,9 +17,15 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.harness.core.errors import make_printable
+from lockstep.harness.core.errors import clean, make_printable
+from lockstep.harness.execution.causes import get_evidence
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair
-from lockstep.harness.programs.program import describe_failure, tell_tokens
+from lockstep.harness.programs.words import (
+    describe_failure,
+    describe_line,
+    tell_tokens,
+)
+from lockstep.harness.reports.causes import group_failures
 from lockstep.harness.reports.model import (
     MOST_LISTED,
     Matrix,
@@ -159,7 +165,7 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
         *tell_tokens(failure.program, seen),
     ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
-    for line in list_remarks(programs, failure.flaky, failure.why_likely):
+    for line in list_remarks(programs, failure.flaky):
         console.print(Text(indent(line, console.width), "yellow"))
     if failure.unsaved:
         why = f"its file could not be written ({failure.unsaved}); outcome.json has it"
@@ -173,6 +179,27 @@ def print_failures(console: Console, outcome: Outcome) -> None:
         counts = pair.count_signatures()
         for failure in pair.failures:
             print_failure(console, failure, counts[failure.signature])
+    if len(outcome.failures) > MOST_LISTED:
+        print_causes(console, outcome.failures)
+
+
+def print_causes(console: Console, failures: Sequence[Failure]) -> None:
+    """A line for each of several failures, by their likely causes."""
+    groups = group_failures(
+        failures,
+        [get_evidence(one.program, one.divergence) for one in failures],
+        [failure.backend for failure in failures],
+        [failure.cause or None for failure in failures],
+    )
+    causes = f"{len(groups)} likely cause" + "s" * (len(groups) > 1)
+    console.print(Text(f"\n{len(failures)} failures, {causes}:", "bold"))
+    for group in groups:
+        words = f"{group.failures[0].backend}: {group.sentence}".rstrip(": ")
+        console.print(Text(indent(words, console.width)), soft_wrap=True)
+        for one in group.failures:
+            seen = one.divergence
+            line = clean(describe_line(one.program, seen.step, seen.message))
+            console.print(Text(indent(f"  {line}", console.width)), soft_wrap=True)
 
 
 def indent(line: str, width: int) -> str:

@@ -21,7 +21,7 @@ from lockstep.harness.jobs.faults import (
 )
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.vectors.export import Audit, Export
-from lockstep.harness.programs.program import format_field
+from lockstep.harness.programs.words import format_field
 from lockstep.harness.reports.console import (
     STYLES,
     make_table,

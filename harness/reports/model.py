@@ -33,6 +33,7 @@ class PairSummary:
             name.
         unchecked: promises that cannot be checked, in words.
         shortfall: how many programs ran, if crashes or errors kept others from running.
+        own_name: of a driver, by which it calls itself.
     """
 
     backend: str
@@ -53,6 +54,12 @@ class PairSummary:
     undeclared: Sequence[str] = ()
     unchecked: Sequence[str] = ()
     shortfall: str | None = None
+    own_name: str = ""
+
+    @property
+    def title(self) -> str:
+        """The backend in a row: of a driver first by which name it calls itself."""
+        return f"{self.own_name} ({self.backend})" if self.own_name else self.backend
 
     @property
     def name(self) -> str:
@@ -152,7 +159,9 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(pair, *same, "errors", "outdated", "missing", "unchecked"),
+        **get_fields(
+            pair, *same, "errors", "outdated", "missing", "unchecked", "own_name"
+        ),
         shortfall=pair.shortfall,
     )
 
@@ -258,20 +267,17 @@ def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
 # --- a failure --------------------------------------------------------------------------
 
 
-def list_remarks(
-    programs: int | None, flaky: Flaky | None, likely: str | None
-) -> list[str]:
+def list_remarks(programs: int | None, flaky: Flaky | None) -> list[str]:
     """Lists the lines below a failure.
 
     Args:
         programs: how many have shown its signature.
         flaky: it did not come back each time.
-        likely: a line about the failure that is likely the same bug.
     """
     lines = [] if flaky is None else [flaky.describe()]
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
-    return [*lines, likely] if likely else lines
+    return lines
 
 
 # --- all of it --------------------------------------------------------------------------
@@ -367,8 +373,8 @@ def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
     several = {backend for (backend, *_), count in times.items() if count > 1}
     found: dict[str, dict[str, dict[str, PairSummary]]] = {}
     for outcome, pair in placed:
-        row = pair.backend
-        if row in several:
+        row = pair.title
+        if pair.backend in several:
             row += f" ({outcome.place})"
         found.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
     return [

@@ -108,6 +108,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         **get_fields(pair, "outdated", "errors", "missing", "crashes", "shortfall"),
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
+        "own_name": pair.own_name,
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 
@@ -118,8 +119,7 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "path": str(failure.path),
         "operations": len(failure.program.ops),
         "flaky": None if failure.flaky is None else str(failure.flaky),
-        "likely_one_with": failure.likely,
-        "why_likely": failure.why_likely,
+        "cause": failure.cause,
         "options": dict(failure.options),
         "unsaved": failure.unsaved,
         "divergence": failure.divergence.to_json(),
@@ -167,7 +167,7 @@ FAILURE = make_schema(
         "program": {"type": "object"},
     },
     {
-        "why_likely": {"type": ["string", "null"]},
+        "cause": COUNT,
         "flaky": {"type": ["string", "null"]},
         "options": {"type": "object"},
     },
@@ -196,6 +196,7 @@ PAIR = make_schema(
         "missing": NAMED,
         "unchecked": TEXTS,
         "shortfall": {"type": ["string", "null"]},
+        "own_name": TEXT,
     },
 )
 SAVED = make_schema(
@@ -257,7 +258,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
-    "outdated", "missing", "unchecked", "shortfall",
+    "outdated", "missing", "unchecked", "shortfall", "own_name",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -231,8 +231,10 @@ class OfBackend(Answer, frozen=True):
 class Declared(OfBackend, frozen=True):
     """The declaration of a backend: contract → kind → what it promises.
 
-    unchecked: kind → the promises that cannot be checked, in words.
-    has_ledger: it names the folder of its known divergences.
+    Attributes:
+        unchecked: kind → the promises that cannot be checked, in words.
+        name: by which a driver calls itself; empty for other backends.
+        has_ledger: it names the folder of its known divergences.
     """
 
     contracts: dict[str, dict[str, Kind]]
@@ -240,6 +242,7 @@ class Declared(OfBackend, frozen=True):
     share: Annotated[int, Meta(ge=1)]
     unchecked: dict[str, list[str]] = {}
     has_ledger: bool = False
+    name: str = ""
 
     def check(self) -> None:
         for contract, kinds in self.contracts.items():
@@ -440,8 +443,11 @@ class Clustered(Answer, frozen=True):
 
 
 class Cluster(Task[Clustered], frozen=True):
+    """known: of each the index of one that is known to have the same cause."""
+
     programs: list[Document]
     signatures: list[str]
+    known: list[Natural]
 
 
 class FaultsListed(Answer, frozen=True):

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
+from lockstep.harness.backends.driver.backend import PREFIX
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,
@@ -32,11 +33,12 @@ from lockstep.harness.core.errors import (
     Unavailable,
     Unloadable,
     UsageError,
+    clean,
     format_error,
 )
+from lockstep.harness.execution.causes import find_likely
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
-from lockstep.harness.execution.shrink import find_likely
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -122,6 +124,7 @@ def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
             for kind, declared in kinds.items()
         },
         has_ledger=backend.ledger is not None,
+        name=clean(backend.name) if task.backend.startswith(PREFIX) else "",
     )
 
 
@@ -197,8 +200,8 @@ def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
         divergence = worker.run_both(program, backend).divergence
         return divergence.get_signature(program) if divergence else None
 
-    failing = zip(map(parse, task.programs), task.signatures, strict=True)
-    return m.Clustered(list(find_likely(list(failing), find).items()))
+    failing = list(zip(map(parse, task.programs), task.signatures, strict=True))
+    return m.Clustered(list(find_likely(failing, find, task.known).items()))
 
 
 def audit_file(worker: Runner, backend: Backend, task: m.AuditFile) -> m.Audited:

@@ -24,11 +24,11 @@ from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.program import (
     Program,
-    describe_config,
     parse_program,
     trace,
     walk,
 )
+from lockstep.harness.programs.words import describe_config
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 from tests.harness.commands import ROOT

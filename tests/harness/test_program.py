@@ -11,11 +11,11 @@ import pytest
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import (
-    describe_config,
     load_programs,
     parse_program,
     trace,
 )
+from lockstep.harness.programs.words import describe_config
 from tests.harness.building import make, trim, update
 
 UPDATE = update(2)

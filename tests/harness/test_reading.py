@@ -16,6 +16,7 @@ from lockstep.harness.contracts.system import (
     Reader,
     get_rows,
     get_visible_columns,
+    judge_attention,
     read_mask,
 )
 from lockstep.harness.contracts.watch import ArrayWatch, holds
@@ -75,6 +76,31 @@ def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> 
         assert recurrence.read(recurrence.compute((5, 6), 0), "read") == [5, 6]
 
 
+def test_a_state_that_is_near_one_is_told_with_its_numbers(reader: Reader) -> None:
+    recurrence = Recurrence(reader.arrays, reader.keys, {**CONFIG, "conv_width": 3})
+    conv, delta = recurrence.compute((5, 6), 0)
+    rounded = delta.copy()
+    rounded[0, 0, 0, 0] += 3
+    (words,) = recurrence.read((conv, rounded), "read")
+    assert str(words).startswith("the state of tokens 5, 6 is off by 3 (got ")
+    assert "; 1 of " in str(words)
+    conv = conv.copy()
+    conv[0, 0, 0] += 0.5
+    *_, words = recurrence.read((conv, delta), "read")
+    assert "convolution inputs of these (got " in str(words)
+    (words,) = recurrence.read((conv, delta + 9000), "read")
+    assert words == "a state of no known tokens"
+
+
+def test_attention_that_is_off_is_told_with_its_numbers() -> None:
+    wanted = np.zeros((2, 4))
+    got = wanted.copy()
+    got[1, 2] = 0.5
+    words = r"row 3 \(got 0.5, expected 0; 1 of 8 numbers differ\), allowed 0.1;"
+    with pytest.raises(Broken, match=words):
+        judge_attention(got, wanted, 0.1, 3, "update")
+
+
 def test_an_array_holds_its_numbers_whatever_their_bytes() -> None:
     zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
     nan = np.full(3, np.nan, np.float32)
@@ -125,8 +151,8 @@ def coarse(keys: Any, values: Any) -> Pair:
         (spoil(np.inf), "2 but not in head 1"),
         (lambda keys, values: (keys * LAST_ZERO, values * LAST_ZERO), "zeros"),
         (lambda keys, values: (keys, values[:, :, [0, 0]]), "2, but value of token 1"),
-        (drift, "V of token 2 is off by 0.0031, allowed 0; if the cache is quantized,"),
-        (coarse, "K of token 2 is off by 0.054, allowed 0; if the cache is quantized,"),
+        (drift, "differ), allowed 0; if the cache is quantized, declare `tolerance`"),
+        (coarse, "K of token 2 is off by 0.054 (got 1, expected 0.945997; 8 of 8 "),
     ],
 )
 def test_what_is_no_token_is_named(
@@ -142,7 +168,11 @@ def test_what_is_no_token_is_named(
     [
         (0.004, None),
         (0.0031, None),
-        (0.006, "V of token 2 is off by 0.006, allowed 0.005"),
+        (
+            0.006,
+            "V of token 2 is off by 0.006 (got -0.4315, expected -0.4375;"
+            " 12 of 12 numbers differ), allowed 0.005",
+        ),
     ],
 )
 def test_a_tolerance_allows_an_error_of_each_number(off: float, words: str) -> None:

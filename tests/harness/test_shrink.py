@@ -14,18 +14,17 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix import PREFIX
+from lockstep.harness.execution.causes import find_likely, is_likely_one
 from lockstep.harness.execution.executor import Result
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import (
     Shrinker,
-    find_likely,
     get_domain_steps,
     get_merged,
     get_rank,
     get_simpler,
     get_simpler_configs,
     get_simpler_fields,
-    is_likely_one,
     make_busy_clock,
     rename,
 )

@@ -88,15 +88,30 @@ def test_what_is_no_token_is_said_in_words() -> None:
     values[0, :, 3] = reader.values.vectors[0, :, 9]
     positions = {tag: tag - 4 for tag in range(4, 9)}
     columns = reader.read((keys, values), positions, {}, "get")
-    assert columns == [
-        "key of no token at any position, but value of token 4",
+    key, *others, drifted = columns
+    assert key == (
+        "K of token 4 is off by 0.01 (got 0.679311, expected 0.669311;"
+        " 1 of 12 numbers differ), allowed 0 (at position 0)"
+    )
+    assert others == [
         "(value: 5 but not in head 1)",
         "NaN",
         "key of no token at any position, but value of token 9",
-        "V of token 8 is off by 0.01, allowed 0",
     ]
+    assert str(drifted).startswith("V of token 8 is off by 0.01 (got ")
+    assert str(drifted).endswith(" numbers differ), allowed 0")
     unseen = reader.read((keys, values), positions, {}, "get", [False] * 5)
     assert unseen == ["what no row sees"] * 5
+
+
+def test_a_turned_key_that_is_off_is_told_with_its_tolerance() -> None:
+    reader = make_reader()
+    keys, values = reader.feed([4], [5])
+    keys[0, 0, 0, 1] += 0.01
+    (column,) = reader.read((keys, values), {4: 5}, {4: Turns(2, 6)}, "get")
+    assert str(column).startswith("K of token 4 is off by 0.01 (got ")
+    assert "(at position 5, turned 2 times)" in str(column)
+    assert "allowed 0 " not in str(column)
 
 
 def test_permuted_values_are_read() -> None:

@@ -14,7 +14,9 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.contracts.naming import (
     MIXED,
+    NEAR_TOKEN,
     Drift,
+    compare_numbers,
     format_drift,
     name_vectors,
 )
@@ -256,7 +258,7 @@ class PositionReader(PairReader):
                 continue
             here = slice(column, column + 1)
             columns[column] = self.name_column(
-                keys[:, :, here], values[:, :, here], turns
+                keys[:, :, here], values[:, :, here], turns, positions
             )
         return columns
 
@@ -281,7 +283,13 @@ class PositionReader(PairReader):
                     self.margin = max(self.margin, float(off) / allowed)
         return right
 
-    def name_column(self, key: F32, value: F32, turns: Mapping[int, Turns]) -> Column:
+    def name_column(
+        self,
+        key: F32,
+        value: F32,
+        turns: Mapping[int, Turns],
+        positions: Mapping[int, int],
+    ) -> Column:
         """Names the content of a wrong column; key and value: [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if isinstance(owner, Drift):
@@ -290,9 +298,29 @@ class PositionReader(PairReader):
             blank = np.isnan(key).any() and owner == "NaN"
             return "NaN" if blank else f"(value: {owner})"
         place = self.find_position(key, owner, turns)
+        if place is None and owner in positions:
+            drift = self.find_drift(key, owner, positions[owner], turns)
+            if drift is not None:
+                return drift
         if place is None:
             return f"{MIXED} no token at any position, but value of token {owner}"
         return place, owner
+
+    def find_drift(
+        self, key: F32, tag: int, position: int, turns: Mapping[int, Turns]
+    ) -> str | None:
+        """Words for a key that is near that of the token at its position, or None."""
+        ideal = self.compute_keys([tag], [position])
+        off = float(np.abs(key - ideal).max())
+        if not off < NEAR_TOKEN:
+            return None
+        turn = turns.get(tag, NEVER)
+        allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
+        numbers = compare_numbers(key, ideal.astype(np.float32))
+        drift = format_drift("K", Drift(tag, off, numbers))
+        times = f", turned {turn.count} times" if turn.count else ""
+        allowed = allowed if turn.count else 0.0
+        return f"{drift}, allowed {allowed:.2g} (at position {position}{times})"
 
     def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:
         """Finds the position at which the key of `tag` would equal this one, or None."""

@@ -131,13 +131,15 @@ class Part:
 class Step:
     """One operation, as both sides carried it out.
 
-    skipped: why it was not. is_drawn: whether there is a picture of it, or only words.
-    parts_left_out: caches that are not shown. answered: whether the backend did.
+    skipped: why it was not. outcome: see `programs.words`. is_drawn: whether there is a
+    picture of it, or only words. parts_left_out: caches that are not shown. answered:
+    whether the backend did.
     """
 
     number: int
     words: str
     skipped: str | None = None
+    outcome: str = ""
     facts: tuple[Fact, ...] = ()
     parts: tuple[Part, ...] = ()
     parts_left_out: int = 0

@@ -17,7 +17,8 @@ from lockstep.harness.execution.compare import Difference
 from lockstep.harness.execution.executor import Result, Run, run
 from lockstep.harness.execution.recording.drawing import Known, Told, draw_step
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.program import Program, tell_tokens
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.words import describe_outcome, tell_tokens
 
 Note = Callable[[Program], object]
 
@@ -133,14 +134,16 @@ class Recorder(Run):
 
     def draw_one(self, kept: Kept) -> Step:
         operation = self.rules.operations[kept.op["op"]]
+        expected = choose_answer(kept.expected or {}, kept.got)
         return draw_step(
             Step(
                 kept.number,
                 operation.describe(kept.op),
                 kept.skipped,
+                describe_outcome(kept.skipped, kept.op, expected),
                 answered=kept.got is not None,
             ),
-            (choose_answer(kept.expected or {}, kept.got), kept.got),
+            (expected, kept.got),
             kept.held,
             Known({}, get_places(kept.held), self.born),
             lambda row: operation.describe_row(kept.op, row),

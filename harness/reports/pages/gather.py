@@ -108,7 +108,7 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                     check_step(divergence["step"], program),
                     divergence["message"],
                     outcome.versions,
-                    failure.get("why_likely"),
+                    (where, failure["cause"]) if failure.get("cause") else None,
                     read_flaky(failure),
                     pair.get("signatures", {}).get(failure["signature"]),
                     read_options(failure.get("options", {})),

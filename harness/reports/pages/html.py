@@ -16,6 +16,7 @@ from markupsafe import Markup
 from lockstep.harness import __version__
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.recording.picture import EXTRA, HIDDEN, MISSING, SEEN
+from lockstep.harness.programs.words import format_outcome
 from lockstep.harness.reports.model import PairSummary, make_matrices
 from lockstep.harness.reports.pages.view import ReportView
 
@@ -51,6 +52,7 @@ def render_html(report: ReportView) -> str:
         sayings=SAYINGS,
         statuses=STATUSES,
         find_failure=find_failure,
+        format_outcome=format_outcome,
         matrices=make_matrices(report.outcomes),
     )
 

@@ -17,6 +17,7 @@ MOST_BYTES = 256 << 10
 
 MOST_STEPS = 24
 MOST_LINES = 60
+MOST_INDEX = 200
 MOST_LINE = 800
 
 
@@ -46,6 +47,21 @@ def list_head(report: ReportView) -> Iterator[str]:
     yield from list_bounded(report.notes)
     yield from list_missed(report)
     yield from list_bounded(report.broken)
+    yield ""
+    if len(report.failures) > 1:
+        yield from list_groups(report)
+
+
+def list_groups(report: ReportView) -> Iterator[str]:
+    """A line for each failure, below those with the same likely cause one sentence."""
+    lines: list[str] = []
+    for group in report.groups:
+        words = f"{group.failures[0].name}: {group.sentence}".rstrip(": ")
+        lines.append(f"* {code(words)}")
+        lines += [f"  * {one.number}. {code(one.line)}" for one in group.failures]
+    yield from lines[:MOST_INDEX]
+    if len(lines) > MOST_INDEX:
+        yield f"* {len(lines) - MOST_INDEX} more lines"
     yield ""
 
 

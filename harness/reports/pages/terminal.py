@@ -21,6 +21,7 @@ from lockstep.harness.execution.recording.picture import (
     Part,
     Step,
 )
+from lockstep.harness.programs.words import format_outcome
 from lockstep.harness.reports.console import indent
 from lockstep.harness.reports.pages.view import FailureView
 
@@ -107,9 +108,8 @@ class Painter:
                 self.say(f"  {gap}", "dim")
             mark = self.signs.arrow if step.number == view.step else " "
             words = f"{mark} step {step.number}: {step.words}"
-            if step.skipped:
-                words += f" (skipped: {step.skipped})"
-            elif step.is_wrong and step.number != view.step:
+            words += format_outcome(step.outcome, step.number == view.step)
+            if step.is_wrong and step.number != view.step:
                 words += " (differs)"
             self.say(words, "bold" if step is drawn else "")
         if view.unreached:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.harness.core.errors import clean
+from lockstep.harness.execution.causes import Evidence, gather_evidence
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.jobs.outcome import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
     Program,
-    describe_config,
-    describe_failure,
     read_flaky,
 )
+from lockstep.harness.programs.words import (
+    describe_config,
+    describe_failure,
+    describe_line,
+)
+from lockstep.harness.reports.causes import Group, group_failures
 from lockstep.harness.reports.model import (
     OutcomeSummary,
     PairSummary,
@@ -38,7 +44,7 @@ class Saved:
     Attributes:
         path: of its file.
         what, step, message: of the divergence.
-        likely: a line about the failure that is likely the same bug.
+        cause: the outcome and the number that its cause has there; see `Failure`.
         flaky: the failure did not come back each time.
         programs: how many have shown the signature.
         options: see `Failure`.
@@ -52,7 +58,7 @@ class Saved:
     step: int | None = None
     message: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    likely: str | None = None
+    cause: tuple[str, int] | None = None
     flaky: Flaky | None = None
     programs: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +66,7 @@ class Saved:
     @property
     def remarks(self) -> list[str]:
         """The lines below the failure."""
-        return list_remarks(self.programs, self.flaky, self.likely)
+        return list_remarks(self.programs, self.flaky)
 
     @property
     def key(self) -> tuple[str, str | None]:
@@ -113,7 +119,7 @@ class Material:
                 fuller = saved if saved.message is not None else before
                 self.saved[place] = replace(
                     fuller,
-                    likely=before.likely or saved.likely,
+                    cause=before.cause or saved.cause,
                     flaky=before.flaky or saved.flaky,
                     programs=before.programs or saved.programs,
                 )
@@ -238,6 +244,19 @@ class FailureView:
         ]
 
     @property
+    def line(self) -> str:
+        """The failure in one line."""
+        program, message = self.saved.program, self.message
+        return clean(describe_line(program, self.step, message), MOST_SENTENCE)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What it tells of its cause."""
+        is_told = self.played.divergence or self.saved.message
+        message = self.message if is_told else self.saved.path
+        return gather_evidence(self.saved.program, self.step, self.what, message)
+
+    @property
     def name(self) -> str:
         """The backend that the failure is about."""
         return self.saved.backend or self.played.backend or "no backend"
@@ -287,6 +306,17 @@ class ReportView:
     failures: Sequence[FailureView]
     broken: Sequence[str]
     more: int = 0
+
+    @cached_property
+    def groups(self) -> list[Group[FailureView]]:
+        """The failures by their likely causes."""
+        failures = self.failures
+        return group_failures(
+            failures,
+            [one.evidence for one in failures],
+            [one.name for one in failures],
+            [one.saved.cause for one in failures],
+        )
 
     @property
     def pairs(self) -> list[PairSummary]:

@@ -14,7 +14,12 @@ from lockstep.harness.reports.pages.view import ReportView, make_report
 from tests.harness.building import SMALL, make, trim, update
 from tests.harness.commands import HERE
 from tests.harness.pages.chromium import COMMAND, Browser, open_browser
-from tests.harness.pages.conftest import gather_outcome, make_outcome, save
+from tests.harness.pages.conftest import (
+    gather_outcome,
+    make_failure,
+    make_outcome,
+    save,
+)
 from tests.harness.pages.test_page_html import make_large_report
 from tests.harness.pages.test_page_recorder import PADDED, RECORDED
 
@@ -25,6 +30,8 @@ WRONG = f"{HERE}:answers_in_numpy"
 OPEN_ALL = "document.querySelectorAll('details').forEach(d => d.open = true)"
 
 Start = Callable[..., Stage]
+
+clone = {"op": "clone", "into": "b"}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +108,32 @@ def test_nothing_exceeds_the_window(browser: Browser, page: Path, width: int) ->
     browser.open(page, width)
     browser.evaluate(OPEN_ALL)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+LONG = "exec:./" + "transformers-batched-static-encoder-decoder-" * 4 + "driver --flag"
+
+
+def test_long_names_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """Nothing lies beyond the window but what scrolls in a box of its own."""
+    failures = [
+        make_failure(
+            make(update(length), clone, update(1), **SMALL),
+            f"raised {'VeryLongNameOfAnError' * 9}, in {'f' * 99} (kv.py:1)",
+            signature="layer-kv-update-" + "x" * 200,
+            path=f"{'deep/' * 60}f.json",
+        )
+        for length in (1, 2)
+    ]
+    words = {"own_name": "my-engine" * 9, "errors": ["e" * 300], "failures": failures}
+    outcome = make_outcome({"unavailable": {LONG: "w" * 200}}, backend=LONG, **words)
+    browser.open(write(tmp_path, make_report(gather_outcome(outcome), None)), 360)
+    browser.evaluate(OPEN_ALL)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    beyond = browser.evaluate(
+        "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre')"
+        " && e.getBoundingClientRect().right > 360.5).map(e => e.className || e.tagName)"
+    )
+    assert beyond == []
 
 
 @pytest.mark.parametrize(("width", "is_beside"), [(360, False), (1280, True)])

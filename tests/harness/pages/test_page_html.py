@@ -130,10 +130,21 @@ def test_what_a_pair_has_come_to(more: dict[str, Any], words: str) -> None:
     assert view.headline == "no failure, but not all agree"
 
 
+def test_a_driver_stands_in_the_matrix_by_its_own_name() -> None:
+    """Two drivers of one name stay apart by what the user has typed."""
+    rows = []
+    for path in ("exec:./driver", "exec:./other"):
+        view = make_report(
+            gather_outcome(make_outcome(backend=path, own_name="my-engine")), None
+        )
+        (matrix,) = check(render_html(view)).root.find("table", "matrix")
+        rows += [cell.text for cell in matrix.find("th")[2:]]
+    assert rows == ["my-engine (exec:./driver)", "my-engine (exec:./other)"]
+
+
 def test_nothing_from_a_file_is_markup(stage: Start) -> None:
     program = make(update(1), **SMALL)
     failure = make_failure(program, HOSTILE, signature=HOSTILE, path=HOSTILE)
-    failure |= {"why_likely": HOSTILE}
     failure["divergence"] |= {"what": HOSTILE, "operation": HOSTILE}
     named = {HOSTILE: HOSTILE}
     document = make_outcome(
@@ -261,9 +272,7 @@ def test_the_policy_allows_our_script_and_style_only(report: ReportView) -> None
 def test_a_folder_is_gathered(tmp_path: Path) -> None:
     """A failure of both outcome and file is there once, with its file."""
     program = make(update(1))
-    failure = make_failure(
-        program, path="elsewhere/f.json", why_likely="likely one bug with another"
-    )
+    failure = make_failure(program, path="elsewhere/f.json", cause=3)
     (tmp_path / "sig").mkdir()
     (tmp_path / "outcome.json").write_text(json.dumps(make_outcome(failures=[failure])))
     meta = {"backend": "torch-cpu", "what": "m", "step": 0}
@@ -273,6 +282,6 @@ def test_a_folder_is_gathered(tmp_path: Path) -> None:
     material = gather([tmp_path])
     (saved,) = material.saved
     assert saved.path == str(tmp_path / "sig" / "f.json")
-    assert saved.likely == "likely one bug with another"
+    assert saved.cause == (str(tmp_path / "outcome.json"), 3)
     assert (saved.what, saved.message, saved.step) == ("contents", "m", 0)
     assert len(material.outcomes) == 1

@@ -96,7 +96,7 @@ def strip_code(text: str) -> str:
 def test_nothing_from_a_file_is_markup() -> None:
     hostile = f"``` ` {HOSTILE}\n# head | cell\n```\n</details> *bold* ``````"
     program = make(update(1))
-    said = dict.fromkeys(("signature", "what", "message", "likely"), hostile)
+    said = dict.fromkeys(("signature", "what", "message"), hostile)
     named = dict.fromkeys(("backend", "kind", "contract"), hostile)
     cells = {"reachable": 9, "empty": {hostile: [hostile]}}
     text = render(

@@ -1,0 +1,219 @@
+"""A failure in words: its config, its steps, and what became of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Op,
+    get_first_allowed,
+    list_allowed,
+)
+from lockstep.harness.core.document import NAMES, drop_defaults
+from lockstep.harness.core.errors import clean
+from lockstep.harness.programs.program import Divergence, Program, walk
+
+
+def describe_failure(
+    program: Program, step: int | None, what: str, message: str, most: int | None = None
+) -> Iterator[str]:
+    """A failure in words, a line each: the config, the steps, what differs.
+
+    Args:
+        program: the failing program.
+        step: the step that diverges; None if it is not known.
+        what: what differs, in a word.
+        message: the same in a sentence.
+        most: how many of the last steps are listed; None for all.
+    """
+    yield f"{program.kind} cache, {clean(describe_config(program))}"
+    last = len(program.ops) - 1  # of none, if it fails as soon as it is opened
+    last = last if step is None else min(step, last)
+    first = 0 if most is None else max(0, last + 1 - most)
+    if first:
+        yield f"  steps 0 to {first - 1} are left out"
+    for number, words in enumerate(list_steps(program, step, last)[first:], first):
+        yield f"{'→' if number == step else ' '} step {number}: {words}"
+    yield f"{what}: {message}"
+
+
+MAX_STORY = 1 << 21
+"""Operations times tokens of a program along which a report walks: it may look at every
+token after every step."""
+
+
+def is_long(program: Program) -> bool:
+    """Whether a walk along a program takes too long for a report."""
+    return len(program.ops) * program.count_tags() > MAX_STORY
+
+
+# --- steps ------------------------------------------------------------------------------
+
+
+NEGATIVE = ("result", "ok", "done", "trimmed", "range", "parent", "child")
+"""Fields of answers whose false or null says that an operation had nothing to give."""
+
+
+REFUSED = "refused: "
+
+
+def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
+    """The steps in words until step `last`, with what came of those that were refused,
+    skipped or did less than they say.
+
+    failing: the step that diverges; of it, there is what should have come. Nothing is
+    added behind a step whose answer the backend chooses, nor to very long programs.
+    """
+    operations, ops = program.rules.operations, program.ops[: last + 1]
+    steps = [operations[op["op"]].describe(op) for op in ops]
+    if is_long(program):
+        return steps
+    for step in islice(walk(program, rows=False), last + 1):
+        answer = {} if step.skipped else step.expect()
+        outcome = describe_outcome(step.skipped, step.op, answer)
+        steps[step.number] += format_outcome(outcome, step.number == failing)
+        if step.answer is not None and get_first_allowed(step.answer) is not step.answer:
+            break
+    return steps
+
+
+def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
+    """What came of a step, if that is not what the step says: it was skipped or refused,
+    or less was done than was asked; else empty."""
+    if skipped:
+        return f"skipped: {skipped}"
+    refusals = list(dict.fromkeys(each.get("error") for each in list_allowed(answer)))
+    if len(refusals) > 1 or refusals[0]:
+        return "" if None in refusals else REFUSED + " or ".join(map(str, refusals))
+    count, trimmed = op.get("count"), answer.get("trimmed")
+    if type(count) is type(trimmed) is int and count != trimmed:
+        return f"trimmed {trimmed}"
+    told = {name: answer[name] for name in NEGATIVE if name in answer}
+    lacking = [f"no {name}" for name, value in told.items() if value is None]
+    is_false = any(value is False for value in told.values())
+    return "false" if is_false else ", ".join(lacking)
+
+
+def format_outcome(outcome: str, is_failing: bool) -> str:
+    """The words behind a step. Of the one that diverges, the refusal that should have
+    come: whatever else was expected is what differs."""
+    if not is_failing:
+        return f" → {outcome}" if outcome else ""
+    return f" (expected: {outcome})" if outcome.startswith(REFUSED) else ""
+
+
+# --- what is special in a program -------------------------------------------------------
+
+
+def list_traits(program: Program, op: Op) -> list[str]:
+    """The name of an operation, if not every backend has it, and its fields that are not
+    at their default; names of caches and the like mean nothing."""
+    fields = program.rules.operations[op["op"]].fields
+    optional = {
+        name: schema
+        for name, schema in fields.items()
+        if "default" in schema and NAMES not in schema
+    }
+    is_optional = op["op"] not in program.rules.required
+    own = drop_defaults({name: op[name] for name in optional}, optional)
+    return [op["op"]] * is_optional + [f"{op['op']} with {name}" for name in own]
+
+
+def is_special(program: Program, op: Op) -> bool:
+    return bool(list_traits(program, op))
+
+
+def describe_line(program: Program, step: int | None, message: str) -> str:
+    """A failure in one line: what is special in its steps, its step, what differs."""
+    operations, ops = program.rules.operations, program.ops
+    at = len(ops) - 1 if step is None else min(step, len(ops) - 1)
+    special = [op for op in ops[: max(0, at)] if is_special(program, op)]
+    after = ", ".join(operations[op["op"]].describe(op) for op in special[:MOST_SPECIAL])
+    more = ", …" if len(special) > MOST_SPECIAL else ""
+    where = operations[ops[at]["op"]].describe(ops[at]) if ops else "open"
+    begin = f"after {after}{more}: " if after else ""
+    return f"{program.kind}: {begin}{where}: {message}"
+
+
+MOST_SPECIAL = 3
+
+
+# --- the config -------------------------------------------------------------------------
+
+
+def describe_config(program: Program) -> str:
+    fields = drop_defaults(program.config, program.rules.config)
+    fields.pop("kind", None)
+    words = [format_field(name, value) for name, value in fields.items()]
+    return ", ".join(words) or "default config"
+
+
+def format_field(name: str, value: Any) -> str:
+    """A field of a config, as a person would call it."""
+    words = name.replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    return f"{words} {format_value(value)}"
+
+
+def format_value(value: Any) -> str:
+    """A field of a config in words; of a cache or a group first what it is."""
+    if isinstance(value, Mapping):
+        rest = dict(value)
+        name = rest.pop("kind", None) or rest.pop("type")
+        return " ".join(map(str, [name, *chain.from_iterable(rest.items())]))
+    if isinstance(value, list):
+        return " + ".join(map(format_value, value))
+    return "none" if value is None else str(value)
+
+
+# --- tokens -----------------------------------------------------------------------------
+
+
+MOST = 4
+"""Tokens whose history is told."""
+
+
+@dataclass
+class Life:
+    """The position of a token, and the steps that wrote and removed it."""
+
+    position: int
+    written: int
+    removed: int | None = None
+
+
+def describe_token(tag: int, life: Life | None) -> str:
+    if life is None:
+        return f"token {tag} was never written"
+    text = f"token {tag} was written in step {life.written} at position {life.position}"
+    if life.removed is not None:
+        text += f", and no cache holds it since step {life.removed}"
+    return text
+
+
+def list_lives(program: Program, last: int) -> Mapping[int, Life]:
+    """The life of every token until step `last`, from the reference."""
+    lives: dict[int, Life] = {}
+    for step in islice(walk(program, rows=False), last + 1):
+        step.finish()
+        live = step.model.list_live()
+        for tag, position in live.items():
+            lives.setdefault(tag, Life(position, step.number)).removed = None
+        for tag, life in lives.items():
+            if tag not in live and life.removed is None:
+                life.removed = step.number
+    return lives
+
+
+def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
+    """Tells where the tokens come from that a divergence is about."""
+    if not divergence.tokens or is_long(program):
+        return
+    lives = list_lives(program, divergence.step)
+    for tag in list(dict.fromkeys(divergence.tokens))[:MOST]:
+        yield describe_token(tag, lives.get(tag))
