@@ -38,6 +38,7 @@ from lockstep.harness.core.errors import (
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
+from lockstep.harness.execution.script import write_script
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -62,7 +63,7 @@ from lockstep.harness.workers.messages import (
     Task,
     encode,
 )
-from lockstep.harness.workers.registry import load, load_faults
+from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import (
     PROGRESS_SECONDS,
@@ -172,7 +173,10 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
-    return m.Snippet(write_snippet(parse(task.program), backend))
+    program = parse(task.program)
+    if backend.code is None:
+        return m.Snippet(write_script(program, backend, get_target(task.backend)))
+    return m.Snippet(write_snippet(program, backend))
 
 
 def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
