@@ -113,6 +113,10 @@ class CallNotes:
         self.read = []
         self.results.clear()
 
+    def end(self) -> None:
+        """The program is over: what follows is not noted."""
+        self.depth += 1
+
     def name(self, word: str) -> str:
         """A variable that is not in use."""
         return number(word, self.counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -11,6 +11,7 @@ from lockstep.harness.contracts.batched.parts_system import ListSystem
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.sides import LayerSystem
 from lockstep.harness.contracts.operation import Answer, Step
+from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.prefix.conversations import ConversationSystem
 from lockstep.harness.contracts.prefix.slots import SlotsSystem
 from lockstep.harness.contracts.recurrence import Recurrence
@@ -34,6 +35,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     "bytes": ("count_bytes",),
     "hit": ("match",),
     "start": ("schedule",),
+    "loaded": ("load",),
     "evicted": ("evict",),
 }
 """Field of an answer → the methods that may answer it. Others have their own name, or
@@ -52,6 +54,8 @@ class Check:
         right: the values that are right.
         before: lines before it.
         asks: the call that it makes itself.
+        behind: the call behind which `got` is computed at once, since the result may
+            change later.
     """
 
     what: str
@@ -59,35 +63,49 @@ class Check:
     right: Sequence[Any]
     before: Sequence[str] = ()
     asks: Noted | None = None
+    behind: Noted | None = None
 
 
 def list_checks(
-    run: Any, step: Step, expected: Answer, tables: Tables
+    notes: CallNotes,
+    step: Step,
+    expected: Sequence[Answer],
+    tables: Tables,
+    system: Any,
 ) -> Iterator[Check]:
     """The comparisons of the last step.
 
     Args:
-        run: of the program, whose backend notes its calls.
+        notes: the calls of the run.
         step: the last one.
-        expected: its answer; of several that are allowed, the first.
+        expected: the answers that are allowed. Of several that are no refusals, the
+            first counts.
         tables: gets the tokens that are named.
+        system: of the run.
     """
-    notes: CallNotes = run.notes
-    if "error" in expected:
-        yield from list_refusal(notes, expected["error"])
-        return
-    yield from Checks(notes, step, tables, run.opened).list(expected)
-
-
-def list_refusal(notes: CallNotes, name: str) -> Iterator[Check]:
-    """That the last call is refused."""
+    names = [answer["error"] for answer in expected if "error" in answer]
     calls = [line for line in notes.steps[-1] if isinstance(line, Noted)]
+    if not names and any(call.refused for call in calls):
+        return  # the step has not come to its answer
+    if not names:
+        checks = Checks(notes, step, tables, system)
+        yield from checks.list(expected[0])
+        yield from checks.list_references()
+    elif len(names) == len(expected):
+        yield from list_refusal(notes, names, calls)
+
+
+def list_refusal(
+    notes: CallNotes, names: Sequence[str], calls: Sequence[Noted]
+) -> Iterator[Check]:
+    """That the last call is refused."""
     if calls:
-        kind = f'backend.errors["{name}"]'
-        if name not in notes.backend.errors:
-            kind = "ValueError"
-        got = f"refuses({kind}, lambda: {calls[-1].code})"
-        yield Check(f"refused ({name})", got, [True], asks=calls[-1])
+        kinds = [
+            f'backend.errors["{name}"]' if name in notes.backend.errors else "ValueError"
+            for name in names
+        ]
+        got = f"refuses([{', '.join(kinds)}], lambda: {calls[-1].code})"
+        yield Check(f"refused ({' or '.join(names)})", got, [True], asks=calls[-1])
 
 
 class Checks:
@@ -116,6 +134,17 @@ class Checks:
         self.notes, self.step, self.tables = notes, step, tables
         self.side, self.inside, self.row, self.where = side, inside, row, where
 
+    def list_references(self) -> Iterator[Check]:
+        """(paged) That each block is held as often as tables and copies hold it."""
+        pools = [noted for noted in self.notes.read if noted.name == "pool"]
+        if not isinstance(self.side, PagedSystem) or not pools:
+            return
+        tables = [one.variable for one in self.notes.read if one.name == "tables"]
+        held = len({n.arguments for n in self.notes.read if n.name == "tables"})
+        listed = ", ".join(tables[-held:] if held else [])
+        got = f"list_miscounted({pools[-1].variable}, [{listed}])"
+        yield Check("blocks whose references are wrong", got, [[]])
+
     def list(self, answer: Answer) -> Iterator[Check]:
         for name, right in answer.items():
             if name == "caches":
@@ -138,8 +167,9 @@ class Checks:
         if isinstance(side, BatchedSystem):
             where = f"{self.where}row {number}: "
             return Checks(*own, side, self.inside, number, where)
-        if isinstance(side, UnifiedSystem):
+        if isinstance(side, UnifiedSystem | SlotsSystem):
             where, inside = f"type {number}: ", f".of({number})"
+            side = side.unified if isinstance(side, SlotsSystem) else side
             return Checks(*own, side, inside, number, where)
         if hasattr(side, "parts"):  # a list of single caches
             return Checks(*own, side.parts[number], f".parts[{number}]")
@@ -176,7 +206,7 @@ class Checks:
 
     def list_called(self, name: str, allowed: Sequence[Any]) -> Iterator[Check]:
         own = (self.step.op["op"],) if name == "result" else ()
-        noted = self.find(*CALLS.get(name, (name, *own)))
+        noted = self.find(*CALLS.get(name, own), name)
         if noted is None:
             return
         got = noted.variable if noted.is_call else noted.code
@@ -186,6 +216,8 @@ class Checks:
             got = f"{got} and {RANGES.format(got)}"
         if isinstance(allowed[0], list) and name != "range":
             got = f"list({got})"
+        if name == "loaded" and allowed != [None]:
+            got = f"{got} and {got}[0]"
         if name == "start" and isinstance(noted.value, list | tuple):
             got = f"{got}[0]"
         yield Check(f"{self.where}{name}", got, allowed)
@@ -233,16 +265,28 @@ class Checks:
         elif self.side.config["kind"].endswith("state"):
             first = self.find("read", last=False)
             if first is not None:
-                yield self.check_state("before", first.variable, rows[0][:-1])
+                before = self.check_state("before", first.variable, rows[0][:-1])
+                yield replace(before, behind=first)
+                yield from self.list_taken(len(rows))
                 self.correct(self.find("write"), self.row or 0, self.recurrence, rows[-1])
             yield from self.list_read("read", rows[-1])
         else:
             begin, length = 0, len(rows)
             if self.row is not None:
-                begin = (self.step.op.get("left") or [0] * 99)[self.row]
+                begin = (self.step.op["left"] or [0] * 99)[self.row]
                 length = self.step.op["length"]
             reader = self.side.reader
             yield from self.list_seen("update", "make_mask", reader, rows, begin, length)
+
+    def list_taken(self, count: int) -> Iterator[Check]:
+        """The columns that a batch of states takes for tokens of a row."""
+        noted, op = self.find("make_mask"), self.step.op
+        if noted is not None and self.row is not None:
+            begin = (op["left"] or [0] * 99)[self.row]
+            own = f"{noted.variable}, {op['length']}, {self.row}"
+            wanted = [*range(begin, begin + count)]
+            what = f"{self.where}columns taken"
+            yield Check(what, f"list_taken(backend, {own})", [wanted])
 
     def list_seen(
         self,
@@ -416,15 +460,15 @@ class Checks:
             writes = self.find_of_layer("write_states", layer)
             for row, read in enumerate(right) if reads else ():
                 before = tuple([tag for tag in read if tag not in new])
-                for what, noted, tokens in (
-                    ("had", reads[0], before),
-                    ("has", reads[-1], tuple(read)),
+                for what, noted, tokens, behind in (
+                    ("had", reads[0], before, reads[0]),
+                    ("has", reads[-1], tuple(read), None),
                 ):
                     pair = recurrence.compute_conv, recurrence.compute_delta
                     self.tables.states[tokens] = pair[0](tokens), pair[1](tokens)
                     got = f"name_state(backend, {noted.variable}, STATES, {row})"
                     words = f"layer {layer}, state {row} {what} read"
-                    yield Check(words, got, [list(tokens)])
+                    yield Check(words, got, [list(tokens)], behind=behind)
                 self.correct(writes[-1] if writes else None, row, recurrence, read)
 
     def find_of_layer(self, name: str, layer: int) -> list[Noted]:

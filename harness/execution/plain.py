@@ -85,6 +85,15 @@ def see(backend, mask, names, rows, row=0):
     ]
 
 
+def list_taken(backend, mask, length, row):
+    """The columns of a row that are tokens, not padding."""
+    if mask is None:
+        return list(range(length))
+    content = np.atleast_2d(backend.arrays.to_numpy(mask))
+    taken = content[min(row, len(content) - 1)].reshape(-1)
+    return [column for column in range(length) if taken[min(column, len(taken) - 1)]]
+
+
 def list_numbers(backend, numbers):
     """Whole numbers in a list or an array."""
     if isinstance(numbers, (list, tuple)):
@@ -92,11 +101,28 @@ def list_numbers(backend, numbers):
     return [int(number) for number in backend.arrays.to_numpy(numbers)]
 
 
-def refuses(kind, call):
-    """Whether a call raises this exception."""
+def list_miscounted(pool, requests):
+    """Blocks that are not held as often as tables hold them, or that are free twice or
+    while a table holds them."""
+    held = list(pool.pinned)
+    for groups in requests:
+        for table in groups:
+            blocks = getattr(table, "blocks", table)
+            held += [block for block in blocks if block is not None]
+    free = [*pool.free, *pool.cached]
+    return [
+        block
+        for block in sorted({*held, *pool.references, *free})
+        if pool.references.get(block, 0) != held.count(block)
+        or free.count(block) + (block in held) > 1
+    ]
+
+
+def refuses(kinds, call):
+    """Whether a call raises one of these exceptions."""
     try:
         call()
-    except kind:
+    except tuple(kinds):
         return True
     return False
 

@@ -22,13 +22,8 @@ from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.calls import CallNotes, Noted
 from lockstep.harness.execution.checks import Check, list_checks
-from lockstep.harness.execution.snippet import (
-    COMPARE,
-    Noting,
-    Vocabulary,
-    cut,
-    write_value,
-)
+from lockstep.harness.execution.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.snippet import COMPARE, Vocabulary, cut, write_value
 from lockstep.harness.execution.tables import Tables
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Divergence, Program, describe_config
@@ -43,35 +38,6 @@ WIDTH = 88
 
 LOOKS = ("held", "pool", "entries", "host_entries", "tables")
 """Methods that only tell something: written where the last step needs them."""
-
-
-@dataclass(eq=False)
-class Followed(Noting):
-    """A run whose calls are noted."""
-
-    notes: CallNotes | None = None
-    last: Walked | None = None
-    opened: Any = None
-
-    def open_system(self) -> Any:
-        """The system, which is still there when the run is over; what the harness calls
-        at its end is no step."""
-        system = self.opened = super().open_system()
-        finish = system.finish
-
-        def finish_silently() -> None:
-            assert self.notes is not None
-            self.notes.depth += 1
-            finish()
-
-        system.finish = finish_silently
-        return system
-
-    def begin(self, step: Walked) -> None:
-        assert self.notes is not None
-        self.notes.begin()
-        self.last = step if step.skipped is None else self.last
-        super().begin(step)
 
 
 def write_script(program: Program, backend: Backend, target: str) -> str:
@@ -89,42 +55,18 @@ def write_script(program: Program, backend: Backend, target: str) -> str:
     unsupported = why_unsupported(program, backend)
     if unsupported:
         raise UsageError(unsupported)
+    if any(op["op"] == "refuse" for op in program.ops):
+        raise UsageError("a script has no caches below that refuse when told to")
     if backend.execute is not None:
         raise UsageError(f"{backend.name} has no caches whose methods could be called")
     program = cut(give_own_names(program))
-    run = follow(program, backend)
-    script = Script(program, backend, target, run).write()
+    notes, run = follow(program, backend, lambda: CallNotes(backend))
+    script = Script(program, backend, target, notes, run).write()
     divergence = run.result.divergence
     status = try_script(script)
     if status != int(divergence is not None):
         raise UsageError(explain(divergence))
     return script
-
-
-def give_own_names(program: Program) -> Program:
-    """The same program without a text of its file: other names, and no `meta` but the
-    step."""
-    named = program.rules.rename(program.ops)
-    spaces: dict[str, str] = {}
-    ops = []
-    for op in named:
-        space = op.get("namespace")
-        if isinstance(space, str):
-            op = {**op, "namespace": spaces.setdefault(space, f"n{len(spaces)}")}
-        ops.append(op)
-    return replace(program, ops=ops)
-
-
-def follow(program: Program, backend: Backend) -> Followed:
-    """Runs a program, with every check only if it agrees without: these look at more, and
-    fill padding with other numbers."""
-    for every in (False, True):
-        notes = CallNotes(backend)
-        run = Followed(program, notes.watch(), every, notes=notes)
-        run.run()
-        if run.result.divergence is not None:
-            break
-    return run
 
 
 def explain(divergence: Divergence | None) -> str:
@@ -154,17 +96,23 @@ class Script:
         program: the program, with names of ours.
         backend: its backend.
         target: "module:factory".
+        notes: of its calls.
         run: of the program.
     """
 
     def __init__(
-        self, program: Program, backend: Backend, target: str, run: Followed
+        self,
+        program: Program,
+        backend: Backend,
+        target: str,
+        notes: CallNotes,
+        run: Followed,
     ) -> None:
-        assert run.notes is not None
         self.program, self.backend, self.run = program, backend, run
         self.module, _, self.factory = target.partition(":")
-        self.notes = run.notes
+        self.notes = notes
         self.tables = Tables(run.opened)
+        self.behind: dict[Noted, list[str]] = {}
 
     def write(self) -> str:
         last = self.run.last
@@ -220,7 +168,8 @@ class Script:
 
     def list_checks(self, last: Walked) -> list[Check]:
         expected = self.run.noted.get(last.number, {})
-        checks = list(list_checks(self.run, last, list_allowed(expected)[0], self.tables))
+        allowed = list_allowed(expected)
+        checks = list(list_checks(self.notes, last, allowed, self.tables, self.run.opened))
         refused = any(
             isinstance(line, Noted) and line.refused for line in self.notes.steps[-1]
         )
@@ -229,15 +178,26 @@ class Script:
             if divergence is not None:
                 raise UsageError(explain(divergence))
             raise UsageError(f"the last operation, {last.op['op']}, answers nothing")
-        return checks
+        return [
+            check if check.behind is None else self.compute_at_once(check, check.behind)
+            for check in checks
+        ]
+
+    def compute_at_once(self, check: Check, call: Noted) -> Check:
+        """Lets a check be about what a call returned, as it was right then."""
+        lines = self.behind.setdefault(call, [])
+        variable = f"{call.variable}_{len(lines)}"
+        lines.append(f"{variable} = {check.got}")
+        return replace(check, got=variable)
 
     def write_steps(self, last: int, checks: Sequence[Check]) -> Iterator[str]:
         yield from self.write_lines(self.notes.steps[0])
         used = "\n".join("\n".join([check.got, *check.before]) for check in checks)
+        used += "\n".join("\n".join(lines) for lines in self.behind.values())
         asked = {check.asks for check in checks}
         for number, lines in enumerate(self.notes.steps[1:]):
             if number > last:
-                return
+                break
             if number == last:
                 lines = [line for line in lines if line not in asked]
             if lines or number == last:
@@ -269,6 +229,7 @@ class Script:
                 yield line
             elif used is not None or line.name not in LOOKS:
                 yield fold(line.write(used))
+                yield from self.behind.get(line, ())
 
 
 def fold(code: str) -> str:

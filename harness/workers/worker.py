@@ -26,6 +26,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
+from lockstep.harness.backends.driver.backend import is_driver
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,
@@ -38,6 +39,7 @@ from lockstep.harness.core.errors import (
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.shrink import find_likely
+from lockstep.harness.execution.conversation import write_conversation
 from lockstep.harness.execution.script import write_script
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
@@ -174,6 +176,8 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
     program = parse(task.program)
+    if is_driver(task.backend):
+        return m.Snippet(write_conversation(program, backend, task.backend))
     if backend.code is None:
         return m.Snippet(write_script(program, backend, get_target(task.backend)))
     return m.Snippet(write_snippet(program, backend))
