@@ -29,6 +29,7 @@ from lockstep.harness.cli.options import (
     shared,
 )
 from lockstep.harness.cli.replay import replay, report, show, snippet
+from lockstep.harness.cli.watch import watch
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.check import open_pool
@@ -280,7 +281,7 @@ def doctor(settings: Settings) -> int:
     return 0
 
 
-JOBS = (check, campaign, replay, bisect, faults, explore, vectors)
+JOBS = (check, campaign, replay, watch, bisect, faults, explore, vectors)
 for each in (*JOBS, snippet, show, report, new_backend):
     main.add_command(each)
 

@@ -17,10 +17,9 @@ from lockstep.harness.jobs.replay import (
     get_own_backend,
     get_replay_status,
     get_single,
+    replay_paths,
     replayed_to_json,
-    run_again,
 )
-from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.reports.console import PlainConsole, print_replayed
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
@@ -61,22 +60,22 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
     with open_pool(settings, 1) as pool:
-        for path, program in iterate_saved(list(paths)):
-            try:
-                if isinstance(program, UsageError):
-                    raise program
-                for backend in settings.backends or [get_own_backend(path, program)]:
-                    result = run_again(pool, path, program, backend)
-                    where = f"{backend} {path}"
-                    print_replayed(console, where, result.status, result.words)
-                    results.append(result)
-            except UsageError as error:
-                print_error(error)
-                results.append(Replayed(str(path), None, "ERROR", str(error)))
+        for result, _ in replay_paths(pool, paths, settings.backends):
+            results.append(result)
+            print_result(console, result)
     if as_json:
         with printing(lambda: get_replay_status(results)):
             click.echo(json.dumps(replayed_to_json(results), indent=1))
     return get_replay_status(results)
+
+
+def print_result(console: PlainConsole, result: Replayed) -> None:
+    """One line; of a file that cannot run on standard error."""
+    if result.backend is None:
+        print_error(result.words)
+        return
+    where = f"{result.backend} {result.path}"
+    print_replayed(console, where, result.status, result.words)
 
 
 # --- snippet ----------------------------------------------------------------------------

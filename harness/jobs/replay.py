@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
@@ -74,6 +74,21 @@ def replayed_to_json(results: Sequence[Replayed]) -> dict[str, Any]:
         "exit_status": get_replay_status(results),
         "replayed": [structs.asdict(result) for result in results],
     }
+
+
+def replay_paths(
+    pool: Pool, paths: Sequence[Path], backends: Sequence[str]
+) -> Iterator[tuple[Replayed, Program | None]]:
+    """Runs the programs of files, folders and zips on each backend, or on the one that
+    its file names. There is no program where a file has none that can run."""
+    for path, program in iterate_saved(list(paths)):
+        try:
+            if isinstance(program, UsageError):
+                raise program
+            for backend in backends or [get_own_backend(path, program)]:
+                yield run_again(pool, path, program, backend), program
+        except UsageError as error:
+            yield Replayed(str(path), None, "ERROR", str(error)), None
 
 
 def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replayed:

@@ -413,6 +413,14 @@ class WriteSnippet(Task[Snippet], frozen=True):
     program: Document
 
 
+class Sources(Answer, frozen=True):
+    files: list[str]
+
+
+class ListSources(Task[Sources], frozen=True):
+    """List the files that a backend is made of, as far as it was imported."""
+
+
 @dataclass(frozen=True)
 class LedgerResult:
     """The signature that the program of a known divergence shows now; None: it agrees."""

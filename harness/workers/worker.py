@@ -38,9 +38,9 @@ from lockstep.harness.core.errors import (
 )
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.execution.scripts.conversation import write_conversation
+from lockstep.harness.execution.scripts.script import write_script
 from lockstep.harness.execution.shrink import find_likely
-from lockstep.harness.execution.conversation import write_conversation
-from lockstep.harness.execution.script import write_script
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -74,6 +74,7 @@ from lockstep.harness.workers.slices import (
     RandomSlice,
     survey,
 )
+from lockstep.harness.workers.sources import list_sources
 
 # --- the tasks --------------------------------------------------------------------------
 
@@ -183,6 +184,10 @@ def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Sn
     return m.Snippet(write_snippet(program, backend))
 
 
+def tell_sources(worker: Runner, backend: Backend, task: m.ListSources) -> m.Sources:
+    return m.Sources([str(file) for file in list_sources(task.backend)])
+
+
 def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
     results = []
     for entry in load_ledger(backend.ledger, backend.name):
@@ -244,6 +249,7 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Runner, Backend, Any], m.Answer]] = 
     m.RecordProgram: record_program,
     m.Shrink: shrink,
     m.WriteSnippet: make_snippet,
+    m.ListSources: tell_sources,
     m.RunLedger: run_ledger,
     m.Cluster: cluster,
     m.ListFaults: list_faults,

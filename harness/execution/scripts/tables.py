@@ -46,6 +46,7 @@ class Tables:
         self.values: list[dict[Name, F32]] = [{} for _ in self.readers]
         self.states: dict[tuple[int, ...], tuple[F32, F32]] = {}
         self.numbers = 0
+        self.named: set[int] = set()
         self.tolerance = max(
             (float(getattr(reader, "tolerance", 0.0)) for reader in self.readers),
             default=0.0,
@@ -56,6 +57,7 @@ class Tables:
     def get_names(self, reader: ExpectedPayloads) -> tuple[str, str]:
         """The variables with the tokens of a layer."""
         number = self.readers.index(reader)
+        self.named.add(number)
         more = f"_{number}" if len(self.readers) > 1 else ""
         return f"KEYS{more}", f"VALUES{more}"
 
@@ -135,16 +137,16 @@ class Tables:
 
     def write(self) -> Iterator[str]:
         """The tables. Each token that has a key has a value."""
-        for number, reader in enumerate(self.readers):
+        for number in sorted(self.named):
+            reader = self.readers[number]
             for name in list(self.keys[number]):
                 tag = name[1] if isinstance(name, tuple) else name
                 own = reader.values.get_vectors([tag])[0, :, 0]
                 self.values[number].setdefault(tag, own)
             names = self.get_names(reader)
             tables = self.keys[number], self.values[number]
-            if any(tables):
-                for variable, table in zip(names, tables, strict=True):
-                    yield from self.write_table(variable, table)
+            for variable, table in zip(names, tables, strict=True):
+                yield from self.write_table(variable, table)
         if self.states:
             yield "STATES = {"
             for read, pair in self.states.items():
@@ -208,7 +210,7 @@ def get_known(
 
 
 def find_readers(system: Any) -> list[ExpectedPayloads]:
-    """The layers of a system that make K and V, also of the systems that it is made of."""
+    """The layers that make K and V, in a system and in those that it is made of."""
     found: list[ExpectedPayloads] = []
     waiting, seen = [system], set[int]()
     while waiting:

@@ -80,9 +80,7 @@ def see(backend, mask, names, rows, row=0):
     except ValueError:
         return [f"a mask {list(content.shape)} for {len(names)} columns"] * rows
     shown = seen if seen.dtype == bool else seen == 0
-    return [
-        sort(name for name, is_seen in zip(names, each) if is_seen) for each in shown
-    ]
+    return [sort(name for name, is_seen in zip(names, each) if is_seen) for each in shown]
 
 
 def list_taken(backend, mask, length, row):

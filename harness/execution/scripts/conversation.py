@@ -17,7 +17,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.backend import PREFIX, get_driver
 from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
-from lockstep.harness.execution.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
 from lockstep.harness.execution.snippet import cut
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program, describe_config

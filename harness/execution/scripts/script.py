@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import io
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent, wrap
-from typing import Any
 
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend, Code
 from lockstep.harness.contracts.operation import Op, list_allowed
 from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.execution.calls import CallNotes, Noted
-from lockstep.harness.execution.checks import Check, list_checks
-from lockstep.harness.execution.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.scripts.calls import CallNotes, Noted
+from lockstep.harness.execution.scripts.checks import list_checks
+from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.scripts.tables import Tables
+from lockstep.harness.execution.scripts.tokens import Check
 from lockstep.harness.execution.snippet import COMPARE, Vocabulary, cut, write_value
-from lockstep.harness.execution.tables import Tables
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Divergence, Program, describe_config
 
@@ -169,7 +169,9 @@ class Script:
     def list_checks(self, last: Walked) -> list[Check]:
         expected = self.run.noted.get(last.number, {})
         allowed = list_allowed(expected)
-        checks = list(list_checks(self.notes, last, allowed, self.tables, self.run.opened))
+        checks = list(
+            list_checks(self.notes, last, allowed, self.tables, self.run.opened)
+        )
         refused = any(
             isinstance(line, Noted) and line.refused for line in self.notes.steps[-1]
         )
@@ -242,5 +244,3 @@ def fold(code: str) -> str:
 
 def write_text(what: str) -> str:
     return '"' + make_printable(what).replace("\\", "").replace('"', "'") + '"'
-
-
