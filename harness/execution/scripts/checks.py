@@ -168,12 +168,11 @@ class Checks(TokenChecks):
 
     def list_offsets(self, allowed: Sequence[Any]) -> Iterator[Check]:
         if isinstance(self.side, ConversationSystem):
-            layers = range(len(self.side.layers))
-            listed = [f"getattr(cache.layers[{n}], 'offset', None)" for n in layers]
-            name = next(
-                (n.receiver for n in self.notes.read if n.name in CONVERSING), "cache"
+            name = self.side.cache.expression
+            got = ", ".join(
+                f"getattr({name}.layers[{number}], 'offset', None)"
+                for number in range(len(self.side.layers))
             )
-            got = ", ".join(one.replace("cache.", f"{name}.") for one in listed)
             yield Check("offsets", f"[{got}]", allowed)
         elif isinstance(self.side, SlotsSystem):
             noted = self.find("get_tokens")
@@ -204,5 +203,3 @@ READ = {
     "states": "list_states",
 }
 """Field of an answer → the method that lists its comparisons."""
-
-CONVERSING = ("begin", "extend", "close", "cancel", "free", "set_limit", "layers")
