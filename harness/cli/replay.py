@@ -82,24 +82,28 @@ def print_result(console: PlainConsole, result: Replayed) -> None:
 
 
 SNIPPET_EXAMPLES = """\b
-Example:
+Examples:
   lockstep snippet failures/SIGNATURE/FILE.json > bug.py
-  python bug.py
+  lockstep snippet FILE --backend my_cache:make > bug.py
+  lockstep snippet FILE --backend exec:./driver > bug.sh
 """
 
 
 @click.command(
     epilog=SNIPPET_EXAMPLES,
-    short_help="Prints a failure as code for those who make the cache.",
+    short_help="Prints a failure as a script of plain calls.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @shared("backend", "start", "failures")
 @command
 def snippet(settings: Settings, file: Path, backend: str | None) -> int:
-    """Prints a failure as a Python script in the framework's own API.
+    """Prints a failure as a script, which shows it without the harness.
 
-    It needs nothing of this project, and ends with status 1 as long as the failure is
-    there: what a report to the makers of a cache should have.
+    For a backend that says how its code is written, such as a released cache, it is
+    Python in the framework's own API, for a report to the makers. For others it calls the
+    backend's own methods. Both end with status 1 as long as the failure is there, and
+    with 0 when it is gone. For a driver it is a script for sh with the lines that the
+    driver is sent, and what it should answer.
     """
     program = get_single(file)
     name = backend or get_own_backend(file, program)

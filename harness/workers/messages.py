@@ -408,7 +408,7 @@ class Snippet(Answer, frozen=True):
 
 
 class WriteSnippet(Task[Snippet], frozen=True):
-    """Write a program as code in the framework's own API."""
+    """Write a program as a script."""
 
     program: Document
 
