@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.options import command, print_error, printing, shared
+from lockstep.harness.cli.results import print_result
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -20,7 +21,7 @@ from lockstep.harness.jobs.replay import (
     replay_paths,
     replayed_to_json,
 )
-from lockstep.harness.reports.console import PlainConsole, print_replayed
+from lockstep.harness.reports.console import PlainConsole
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
@@ -62,20 +63,11 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     with open_pool(settings, 1) as pool:
         for result, _ in replay_paths(pool, paths, settings.backends):
             results.append(result)
-            print_result(console, result)
+            print_result(console, result, print_error)
     if as_json:
         with printing(lambda: get_replay_status(results)):
             click.echo(json.dumps(replayed_to_json(results), indent=1))
     return get_replay_status(results)
-
-
-def print_result(console: PlainConsole, result: Replayed) -> None:
-    """One line; of a file that cannot run on standard error."""
-    if result.backend is None:
-        print_error(result.words)
-        return
-    where = f"{result.backend} {result.path}"
-    print_replayed(console, where, result.status, result.words)
 
 
 # --- snippet ----------------------------------------------------------------------------

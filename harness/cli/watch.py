@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.options import command, print_error, shared
-from lockstep.harness.cli.replay import print_result
+from lockstep.harness.cli.results import print_result
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -144,7 +144,7 @@ class Watch:
         failing: tuple[Replayed, Program] | None = None
         statuses = []
         for result, program in replay_paths(pool, self.files, self.settings.backends):
-            print_result(self.console, result)
+            print_result(self.console, result, print_error)
             statuses.append(result.status)
             if result.status == "FAILED" and program is not None and failing is None:
                 failing = result, program
