@@ -199,7 +199,8 @@ class Backend:
             scale it is 1/254. For layer caches; reports show the share that was used.
         ledger: the folder of its known divergences; see `harness/programs/README.md`.
         code: from a complete config, how its programs are written in the framework's own
-            API; see `harness.execution.snippet`.
+            API; see `harness.execution.snippet`. Without it they are written as plain
+            calls of its methods.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
         errors: the exceptions for "usage" (a call that breaks a rule of usage; without
             an entry, ValueError), for "cache-full", "not-supported" and "shared"

@@ -34,11 +34,10 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
     },
     "What was found": {
         "replay": Home("replay", "Runs saved programs again: FIXED or FAILED."),
+        "watch": Home("watch", "Replays programs whenever a backend's sources change."),
         "show": Home("replay", "Shows a failure, step by step."),
         "report": Home("replay", "Makes a page of what a check found."),
-        "snippet": Home(
-            "replay", "Prints a failure as code for the makers of the cache."
-        ),
+        "snippet": Home("replay", "Prints a failure as a script of plain calls."),
         "shrink": Home("shrink", "Continues to shrink a program that diverges."),
         "bisect": Home("bisect", "Finds the release that broke or mended something."),
         "trace": Home("shrink", "Prints what the reference expects."),

@@ -11,6 +11,7 @@ import click
 
 from lockstep.harness.cli.frame import print_error, printing
 from lockstep.harness.cli.options import command, several, shared
+from lockstep.harness.cli.results import print_result
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -19,11 +20,10 @@ from lockstep.harness.jobs.replay import (
     get_own_backend,
     get_replay_status,
     get_single,
+    replay_paths,
     replayed_to_json,
-    run_again,
 )
-from lockstep.harness.programs.files import iterate_saved
-from lockstep.harness.reports.console import PlainConsole, print_replayed
+from lockstep.harness.reports.console import PlainConsole
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
@@ -59,20 +59,9 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
     with open_pool(settings, 1) as pool:
-        for path, program in iterate_saved(paths):
-            try:
-                if isinstance(program, UsageError):
-                    raise program
-                for backend in settings.backends or [
-                    get_own_backend(path, program, settings)
-                ]:
-                    result = run_again(pool, path, program, backend)
-                    where = f"{backend} {path}"
-                    print_replayed(console, where, result.status, result.words)
-                    results.append(result)
-            except UsageError as error:
-                print_error(error)
-                results.append(Replayed(str(path), None, "ERROR", str(error)))
+        for result, _ in replay_paths(pool, paths, settings):
+            results.append(result)
+            print_result(console, result)
     if as_json:
         with printing(lambda: get_replay_status(results)):
             click.echo(json.dumps(replayed_to_json(results), indent=1))
@@ -83,9 +72,10 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
 
 
 SNIPPET_EXAMPLES = """\b
-Example:
+Examples:
   lockstep snippet failures/SIGNATURE/FILE.json > bug.py
-  python bug.py
+  lockstep snippet FILE --backend my_cache:make > bug.py
+  lockstep snippet FILE --backend exec:./driver > bug.sh
 """
 
 
@@ -94,10 +84,13 @@ Example:
 @shared("backend", "start", "failures")
 @command
 def snippet(settings: Settings, file: Path, backend: str | None) -> int:
-    """Prints a failure as a Python script in the framework's own API.
+    """Prints a failure as a script, which shows it without the harness.
 
-    It needs nothing of this project, and ends with status 1 as long as the failure is
-    there: what a report to the makers of a cache should have.
+    For a backend that says how its code is written, such as a released cache, it is
+    Python in the framework's own API, for a report to the makers. For others it calls the
+    backend's own methods. Both end with status 1 as long as the failure is there, and
+    with 0 when it is gone. For a driver it is a script for sh with the lines that the
+    driver is sent, and what it should answer.
     """
     file, program = get_single([file], "a snippet")
     name = backend or get_own_backend(file, program, settings)

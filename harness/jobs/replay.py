@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
@@ -68,6 +68,11 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
     return found
 
 
+def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[str]:
+    """Those that the user names, or the one of the file."""
+    return settings.backends or [get_own_backend(path, program, settings)]
+
+
 HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
@@ -100,6 +105,21 @@ def replayed_to_json(results: Sequence[Replayed]) -> dict[str, Any]:
         "exit_status": get_replay_status(results),
         "replayed": [structs.asdict(result) for result in results],
     }
+
+
+def replay_paths(
+    pool: Pool, paths: Sequence[Path], settings: Settings
+) -> Iterator[tuple[Replayed, Program | None]]:
+    """Runs saved programs again, each on the backends of `list_backends`. There is no
+    program where a file has none that can run."""
+    for path, program in iterate_saved(paths):
+        try:
+            if isinstance(program, UsageError):
+                raise program
+            for backend in list_backends(path, program, settings):
+                yield run_again(pool, path, program, backend), program
+        except UsageError as error:
+            yield Replayed(str(path), None, "ERROR", str(error)), None
 
 
 def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replayed:

@@ -413,9 +413,17 @@ class Snippet(Answer, frozen=True):
 
 
 class WriteSnippet(Task[Snippet], frozen=True):
-    """Write a program as code in the framework's own API."""
+    """Write a program as a script."""
 
     program: Document
+
+
+class Sources(Answer, frozen=True):
+    files: list[str]
+
+
+class ListSources(Task[Sources], frozen=True):
+    """List the files that a backend is made of, as far as it was imported."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, list_unchecked
-from lockstep.harness.backends.driver.backend import PREFIX
+from lockstep.harness.backends.driver.backend import is_driver
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,
@@ -39,6 +39,8 @@ from lockstep.harness.core.errors import (
 from lockstep.harness.execution.causes import find_likely
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.execution.scripts.conversation import write_conversation
+from lockstep.harness.execution.scripts.script import write_script
 from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -63,7 +65,7 @@ from lockstep.harness.workers.messages import (
     Task,
     encode,
 )
-from lockstep.harness.workers.registry import load, load_faults
+from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import (
     PROGRESS_SECONDS,
@@ -72,6 +74,7 @@ from lockstep.harness.workers.slices import (
     RandomSlice,
     survey,
 )
+from lockstep.harness.workers.sources import list_sources
 
 # --- the tasks --------------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ def declare(worker: Runner, backend: Backend, task: m.Declare) -> m.Declared:
             for kind, declared in kinds.items()
         },
         has_ledger=backend.ledger is not None,
-        name=clean(backend.name) if task.backend.startswith(PREFIX) else "",
+        name=clean(backend.name) if is_driver(task.backend) else "",
     )
 
 
@@ -175,7 +178,16 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
-    return m.Snippet(write_snippet(parse(task.program), backend))
+    program = parse(task.program)
+    if is_driver(task.backend):
+        return m.Snippet(write_conversation(program, backend, task.backend))
+    if backend.code is None:
+        return m.Snippet(write_script(program, backend, get_target(task.backend)))
+    return m.Snippet(write_snippet(program, backend))
+
+
+def tell_sources(worker: Runner, backend: Backend, task: m.ListSources) -> m.Sources:
+    return m.Sources([str(file) for file in list_sources(task.backend)])
 
 
 def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
@@ -239,6 +251,7 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Runner, Backend, Any], m.Answer]] = 
     m.RecordProgram: record_program,
     m.Shrink: shrink,
     m.WriteSnippet: make_snippet,
+    m.ListSources: tell_sources,
     m.RunLedger: run_ledger,
     m.Cluster: cluster,
     m.ListFaults: list_faults,

@@ -350,18 +350,6 @@ def test_the_command_prints_a_script_that_fails(
     assert "row 2 sees tokens: [1, 2], expected [0, 2] <- differs" in ended.stdout
 
 
-def test_the_command_says_why_there_is_none(
-    lockstep: Callable[..., Result], tmp_path: Path
-) -> None:
-    name = "tests.harness.misbehaving:correct"
-    (tmp_path / "p.json").write_text(json.dumps(make(UPDATE).to_json()))
-    ended = lockstep("snippet", "p.json", "--backend", name)
-    assert (ended.exit_code, ended.stdout) == (2, "")
-    words = "lockstep: p.json: no snippet: misbehaving does not declare how its"
-    assert ended.stderr.startswith(words)
-    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
-
-
 def test_the_page_has_the_snippet_that_is_written_now(
     mlx_lm: Backend, lockstep: Callable[..., Result], tmp_path: Path
 ) -> None:

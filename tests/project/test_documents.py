@@ -30,6 +30,7 @@ BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
 
 SMALL = {
+    "watch": ["--help"],  # it waits until Ctrl-C
     "bisect": ["--help"],  # what it installs is no business of a test
     "check": ["--programs", "1", "--jobs", "1"],
     "explore": ["--depth", "1", "--jobs", "1"],

@@ -143,6 +143,13 @@ def load_driver(name: str, limits: Limits) -> Backend:
         driver.reject(malformed)
 
 
+def get_driver(backend: Backend) -> Driver:
+    """The driver of a backend that `make_backend` has made."""
+    assert isinstance(backend.open, partial)
+    driver: Driver = backend.open.args[0]
+    return driver
+
+
 def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
     """One empty cache in a driver, which is started if it does not run."""
     driver.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -84,6 +84,7 @@ class Driver:
 
     All caches of a backend are in one process. `run` is the number of that process: what
     belongs to an earlier one is gone. is_fresh: whether nothing was asked in this step.
+    on_send: is called with the lines of messages before they are sent.
     """
 
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
@@ -100,6 +101,7 @@ class Driver:
         self.is_fresh = True
         self.waiting: list[tuple[str, str, bytes]] = []
         self.dropped: dict[str, list[int]] = {}
+        self.on_send: Callable[[bytes], None] = ignore
 
     # --- starting -----------------------------------------------------------------------
 
@@ -177,6 +179,7 @@ class Driver:
             for number, (_, name, _) in enumerate(posted, first)
         ]
         requests = b"".join(request for _, _, request in posted)
+        self.on_send(requests)
         begun = time.monotonic()
         try:
             lines = self.process.exchange(requests, asked, seconds)
@@ -254,6 +257,10 @@ class Driver:
         if self.stop is not None:
             self.stop()
         self.process = self.stop = None
+
+
+def ignore(requests: bytes) -> None:
+    """Nobody wants to see what is sent."""
 
 
 def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:

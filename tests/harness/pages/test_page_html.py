@@ -94,7 +94,8 @@ def test_what_a_failure_shows(report: ReportView) -> None:
     assert [chip.attributes["data-t"] for chip in returned] == ["4", "5"]
     assert all(chip.attributes["tabindex"] == "0" for chip in held)
     assert "token 3 was written in step 0 at position 3" in first.text
-    replay, program = (code.text for code in first.find("code"))
+    replay, script, program = (code.text for code in first.find("code"))
+    assert script.startswith("# torch-cpu+rotating-chunk-mid-ring, rotating")
     assert replay == (
         "lockstep replay failures/x/f.json --backend"
         " lockstep.impl.faults.torch:rotating_chunk_mid_ring"

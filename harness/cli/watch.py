@@ -1,0 +1,185 @@
+"""The command that replays programs whenever the sources of a backend change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import click
+
+from lockstep.harness.cli.frame import print_error
+from lockstep.harness.cli.options import command, several, shared
+from lockstep.harness.cli.results import print_result
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.replay import Replayed, list_backends, replay_paths
+from lockstep.harness.jobs.watch import Stamps, build, take_stamps, wait_for_change
+from lockstep.harness.programs.files import load_saved
+from lockstep.harness.programs.program import Program
+from lockstep.harness.reports.console import PlainConsole
+from lockstep.harness.reports.pages.gather import Stage
+from lockstep.harness.reports.pages.terminal import Painter, get_bounds
+from lockstep.harness.reports.pages.view import make_failure, read_saved
+from lockstep.harness.workers.messages import ListSources, Sources
+from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.sources import list_sources
+
+EXAMPLES = """\b
+Examples:
+  lockstep watch failures/SIGNATURE/FILE.json --backend my_cache:make
+  lockstep watch failures --backend my_cache:make        all that were saved
+  lockstep watch FILE --backend exec:./driver --path src --build make
+"""
+
+UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Python tells a changed file by its size and the second: two changes may share both."""
+
+
+@click.command(epilog=EXAMPLES)
+@several
+@shared("given")
+@click.option(
+    "--path",
+    "more",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="File or folder that is watched, too; may be repeated.",
+)
+@click.option(
+    "--build",
+    "command_line",
+    metavar="COMMAND",
+    help="Command line for the shell, which runs before each replay.",
+)
+@shared("unsupported", "step", "start", "strict", "failures")
+@command
+def watch(
+    settings: Settings,
+    paths: Sequence[Path],
+    more: Sequence[Path],
+    command_line: str | None,
+) -> int:
+    """Replays programs whenever the sources of a backend change: FIXED or FAILED for
+    each, and the first that fails as a picture.
+
+    PATH is what `lockstep replay` takes. Watched are the files that the backend imports
+    from outside of installed packages; of a driver, the files that its command names.
+    Each replay has a fresh process. What is broken, such as a mistake in the syntax, is
+    shown, and waiting goes on. Ctrl-C ends it.
+    """
+    named = [
+        name
+        for path, program in load_saved(paths)
+        for name in list_backends(path, program, settings)
+    ]
+    Watch(settings, paths, list(dict.fromkeys(named)), more, command_line).run()
+    return 0
+
+
+@dataclass(eq=False)
+class Watch:
+    """The loop of the command.
+
+    Attributes:
+        settings: of the command.
+        paths: of programs.
+        backends: that these run on.
+        more: watched beside the sources.
+        command_line: builds, if there is anything to build.
+        sources: of the backends, as far as known.
+        rounds: how often was replayed.
+        statuses: of the last replay.
+    """
+
+    settings: Settings
+    paths: Sequence[Path]
+    backends: Sequence[str]
+    more: Sequence[Path]
+    command_line: str | None
+    sources: set[Path] = field(default_factory=set)
+    rounds: int = 0
+    statuses: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.console = PlainConsole()
+        for name in self.backends:
+            self.sources.update(list_sources(name))
+
+    def run(self) -> None:
+        """Replays now, and after each change. Only an interrupt ends it."""
+        try:
+            while True:
+                stamps = self.replay()
+                self.sign_off(len(stamps))
+                changed = wait_for_change(self.list_watched(), stamps)
+                if self.console.is_terminal:
+                    self.console.clear()
+                names = ", ".join(file.name for file in changed[:3])
+                self.console.print(f"Changed: {names}", soft_wrap=True)
+        except KeyboardInterrupt:
+            self.summarize()
+            raise
+
+    def list_watched(self) -> set[Path]:
+        return {*self.sources, *self.more}
+
+    def replay(self) -> Stamps:
+        """Builds and replays; the stamps of what was replayed."""
+        why = None if self.command_line is None else build(self.command_line)
+        stamps = take_stamps(self.list_watched())
+        if why is not None:
+            self.console.print(f"The build failed: {self.command_line}: {why}")
+            return stamps
+        before = self.list_watched()
+        with open_pool(self.settings, 1, UNCACHED) as pool:
+            self.replay_with(pool)
+            self.learn_sources(pool)
+        new = take_stamps(self.list_watched() - before)
+        return {**stamps, **new}
+
+    def replay_with(self, pool: Pool) -> None:
+        failing: tuple[Replayed, Program] | None = None
+        statuses = []
+        for result, program in replay_paths(pool, self.paths, self.settings):
+            print_result(self.console, result)
+            statuses.append(result.status)
+            if result.status == "FAILED" and program is not None and failing is None:
+                failing = result, program
+        self.rounds, self.statuses = self.rounds + 1, statuses
+        if failing is not None:
+            self.paint(pool, *failing)
+
+    def paint(self, pool: Pool, result: Replayed, program: Program) -> None:
+        """The picture of a failure."""
+        assert result.backend is not None
+        saved = read_saved(program, result.path)
+        stage = Stage(pool, replace(self.settings, backends=[result.backend]))
+        view = make_failure(1, saved, stage, get_bounds(self.console.width))
+        Painter(self.console).show(view, None)
+
+    def learn_sources(self, pool: Pool) -> None:
+        """Asks what the backends have imported; a broken one has what it had before."""
+        for name in self.backends:
+            answer = pool.call(ListSources(name))
+            if isinstance(answer, Sources):
+                self.sources.update(map(Path, answer.files))
+
+    def sign_off(self, count: int) -> None:
+        if not count:
+            print_error(
+                "no source of the backend is known, so nothing is watched; name some with"
+                " --path"
+            )
+        noun = "file" if count == 1 else "files"
+        self.console.print(f"Watching {count} {noun}; Ctrl-C ends.", soft_wrap=True)
+
+    def summarize(self) -> None:
+        counts = [
+            f"{self.statuses.count(status)} {status}"
+            for status in dict.fromkeys(self.statuses)
+        ]
+        last = ", ".join(counts) or "nothing ran"
+        times = "once" if self.rounds == 1 else f"{self.rounds} times"
+        self.console.print(f"Replayed {times}; last: {last}.", soft_wrap=True)

@@ -1,0 +1,128 @@
+"""Writes a program as the lines that a driver is sent, in a script for a shell.
+
+The program runs once, and the messages of its run are noted: they are those that the
+harness sends.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockstep.harness import __version__
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.driver.backend import PREFIX, get_driver
+from lockstep.harness.backends.driver.client import ignore
+from lockstep.harness.core.errors import UsageError, make_plain, make_printable
+from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.snippet import cut
+from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.words import describe_config
+
+MOST_BYTES = 1 << 20
+"""Of all messages; a longer script helps nobody."""
+
+
+@dataclass(eq=False)
+class MessageNotes:
+    """The messages of one run.
+
+    Attributes:
+        backend: the driver.
+        steps: the lines before the first step, and those of each.
+    """
+
+    backend: Backend
+    steps: list[list[str]] = field(default_factory=lambda: [[]])
+    is_over: bool = False
+
+    def watch(self) -> Backend:
+        """The backend, with a driver that is started anew: messages count from 1."""
+        driver = get_driver(self.backend)
+        driver.end()
+        driver.on_send = self.send
+        return self.backend
+
+    def begin(self) -> None:
+        self.steps.append([])
+
+    def end(self) -> None:
+        self.is_over = True
+
+    def send(self, requests: bytes) -> None:
+        if not self.is_over:
+            self.steps[-1] += requests.decode().splitlines()
+
+
+def write_conversation(program: Program, backend: Backend, name: str) -> str:
+    """A script that pipes the messages up to the failing step into a driver, with what
+    each step should answer.
+
+    Args:
+        program: a complete program.
+        backend: the driver.
+        name: "exec:" and the command.
+
+    Raises:
+        UsageError: why there can be no such script.
+    """
+    unsupported = why_unsupported(program, backend)
+    if unsupported:
+        raise UsageError(unsupported)
+    program = cut(give_own_names(program))
+    try:
+        notes, run = follow(program, backend, lambda: MessageNotes(backend))
+    finally:
+        get_driver(backend).on_send = ignore
+    sent = sum(len(line) for lines in notes.steps for line in lines)
+    if sent > MOST_BYTES:
+        raise UsageError(
+            f"the messages have {sent} bytes, more than {MOST_BYTES}; lockstep shrink may"
+            " make the program shorter"
+        )
+    head = [f"# {make_printable(line)}" for line in list_comments(program, backend, run)]
+    body = list(list_lines(program, notes, run))
+    command = shlex.join(get_command(name))
+    return "\n".join(["#!/bin/sh", *head, "", "{", *body, f"}} | {command}", ""])
+
+
+def get_command(name: str) -> list[str]:
+    """The command as it was given, as a shell finds it."""
+    program, *arguments = shlex.split(name.removeprefix(PREFIX))
+    is_here = "/" not in program and Path(program).is_file()
+    return [f"./{program}" if is_here else program, *arguments]
+
+
+def list_comments(program: Program, backend: Backend, run: Followed) -> Iterator[str]:
+    yield f"{backend.name}, {program.kind}, {describe_config(program)}."
+    yield "Sends the driver what the harness sends, and prints what it answers."
+    yield "Token n is the n-th that the program writes: K and V of its message."
+    divergence = run.result.divergence
+    if divergence is None:
+        yield "The driver agrees: all answers are right here."
+    else:
+        yield f"Step {divergence.step} is answered wrongly: {divergence.message}"
+    yield f"Written by kv-lockstep {__version__}."
+
+
+def list_lines(program: Program, notes: MessageNotes, run: Followed) -> Iterator[str]:
+    """The lines for the shell, step by step."""
+    yield from map(send, notes.steps[0])
+    for number, lines in enumerate(notes.steps[1:]):
+        op = program.ops[number]
+        words = program.rules.operations[op["op"]].describe(op)
+        yield f"# step {number}: {make_printable(words)}"
+        expected = run.noted.get(number)
+        if expected is None:
+            yield "# is not asked: nothing that is legal"
+        elif expected:
+            yield f"# should answer {json.dumps(make_plain(expected))}"
+        yield from map(send, lines)
+
+
+def send(line: str) -> str:
+    return f"printf '%s\\n' {shlex.quote(line)}"

@@ -1,0 +1,133 @@
+"""The building blocks of scripts for a backend in Python: parts of this file are copied.
+
+It imports numpy and nothing of ours. What is in capitals, a script sets itself.
+"""
+
+import numpy as np
+
+TOLERANCE, LOWER_RIGHT, PERMUTED = 0.0, True, False
+
+
+def stack(table, rows, padding=np.nan):
+    """K or V [rows, heads, tokens, dim] of the tokens of each row; None is padding."""
+    some = np.array(next(iter(table.values())), np.float32)
+    blank = np.full_like(some, padding)
+    return np.stack(
+        [
+            np.stack(
+                [blank if n is None else np.array(table[n], np.float32) for n in row], 1
+            )
+            for row in rows
+        ]
+    )
+
+
+def is_near(got, right):
+    """Whether these are the same numbers, as far as the cache may round them."""
+    right = np.array(right, np.float32)
+    if got.shape != right.shape:
+        return False
+    return bool(np.all(np.abs(got - right) <= TOLERANCE))
+
+
+def name_tokens(backend, pair, keys, values, row=0):
+    """The token in each column of a returned K and V; "?" is none."""
+    if pair is None:
+        return []
+    got_keys, got_values = (backend.arrays.to_numpy(each) for each in pair[:2])
+    if PERMUTED:
+        got_values = got_values.swapaxes(2, 3)
+    names = []
+    for column in range(got_keys.shape[2]):
+        key, value = got_keys[row, :, column], got_values[row, :, column]
+        found = [
+            name
+            for name in keys
+            if is_near(key, keys[name])
+            and is_near(value, values[name[1] if isinstance(name, tuple) else name])
+        ]
+        name = found[0] if found else "?"
+        names.append(list(name) if isinstance(name, tuple) else name)
+    return names
+
+
+def name_state(backend, pair, states, row=0):
+    """The tokens that a state has read; "?" if it is that of none of `states`."""
+    conv, delta = (backend.arrays.to_numpy(each)[row : row + 1] for each in pair)
+    for tokens, (right_conv, right_delta) in states.items():
+        if is_near(conv, right_conv) and is_near(delta, right_delta):
+            return list(tokens)
+    return "?"
+
+
+def sort(names):
+    """Tokens first, in order."""
+    return sorted(names, key=lambda name: (isinstance(name, str), name))
+
+
+def see(backend, mask, names, rows, row=0):
+    """The tokens that each of the rows of a mask sees."""
+    if mask is None:
+        return [sort(names) for _ in range(rows)]
+    if isinstance(mask, str):  # "causal"
+        first = len(names) - rows if LOWER_RIGHT else 0
+        return [sort(names[: max(0, first + number + 1)]) for number in range(rows)]
+    content = np.atleast_2d(backend.arrays.to_numpy(mask))
+    if content.ndim == 4:
+        content = content[min(row, len(content) - 1), 0]
+    try:
+        seen = np.broadcast_to(content, (rows, len(names)))
+    except ValueError:
+        return [f"a mask {list(content.shape)} for {len(names)} columns"] * rows
+    shown = seen if seen.dtype == bool else seen == 0
+    return [sort(name for name, is_seen in zip(names, each) if is_seen) for each in shown]
+
+
+def list_taken(backend, mask, length, row):
+    """The columns of a row that are tokens, not padding."""
+    if mask is None:
+        return list(range(length))
+    content = np.atleast_2d(backend.arrays.to_numpy(mask))
+    taken = content[min(row, len(content) - 1)].reshape(-1)
+    return [column for column in range(length) if taken[min(column, len(taken) - 1)]]
+
+
+def list_numbers(backend, numbers):
+    """Whole numbers in a list or an array."""
+    if isinstance(numbers, (list, tuple)):
+        return list(numbers)
+    return [int(number) for number in backend.arrays.to_numpy(numbers)]
+
+
+def list_miscounted(pool, requests):
+    """Blocks that are not held as often as tables hold them, or that are free twice or
+    while a table holds them."""
+    held = list(pool.pinned)
+    for groups in requests:
+        for table in groups:
+            blocks = getattr(table, "blocks", table)
+            held += [block for block in blocks if block is not None]
+    free = [*pool.free, *pool.cached]
+    return [
+        block
+        for block in sorted({*held, *pool.references, *free})
+        if pool.references.get(block, 0) != held.count(block)
+        or free.count(block) + (block in held) > 1
+    ]
+
+
+def refuses(kinds, call):
+    """Whether a call raises one of these exceptions."""
+    try:
+        call()
+    except tuple(kinds):
+        return True
+    return False
+
+
+def refuse(call):
+    """Makes a call that must be refused."""
+    try:
+        call()
+    except Exception as error:
+        print(f"refused: {error}")

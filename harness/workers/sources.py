@@ -1,0 +1,58 @@
+"""The source files of a backend, which are watched while it is mended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from lockstep.harness.backends.driver.backend import is_driver, list_files
+from lockstep.harness.workers.registry import get_target
+
+NOT_WATCHED = ("lockstep.harness", "lockstep.reference")
+"""Modules that judge; they are not what is mended."""
+
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+def list_sources(name: str) -> list[Path]:
+    """The files of a backend that this process has imported, beside those of installed
+    packages and of Python; of a driver those that its command names."""
+    if is_driver(name):
+        return list(list_files(name))
+    imported = [
+        Path(file)
+        for module, file in list_imported()
+        if not is_in(module, NOT_WATCHED) and is_own(Path(file))
+    ]
+    return sorted({*imported, *find_module(name)})
+
+
+def list_imported() -> Iterator[tuple[str, str]]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield name, file
+
+
+def is_in(module: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+def is_own(file: Path) -> bool:
+    standard = Path(sysconfig.get_paths()["stdlib"])
+    return INSTALLED.isdisjoint(file.parts) and not file.is_relative_to(standard)
+
+
+def find_module(name: str) -> Iterator[Path]:
+    """The file of the module of a backend, which is not imported: it may be broken."""
+    parts = get_target(name).partition(":")[0].split(".")
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    for folder in (*given, *sys.path, "."):
+        path = Path(folder or ".").joinpath(*parts)
+        for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+            if file.is_file() and is_own(file.absolute()):
+                yield file.absolute()
+                return

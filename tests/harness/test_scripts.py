@@ -1,0 +1,132 @@
+"""Scripts for backends and drivers of anybody: what they show, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.scripts.script import try_script, write_script
+from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.registry import load
+from tests.harness.commands import CORRECT, HERE, Run
+
+UPDATE = {"op": "update", "length": 2}
+TRIM = {"op": "trim", "count": 1}
+PLAIN = {"kind": "kv", "heads": 1, "step": 1, "conv_width": 2}
+DRIVER = f"exec:{sys.executable} {Path(__file__).parent / 'exec' / 'driver.py'}"
+
+
+def make(*ops: Any, meta: Any = None) -> Program:
+    document = {"format": "lockstep/1", "contract": "layer", "config": PLAIN}
+    return parse_program({**document, "ops": list(ops), "meta": meta}, "here")
+
+
+def save(program: Program, file: str = "p.json") -> str:
+    Path(file).write_text(json.dumps(program.to_json()))
+    return file
+
+
+def test_the_command_prints_a_script_that_fails(run: Run) -> None:
+    file = save(make({"op": "update", "length": 1}, TRIM, UPDATE))
+    printed = run("snippet", file, "--backend", f"{HERE}:wrong_twice")
+    assert (printed.status, printed.err) == (0, "")
+    Path("bug.py").write_text(printed.out)
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "bug.py"],
+        env={"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert "row 1 sees: ['?', '?'], expected [1, 2] <- differs" in ended.stdout
+
+
+def test_without_the_mistake_the_script_agrees() -> None:
+    script = write_script(make(UPDATE, {"op": "size"}), load(CORRECT), CORRECT)
+    assert try_script(script) == 0
+    assert 'compare("size", got_size, 2)' in script
+
+
+def test_nothing_that_a_file_says_is_in_a_script() -> None:
+    meta = {"signature": "x\n__import__('os')", "what": "EVIL", "backend": "EVIL\n"}
+    evil = {"op": "state", "cache": "EVIL"}
+    script = write_script(make(UPDATE, evil, meta=meta), load(CORRECT), CORRECT)
+    assert "EVIL" not in script
+    assert "__import__" not in script
+    compile(script, "snippet", "exec")
+
+
+def test_a_script_ends_where_the_program_failed() -> None:
+    longer = make(UPDATE, UPDATE, UPDATE, meta={"step": 1})
+    shorter = make(UPDATE, UPDATE)
+    scripts = [write_script(one, load(CORRECT), CORRECT) for one in (longer, shorter)]
+    assert scripts[0] == scripts[1]
+
+
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        ([], "no operation of the program is legal"),
+        ([UPDATE, {"op": "free"}], "does not declare free"),
+    ],
+)
+def test_why_there_is_no_script(ops: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        write_script(make(*ops), load(CORRECT), CORRECT)
+
+
+def test_the_reference_has_no_methods_that_could_be_called(run: Run) -> None:
+    ended = run("snippet", save(make(UPDATE)), "--backend", "reference")
+    assert (ended.status, ended.out) == (2, "")
+    assert "reference has no caches whose methods could be called" in ended.err
+
+
+# --- drivers ----------------------------------------------------------------------------
+
+
+def converse(script: str) -> list[Any]:
+    """The answers of the driver of a script."""
+    ended = subprocess.run(["sh"], input=script, capture_output=True, text=True)
+    return [json.loads(line) for line in ended.stdout.splitlines() if line[-1:] == "}"]
+
+
+def write_lines(run: Run, way: str, *ops: Any) -> str:
+    """The script for the driver with a mistake in `way`."""
+    printed = run("snippet", save(make(*ops)), "--backend", f"{DRIVER} {way}")
+    assert (printed.status, printed.err) == (0, "")
+    return printed.out
+
+
+def test_the_lines_of_a_driver_bring_its_wrong_answer(run: Run) -> None:
+    wrong = write_lines(run, "wrong-offset", UPDATE, UPDATE, TRIM)
+    right = write_lines(run, "well", UPDATE, UPDATE, TRIM)
+    assert [one["offset"] for one in converse(wrong) if "mask" in one] == [2, "3"]
+    assert [one["offset"] for one in converse(right) if "mask" in one] == [2, 4]
+    expected = '# should answer {"offset": 4, "visible": [[0, 1, 2], [0, 1, 2, 3]]}'
+    assert expected in wrong
+    assert expected in right
+    assert "# Step 1 is answered wrongly: " in wrong
+    assert "trim" not in wrong
+
+
+@pytest.mark.parametrize("way", ["segfault", "exit-1", "not-json"])
+def test_what_ends_a_driver_is_in_its_lines(run: Run, way: str) -> None:
+    script = write_lines(run, way, UPDATE, UPDATE)
+    assert [one["id"] for one in converse(script)] == [1, 2, 3]
+    assert script.count('"op":"update"') == 2
+
+
+def test_what_a_driver_or_a_file_says_is_no_command(run: Run) -> None:
+    """Names of a file get others; the words of a driver are in comments."""
+    ops = [{**UPDATE, "cache": "EVIL"}, {**UPDATE, "cache": "EVIL"}]
+    script = write_lines(run, "fails", *ops)
+    assert "EVIL" not in script
+    for line in script.splitlines():
+        assert line[:2] in ("", "#!", "# ", "{", "pr", "} ")
