@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from lockstep.harness.jobs.replay import (
     replay_paths,
     replayed_to_json,
 )
+from lockstep.harness.programs.files import load_saved
 from lockstep.harness.reports.console import PlainConsole
 from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
@@ -50,6 +52,8 @@ Examples:
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
 
+    A program that agrees and never failed, such as a recording, is AGREES.
+
     PATH is a program file, a folder or a zip of them, a file in a zip, written
     artifact.zip!folder/name.json, or a line of a .jsonl file, written found.jsonl:3.
     Without --backend, each runs on the backend that its file names, if that is a
@@ -76,30 +80,70 @@ Examples:
   lockstep snippet failures/SIGNATURE/FILE.json > bug.py
   lockstep snippet FILE --backend my_cache:make > bug.py
   lockstep snippet FILE --backend exec:./driver > bug.sh
+  lockstep snippet failures -o scripts          one for each that was saved
 """
 
 
 @click.command(epilog=SNIPPET_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path))
+@several
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder for the scripts of several programs.",
+)
 @shared("backend", "start", "failures")
 @command
-def snippet(settings: Settings, file: Path, backend: str | None) -> int:
+def snippet(
+    settings: Settings, paths: Sequence[Path], backend: str | None, folder: Path | None
+) -> int:
     """Prints a failure as a script, which shows it without the harness.
 
-    For a backend that says how its code is written, such as a released cache, it is
-    Python in the framework's own API, for a report to the makers. For others it calls the
-    backend's own methods. Both end with status 1 as long as the failure is there, and
-    with 0 when it is gone. For a driver it is a script for sh with the lines that the
-    driver is sent, and what it should answer.
+    PATH is what `lockstep replay` takes. For a backend that says how its code is written,
+    such as a released cache, it is Python in the framework's own API, for a report to the
+    makers. For others it calls the backend's own methods. Both end with status 1 as long
+    as the failure is there, and with 0 when it is gone. For a driver it is a script for
+    sh with the lines that the driver is sent, and what it should answer.
     """
-    file, program = get_single([file], "a snippet")
-    name = backend or get_own_backend(file, program, settings)
+    if folder is None:
+        programs = [get_single(paths, "a snippet without -o DIR")]
+    else:
+        programs = load_saved(paths)
+    refused = 0
     with open_pool(settings, 1) as pool:
-        event = pool.call(WriteSnippet(name, program.to_json()))
-    if isinstance(event, Stopped):
-        raise UsageError(f"{file}: no snippet: {event.describe()}")
-    click.echo(event.text, nl=False)
-    return 0
+        for number, (path, program) in enumerate(programs, 1):
+            name = backend or get_own_backend(path, program, settings)
+            event = pool.call(WriteSnippet(name, program.to_json()))
+            if isinstance(event, Stopped):
+                print_error(f"{path}: no snippet: {event.describe()}")
+                refused += 1
+            elif folder is None:
+                click.echo(event.text, nl=False)
+            else:
+                click.echo(str(save_script(folder, number, path, event.text)))
+    return 2 if refused else 0
+
+
+def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
+    """Writes the script of a program, under a name of its own in the folder.
+
+    Raises:
+        UsageError: it cannot be written, or a file of this name is there.
+    """
+    stem = re.sub(r"[^\w-]+", "-", path.name.partition(".json")[0])
+    ending = "sh" if text.startswith("#!") else "py"
+    file = folder / f"{number}-{stem}.{ending}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8", newline="\n") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file}: is there already; choose another folder") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
+    return file
 
 
 # --- show and report --------------------------------------------------------------------

@@ -19,7 +19,10 @@ from lockstep.harness.workers.registry import list_names
 
 FORMAT = "lockstep-replayed/1"
 
-Status = Literal["FIXED", "FAILED", "FLAKY", "ERROR"]
+Status = Literal["FIXED", "AGREES", "FAILED", "FLAKY", "ERROR"]
+
+AGREEING = ("FIXED", "AGREES")
+"""A program that has failed before, and one that has not."""
 
 
 class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +133,7 @@ def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replaye
     status, words = judge(event, program, flaky)
     if isinstance(event, HarnessFailed):
         words += f"; please report this with {path}"
-    if status == "FIXED" and isinstance(event, Ran):
+    if status in AGREEING and isinstance(event, Ran):
         words += format_environment(event, program, backend)
     found = get_divergence(event)
     signature = None if found is None else found.get_signature(program)
@@ -148,7 +151,7 @@ def get_divergence(event: Ran | Stopped) -> Divergence | None:
 def judge(
     event: Ran | Stopped, program: Program, flaky: Flaky | None = None
 ) -> tuple[Status, str]:
-    """FIXED, FAILED, FLAKY or ERROR, and why.
+    """FIXED, AGREES, FAILED, FLAKY or ERROR, and why.
 
     Args:
         event: the result.
@@ -172,7 +175,7 @@ def judge(
     words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
     if event.skipped:
         words += f"; {event.skipped} skipped, first: {event.why_skipped}"
-    return "FIXED", words
+    return "FIXED" if program.meta.get("signature") else "AGREES", words
 
 
 def judge_divergence(divergence: Divergence, program: Program) -> tuple[Status, str]:

@@ -23,7 +23,7 @@ from lockstep.harness.jobs.outcome import (
     save,
     slug,
 )
-from lockstep.harness.jobs.replay import get_divergence, judge
+from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import (
     Divergence,
@@ -198,7 +198,7 @@ class Recheck(Check):
         rerun.ran += status != "ERROR"
         if status == "FAILED":
             self.keep_saved(saved, event)
-        elif status == "FIXED":
+        elif status in AGREEING:
             insort(rerun.agreeing, path)
         elif status == "FLAKY":
             insort(rerun.absent, path)

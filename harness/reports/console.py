@@ -241,7 +241,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:
-    styles = {"FIXED": "green", "ERROR": "bold yellow"}
+    styles = {"FIXED": "green", "AGREES": "green", "ERROR": "bold yellow"}
     style = styles.get(status, "bold red")
     said = make_printable(f" {what}: {words}" if words else f" {what}")
     line = Text.assemble((status, style), said)

@@ -101,7 +101,8 @@ def test_one_file_of_a_zip_for_commands_that_take_one(run: Run, tmp_path: Path) 
     assert (one.status, json.loads(one.out)["expected"][0]["offset"]) == (0, 2)
     both = run("snippet", path, "--backend", "torch-cpu")
     assert (both.status, both.out) == (2, "")
-    assert "one program, not 2: " in both.err
+    assert "takes one program, not 2: " in both.err
+    assert "without -o DIR" in both.err
     assert f"{path}!x/one.json, {path}!x/two.json" in both.err
 
 
@@ -136,6 +137,18 @@ def test_commands_take_files_folders_zips_and_what_is_in_them(
     assert "broken.json: is not JSON" in ended.err
 
 
+def test_scripts_of_several_programs_are_files(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
+    command = "snippet", "two.jsonl", "-b", f"{HERE}:one_column_less", "-o", "scripts"
+    ended = run(*command)
+    assert (ended.status, ended.err) == (0, "")
+    names = ["scripts/1-two.py", "scripts/2-two.py"]
+    assert ended.out.split() == names
+    assert len({(tmp_path / name).read_text() for name in names}) == 2
+    again = run(*command)
+    assert again.err == f"lockstep: {names[0]}: is there already; choose another folder\n"
+
+
 def test_replay_names_each_line_by_what_runs_it_again(run: Run, tmp_path: Path) -> None:
     (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
     both = run("replay", "two.jsonl", "--backend", CORRECT, "--json")
@@ -154,8 +167,8 @@ def test_replay_names_each_file_of_a_zip(run: Run, tmp_path: Path) -> None:
     assert (good.status, bad.status) == (2, 1)
     words = "agrees in its one step"
     assert good.out.splitlines() == [
-        f"FIXED {CORRECT} a.zip!x/one.json: {words}",
-        f"FIXED {CORRECT} a.zip!x/two.json: {words}",
+        f"AGREES {CORRECT} a.zip!x/one.json: {words}",
+        f"AGREES {CORRECT} a.zip!x/two.json: {words}",
     ]
     assert good.err.startswith("lockstep: a.zip!x/z.json: is not JSON")
     assert bad.out.count("FAILED") == 2

@@ -187,7 +187,7 @@ def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
     (tmp_path / "skips_all.json").write_text(json.dumps({**program, "ops": ops[1:]}))
     ended = run("replay", "skips.json", "skips_all.json", "--backend", "torch-cpu")
     assert ended.status == 2
-    assert "FIXED torch-cpu skips.json: agrees in its one step; " in ended.out
+    assert "AGREES torch-cpu skips.json: agrees in its one step; " in ended.out
     assert "1 skipped, first: there is no snapshot zz" in ended.words
     words = "no step was run; the first: there is no snapshot zz"
     assert f"ERROR torch-cpu skips_all.json: {words}" in ended.out
@@ -239,7 +239,7 @@ def test_replay_of_what_agrees_and_what_cannot_be_run(
     (tmp_path / "g.json").write_text(json.dumps(good))
     ended = run("replay", "g.json", "--backend", CORRECT)
     assert ended.status == 0
-    assert ended.text == f"FIXED {CORRECT} g.json: agrees in all 2 steps\n"
+    assert ended.text == f"AGREES {CORRECT} g.json: agrees in all 2 steps\n"
     more = {**good, "ops": [*ops, {"op": "view"}]}
     (tmp_path / "m.json").write_text(json.dumps(more))
     ended = run("replay", "p.json", "m.json", "--backend", CORRECT)

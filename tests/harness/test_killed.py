@@ -111,7 +111,7 @@ def test_when_all_are_killed_the_record_is_still_a_program(
     assert is_third_token_first_in(program, program.meta["step"])
     ended = run("replay", tmp_path / "f", "--backend", STILL)
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out.startswith(f"FIXED {STILL} {path}")
+    assert ended.out.startswith(f"AGREES {STILL} {path}")
 
 
 def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:

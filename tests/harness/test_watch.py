@@ -89,7 +89,7 @@ def test_a_backend_is_mended_while_the_watch_runs(
     first = watching.wait_for("FAILED mine:make p.json: step 1 (trim)")
     assert "trim 1 token" in first  # the picture
     source.write_text(MENDED)
-    second = watching.wait_for("FIXED mine:make p.json: agrees in all 2 steps")
+    second = watching.wait_for("AGREES mine:make p.json: agrees in all 2 steps")
     assert second.startswith("Changed: mine.py\n")
     source.write_text(MISSPELT)
     watching.wait_for("SyntaxError")

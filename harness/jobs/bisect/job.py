@@ -24,7 +24,7 @@ from lockstep.harness.jobs.bisect.search import (
     find_change,
 )
 from lockstep.harness.jobs.outcome import Settings
-from lockstep.harness.jobs.replay import Replayed, ReplayedDocument
+from lockstep.harness.jobs.replay import AGREEING, Replayed, ReplayedDocument
 from lockstep.harness.programs.program import Program
 
 
@@ -141,7 +141,8 @@ class Bisection:
             replayed = self.replay(scratch, runner, folder)
         except Untestable as why:
             return None, str(why)
-        shown = {"FIXED": AGREES, "FAILED": replayed.signature}.get(replayed.status)
+        agrees = dict.fromkeys(AGREEING, AGREES)
+        shown = {**agrees, "FAILED": replayed.signature}.get(replayed.status)
         return shown, replayed.words.replace(f"{scratch.packages}/", "")
 
     def replay(self, scratch: Scratch, runner: Runner, folder: Path) -> Replayed:
