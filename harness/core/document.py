@@ -12,10 +12,11 @@ import math
 import os
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from io import BytesIO
+from os.path import isfile, join
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,21 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError as error:
         why = "a number has too many digits" if "digits" in str(error) else error
         raise UsageError(f"{where}: is not JSON: {why}") from None
+
+
+def walk_files(folder: Path) -> Iterator[Path]:
+    """The regular files below a folder. What vanishes in the meantime is passed over.
+
+    Raises:
+        UsageError: some folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise UsageError(f"{error.filename}: cannot be read: {error.strerror}")
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(place, name) for name in names if isfile(join(place, name)))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from secrets import token_hex
 from typing import Any
 
-from lockstep.harness.core.document import MAX_BYTES, check_size, read_bytes
+from lockstep.harness.core.document import MAX_BYTES, check_size, read_bytes, walk_files
 from lockstep.harness.core.errors import UsageError, format_error
 
 MOST_AT_ONCE = 200
@@ -161,11 +161,8 @@ class LocalFolder(Folder):
     def list(self, below: str = "") -> list[str]:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.place}: is not a folder; give a folder")
-        try:
-            found = [*(self.path / below).rglob("*")]
-        except OSError as error:
-            raise UsageError(f"{self.place}: cannot be read: {error.strerror}") from None
-        names = [path for path in found if path.is_file() and path.suffix != ".tmp"]
+        found = walk_files(self.path / below)
+        names = [path for path in found if path.suffix != ".tmp"]
         return sorted(path.relative_to(self.path).as_posix() for path in names)
 
 

@@ -20,6 +20,7 @@ from lockstep.harness.core.document import (
     check_size,
     decode,
     read_bytes,
+    walk_files,
     write_whole,
 )
 from lockstep.harness.core.errors import UsageError
@@ -224,7 +225,7 @@ def find_member(path: Path) -> Read | None:
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
     """The files of a folder or a zip whose names may be ours."""
     if isdir(path):
-        files = (file for file in path.rglob("*.json*") if file.is_file())
+        files = (file for file in walk_files(path) if ".json" in file.name)
         yield from ((file, make_reader(file)) for file in files)
     else:
         for name, read in list_members(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 import shlex
 import socket
@@ -206,3 +207,27 @@ def test_no_name_of_a_host_or_a_user_is_noted() -> None:
     text = json.dumps(get_environment(DECLARED))
     assert socket.gethostname() not in text
     assert getpass.getuser() not in text
+
+
+def test_a_folder_that_cannot_be_read_and_one_that_vanishes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that are not seen would count as agreeing."""
+    for name in ("closed", "gone"):
+        (tmp_path / "found" / name).mkdir(parents=True)
+    scan = os.scandir
+
+    def scan_most(folder: Any) -> Any:
+        error = {"closed": PermissionError, "gone": FileNotFoundError}
+        name = Path(folder).name
+        if name in error and name not in readable:
+            raise error[name](1, "no", str(folder))
+        return scan(folder)
+
+    readable = {"closed"}
+    monkeypatch.setattr(os, "scandir", scan_most)
+    ended = run("replay", "found", "-b", CORRECT)
+    assert "found: no program file (.json, .jsonl) in this folder" in ended.err
+    readable.clear()
+    ended = run("replay", "found", "-b", CORRECT)
+    assert ended.err == "lockstep: found/closed: cannot be read: no\n"
