@@ -120,7 +120,7 @@ def walk_files(folder: Path) -> Iterator[Path]:
     """
 
     def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise UsageError(f"{error.filename}: cannot be read: {error.strerror}")
 
     for place, _, names in os.walk(folder, onerror=refuse):
