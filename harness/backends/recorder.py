@@ -176,7 +176,7 @@ class Scribe:
         self.cache = weakref.ref(cache)
         self.watched = make_watched(self)
         try:
-            cache.__class__ = self.watched
+            object.__setattr__(cache, "__class__", self.watched)
         except TypeError as error:
             raise UsageError(
                 f"a cache of class {self.plain.__name__} cannot be recorded: {error}"
@@ -186,7 +186,7 @@ class Scribe:
 
     def leave(self, cache: Any) -> None:
         """Gives the cache its own class back."""
-        cache.__class__ = self.plain
+        object.__setattr__(cache, "__class__", self.plain)
 
     def note(self, op: str, **fields: Any) -> None:
         """Notes an operation on the cache in each of its layers."""
@@ -206,13 +206,14 @@ class Scribe:
     def working(self, cache: Any) -> Iterator[None]:
         """The cache as its library knows it; nothing that it does is noted."""
         before = [tape.is_busy for tape in self.tapes]
-        watched, cache.__class__ = type(cache), self.plain
+        watched = type(cache)
+        object.__setattr__(cache, "__class__", self.plain)
         for tape in self.tapes:
             tape.is_busy = True
         try:
             yield
         finally:
-            cache.__class__ = watched
+            object.__setattr__(cache, "__class__", watched)
             for tape, was_busy in zip(self.tapes, before, strict=False):
                 tape.is_busy = was_busy
 
@@ -231,7 +232,7 @@ class Scribe:
                 self.stop(f"{name} raised {type(error).__name__}: {clean(str(error))}")
             raise
         if then is not None:
-            then(result)
+            self.follow(name, then, result)
         return result
 
     def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
@@ -244,8 +245,17 @@ class Scribe:
             return None
         return then
 
+    def follow(self, name: str, then: Callable[[Any], None], result: Any) -> None:
+        """Does what is to be done with the result of a call; see `hear`."""
+        try:
+            then(result)
+        except Exception as error:
+            self.stop(f"the result of {name} could not be told: {format_raised(error)}")
+
     def copy(self, memo: Any) -> Then:
-        """Notes a copy by `copy.deepcopy`."""
+        """Notes a copy by `copy.deepcopy`; one before there is any layer is as new."""
+        if not self.tapes:
+            return lambda other: self.join(other, self.name)
         name = self.tapes[0].choose_name()
         self.note("clone", into=name)
         return lambda other: self.join(other, name)
@@ -268,7 +278,15 @@ class Scribe:
         is_content = name in self.attributes and name != "__class__"
         if is_content and self.is_heard(cache):
             self.stop(f"{self.plain.__name__}.{name} was set from outside of the cache")
-        object.__setattr__(cache, name, value)
+        plain: Any = self.plain
+        plain.__setattr__(cache, name, value)
+
+    def delete(self, cache: Any, name: str) -> None:
+        """Stands for `__delattr__`."""
+        if name in self.attributes and self.is_heard(cache):
+            self.stop(f"{self.plain.__name__}.{name} was deleted from outside")
+        plain: Any = self.plain
+        plain.__delattr__(cache, name)
 
 
 def make_anew(plain: type, *arguments: Any) -> Any:
@@ -304,6 +322,7 @@ def make_watched(scribe: Scribe) -> type:
         "__qualname__": plain.__qualname__,
         "__reduce_ex__": make_method(scribe.copy_aside),
         "__setattr__": make_method(scribe.set),
+        "__delattr__": make_method(scribe.delete),
         SCRIBE: scribe,
     }
     for name in {*scribe.calls, DEEPCOPY} & {*dir(plain), DEEPCOPY}:

@@ -11,7 +11,7 @@ import click
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from lockstep.harness.cli.frame import printing
+from lockstep.harness.cli.frame import print_error, printing
 from lockstep.harness.cli.options import Seconds, command, several, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.commits import Commits, find_commits
@@ -150,17 +150,37 @@ def bisect(
         else:
             raise UsageError("give --package NAME, or --git REPO with --good and --bad")
         own = source, program, name, settings, cache / "logs", limit, left_out
-        return try_all(Bisection(*own), folder, as_json)
+        work = Bisection(*own)
+        works.append(work)
+        return try_all(work, folder, as_json)
 
-    statuses = []
-    programs = load_saved(paths)
-    for path, program in programs:
-        name = backend or get_own_backend(path, program, settings)
-        if len(programs) > 1:
-            PlainConsole(stderr=as_json).print(f"{path}:", soft_wrap=True)
-        with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
-            statuses.append(search(name, program, Path(made).resolve()))
+    works: list[Bisection] = []
+    programs, statuses = load_saved(paths), []
+    try:
+        for path, program in programs:
+            if len(programs) > 1:
+                PlainConsole(stderr=as_json).print(f"{path}:", soft_wrap=True)
+            with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
+                folder = Path(made).resolve()
+                try:
+                    name = backend or get_own_backend(path, program, settings)
+                    statuses.append(search(name, program, folder))
+                except UsageError as error:
+                    if len(programs) == 1:
+                        raise
+                    print_error(error)
+                    statuses.append(2)
+    finally:
+        if as_json and works:
+            print_documents(works)
     return max(statuses)
+
+
+def print_documents(works: Sequence[Bisection]) -> None:
+    """What was learned as JSON: a document, or a list of them, one for each program."""
+    documents = [bisection_to_json(work) for work in works]
+    with printing(lambda: max(work.get_exit_status() for work in works)):
+        click.echo(json.dumps(documents if len(works) > 1 else documents[0], indent=1))
 
 
 def refuse_mixture(first: Mapping[str, object], second: Mapping[str, object]) -> None:
@@ -200,8 +220,6 @@ def try_all(work: Bisection, folder: Path, as_json: bool) -> int:
 
 
 def print_all(console: PlainConsole, work: Bisection, as_json: bool) -> None:
-    with printing(work.get_exit_status):
-        if as_json:
-            click.echo(json.dumps(bisection_to_json(work), indent=1))
-        else:
+    if not as_json:
+        with printing(work.get_exit_status):
             print_bisection(console, work)

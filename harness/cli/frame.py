@@ -177,13 +177,3 @@ def silence(stream: Any) -> None:
     """Lets the rest of a stream go nowhere: Python flushes it at its end."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class Commands(click.Group):
-    """A group whose help may fail to be written as well."""
-
-    def main(self, *arguments: Any, **options: Any) -> Any:
-        try:
-            return super().main(*arguments, **options)
-        except OSError as error:
-            sys.exit(end_output(Unprinted(error, 2)))

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
         "vectors": Home("vectors", "Writes programs for engines that run no Python."),
     },
     "What was found": {
-        "replay": Home("replay", "Runs saved programs again: FIXED or FAILED."),
+        "replay": Home("replay", "Runs saved programs again: FIXED, AGREES or FAILED."),
         "watch": Home("watch", "Replays programs whenever a backend's sources change."),
         "show": Home("replay", "Shows a failure, step by step."),
         "report": Home("replay", "Makes a page of what a check found."),
@@ -61,6 +61,8 @@ class Commands(click.Group):
         try:
             return super().main(*arguments, **options)
         except OSError as error:
+            if error.filename is not None:  # no output of ours
+                raise
             sys.exit(end_output(Unprinted(error, 2)))
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import click
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
-from lockstep.harness.cli.frame import print_error, run_command
+from lockstep.harness.cli.frame import describe_own_error, print_error, run_command
 from lockstep.harness.cli.project import importing_from, load_project
 from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import suggest
@@ -59,6 +59,8 @@ def settle(name: str) -> Callable[[], Any]:
             return getattr(load_project(), name)
         except UsageError as error:
             raise BadInput(str(error)) from None
+        except Exception as error:
+            raise BadInput(describe_own_error(error)) from error
 
     return get
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,11 @@ def find_table() -> tuple[Path, Mapping[str, Any]]:
         return Path(FILE), {}
     for folder in (here, *here.parents):
         path = Path(os.path.relpath(folder / FILE))
-        if not path.is_file():
+        if not isfile(path):
             continue
         try:
             tool = tomllib.loads(read_text(path)).get("tool")
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise UsageError(f"{path}: is not TOML: {error}") from None
         table = tool.get("lockstep") if isinstance(tool, dict) else None
         if table is not None:

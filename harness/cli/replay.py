@@ -50,9 +50,9 @@ Examples:
 @shared("given", "unsupported", "step", "start", "strict", "failures", "json")
 @command
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
-    """Runs saved programs again: FIXED, FAILED, FLAKY or ERROR for each.
+    """Runs saved programs again: FIXED, AGREES, FAILED, FLAKY or ERROR for each.
 
-    A program that agrees and never failed, such as a recording, is AGREES.
+    AGREES is a program that has never failed, such as a recording.
 
     PATH is a program file, a folder or a zip of them, a file in a zip, written
     artifact.zip!folder/name.json, or a line of a .jsonl file, written found.jsonl:3.
@@ -114,7 +114,12 @@ def snippet(
     refused = 0
     with open_pool(settings, 1) as pool:
         for number, (path, program) in enumerate(programs, 1):
-            name = backend or get_own_backend(path, program, settings)
+            try:
+                name = backend or get_own_backend(path, program, settings)
+            except UsageError as error:
+                print_error(error)
+                refused += 1
+                continue
             event = pool.call(WriteSnippet(name, program.to_json()))
             if isinstance(event, Stopped):
                 print_error(f"{path}: no snippet: {event.describe()}")

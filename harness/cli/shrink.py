@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.frame import print_line, printing
+from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
 from lockstep.harness.cli.options import Seconds, command, several, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
@@ -60,8 +60,14 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
     statuses = set()
     with open_pool(settings, 1) as pool:
         for path, program in found:
-            name = backend or get_own_backend(path, program, settings)
-            statuses.add(shrink_one(settings, pool, console, path, program, name))
+            try:
+                name = backend or get_own_backend(path, program, settings)
+                statuses.add(shrink_one(settings, pool, console, path, program, name))
+            except Unprinted:
+                raise
+            except UsageError as error:
+                print_error(error)
+                statuses.add(2)
     return next(status for status in (1, 2, 0) if status in statuses)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 from lockstep.harness.cli.frame import print_error
 from lockstep.harness.cli.options import command, several, shared
 from lockstep.harness.cli.results import print_result
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.jobs.replay import Replayed, list_backends, replay_paths
@@ -51,7 +53,8 @@ UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
     "--build",
     "command_line",
     metavar="COMMAND",
-    help="Command line for the shell, which runs before each replay.",
+    help="Command line for the shell, which runs before each replay; a driver must have"
+    " been built once before.",
 )
 @shared("unsupported", "step", "start", "strict", "failures")
 @command
@@ -61,8 +64,8 @@ def watch(
     more: Sequence[Path],
     command_line: str | None,
 ) -> int:
-    """Replays programs whenever the sources of a backend change: FIXED or FAILED for
-    each, and the first that fails as a picture.
+    """Replays programs whenever the sources of a backend change: what `lockstep replay`
+    says of each, and the first that fails as a picture.
 
     PATH is what `lockstep replay` takes. Watched are the files that the backend imports
     from outside of installed packages; of a driver, the files that its command names.
@@ -127,6 +130,7 @@ class Watch:
 
     def replay(self) -> Stamps:
         """Builds and replays; the stamps of what was replayed."""
+        began = time.time_ns()
         why = None if self.command_line is None else build(self.command_line)
         stamps = take_stamps(self.list_watched())
         if why is not None:
@@ -134,10 +138,15 @@ class Watch:
             return stamps
         before = self.list_watched()
         with open_pool(self.settings, 1, UNCACHED) as pool:
-            self.replay_with(pool)
+            try:
+                self.replay_with(pool)
+            except UsageError as error:  # the files of the programs may be gone
+                print_error(error)
             self.learn_sources(pool)
         new = take_stamps(self.list_watched() - before)
-        return {**stamps, **new}
+        # Of sources that this round has found, what was changed since it began is not
+        # known to have run: another round follows.
+        return {**stamps, **{file: new[file] for file in new if new[file][0] < began}}
 
     def replay_with(self, pool: Pool) -> None:
         failing: tuple[Replayed, Program] | None = None

@@ -53,14 +53,18 @@ def find_backend(named: object, settings: Settings) -> str | None:
     """The backend that a saved program runs on; None if there is none.
 
     A file is data: a backend that it names is imported only if the user has named it,
-    too, or if it is a registered one. Other files run on the first that the user names.
+    too, or if it is a registered one.
+
+    Args:
+        named: in the file.
+        settings: with the backends that the user gave for all files, if any; and with
+            those of the project, on the first of which a file runs that names none.
     """
-    choices = settings.backends or settings.trusted
-    if isinstance(named, str) and named in choices:
-        return named
-    if isinstance(named, str) and not settings.backends and named in list_names():
-        return named
-    return choices[0] if choices else None
+    if settings.backends:
+        return str(named) if named in settings.backends else settings.backends[0]
+    if isinstance(named, str):
+        return named if named in {*list_names(), *settings.trusted} else None
+    return settings.trusted[0] if settings.trusted else None
 
 
 def get_own_backend(path: Path, program: Program, settings: Settings) -> str:

@@ -57,6 +57,7 @@ class Draft:
         remarks: what the program does not have, beside layers.
         others: number of an operation → layers that did something else.
         stopped: why it ended early; None if it did not.
+        written: how many of the operations the file has.
     """
 
     def __init__(self, path: Path, form: Form, layer: str) -> None:
@@ -66,8 +67,9 @@ class Draft:
         self.remarks: dict[str, None] = {}
         self.others: dict[int, list[str]] = {}
         self.stopped: str | None = None
-        self.tokens = self.end = 0
+        self.tokens = self.end = self.written = 0
         self.file: int | None = None
+        self.is_claimed = False
 
     # --- what tapes tell ----------------------------------------------------------------
 
@@ -100,8 +102,16 @@ class Draft:
         self.done[layer] += 1
         if layer == self.layer:
             self.append(op)
-        elif number >= len(self.ops) or {**self.ops[number], **op} != self.ops[number]:
+        elif number >= len(self.ops) or not self.is_same(op, self.ops[number]):
             self.leave_behind(layer, number)
+
+    def is_same(self, op: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether an operation, completed, is another one."""
+        contract = CONTRACTS[self.form.contract]
+        try:
+            return parse_operations([dict(op)], contract, "the engine") == [other]
+        except UsageError:
+            return False
 
     def leave_behind(self, layer: str, number: int) -> None:
         """Notes that a layer did something else than the first one."""
@@ -180,11 +190,15 @@ class Draft:
         text = "{" + head.removeprefix(" ") + f' "ops": [\n {ops}'
         self.close()
         try:
+            if not self.is_claimed:  # another recording may have the same name
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                self.is_claimed = True
             write_whole(self.path, text + TAIL.decode())
             self.file = os.open(self.path, os.O_WRONLY)
         except OSError as error:
-            self.fail(error)
-        self.end = len(text.encode())
+            return self.fail(error)
+        self.end, self.written = len(text.encode()), len(self.ops)
+        return None
 
     def write(self, content: bytes) -> None:
         """Writes over the end of the file, which stays as it is if there is no room."""
@@ -198,15 +212,15 @@ class Draft:
             os.ftruncate(self.file, self.end + len(TAIL))
             return self.fail(OSError(ENOSPC, os.strerror(ENOSPC)))
         self.end += len(content) - len(TAIL)
+        self.written = len(self.ops)
         return None
 
     def fail(self, error: OSError) -> None:
         """Ends the program where it cannot be written; the engine goes on."""
         self.close()
         self.stopped = f"it could not be written ({error.strerror})"
-        self.remarks[
-            f"anything from operation {len(self.ops) - 1} on: {self.stopped}"
-        ] = None
+        lost = f"anything from operation {self.written} on: " if self.written else ""
+        self.remarks[lost + self.stopped] = None
 
     def close(self) -> None:
         if self.file is not None:
@@ -224,9 +238,10 @@ class Draft:
             if self.stopped is None and not is_cut and 0 <= done < len(self.ops):
                 self.leave_behind(layer, done)
         self.close()
-        if not self.path.exists():
-            what = f"{self.layer}: no operation was seen"
-            return [f"not recorded: {'; '.join([what, *self.list_missing()])}"]
+        if not self.is_claimed:
+            none = [] if self.ops else ["no operation was seen"]
+            missing = "; ".join([*none, *self.list_missing()])
+            return [f"not recorded: {self.layer}: {missing}"]
         missing = "; ".join(self.list_missing())
         lines = [f"{self.path}: not recorded: {missing}"] if missing else []
         try:
@@ -257,6 +272,8 @@ class Recording:
         self.tapes: dict[str, Tape] = {}
         self.lines: list[str] = []
         self.is_closed = False
+        if path.name.endswith((".jsonl", ".gz", ".zip")):
+            raise UsageError(f"{path}: give the name of a .json file, or of a folder")
         found = [path] if path.is_file() else sorted(path.glob("*.json*"))
         if found:
             raise UsageError(
@@ -271,7 +288,7 @@ class Recording:
     @property
     def paths(self) -> list[Path]:
         """The files of programs, one for each sort of layer."""
-        return [draft.path for draft in self.drafts.values() if draft.path.exists()]
+        return [draft.path for draft in self.drafts.values() if draft.is_claimed]
 
     def open_tape(self, layer: str, form: Form) -> Tape:
         """Returns what takes the operations on the caches of a layer.

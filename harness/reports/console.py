@@ -42,11 +42,12 @@ from lockstep.harness.reports.model import (
 
 
 class PlainConsole(Console):
-    """A terminal on which text from outside does nothing: in the place of each control
-    character in it, such as the beginning of an escape sequence, stands a dot."""
+    """A terminal on which text from outside does nothing: brackets in it are no markup,
+    and in the place of each control character, such as the beginning of an escape
+    sequence, stands a dot."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(highlight=False, **options)
+        super().__init__(highlight=False, markup=False, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

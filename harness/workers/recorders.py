@@ -48,9 +48,9 @@ def load_recorder(entry: EntryPoint) -> Callable[[Any, Recording], None]:
 
 
 def get_first(cache: Any) -> Any:
-    """The first cache of a list of lists."""
-    while isinstance(cache, list | tuple) and cache:
-        cache = cache[0]
+    """The first cache of a list of lists; a layer without one may be None there."""
+    while isinstance(cache, list | tuple):
+        cache = next((item for item in cache if item is not None), None)
     return cache
 
 

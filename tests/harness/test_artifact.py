@@ -137,6 +137,17 @@ def test_commands_take_files_folders_zips_and_what_is_in_them(
     assert "broken.json: is not JSON" in ended.err
 
 
+def test_one_that_cannot_be_shrunk_stops_no_other(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(TEXT)
+    for name in ("b", "c"):
+        named = {**json.loads(TEXT), "meta": {"backend": "reference"}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(named))
+    ended = run("shrink", "b.json", "a.json", "c.json")
+    assert ended.status == 2
+    assert "a.json: names no registered backend" in ended.err
+    assert ended.out.count("agrees with the reference: nothing to shrink") == 2
+
+
 def test_scripts_of_several_programs_are_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
     command = "snippet", "two.jsonl", "-b", f"{HERE}:one_column_less", "-o", "scripts"

@@ -22,6 +22,7 @@ from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
 from lockstep.harness.reports import console as reports
 from lockstep.harness.reports.console import (
     Pace,
+    PlainConsole,
     Progress,
     draw_progress,
     get_check_status,
@@ -80,6 +81,20 @@ def test_what_is_left_follows_the_recent_rate() -> None:
     for more in range(100, 200):
         left = pace.estimate(100 + more, 1100, 100)
     assert left == pytest.approx(100 * 299 / 1100)  # nothing of late: that of the run
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    """The name of a driver, of a file: what is not ours."""
+    outcome = make_outcome()
+    names = "ev[/red]il", "[bold]x"
+    for pair, name in zip(outcome.pairs, names, strict=True):
+        pair.backend = name
+    file = io.StringIO()
+    console = PlainConsole(file=file, width=80)
+    print_outcome(console, outcome)
+    console.print("q[/y]/f[red].json")
+    for words in (*names, "q[/y]/f[red].json"):
+        assert words in file.getvalue()
 
 
 def test_a_line_in_a_pipe_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:

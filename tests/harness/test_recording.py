@@ -284,6 +284,65 @@ def test_what_a_recorder_does_not_understand_does_not_end_the_engine(path: Path)
     )
 
 
+def test_a_result_that_a_recorder_does_not_understand_does_not_either(
+    path: Path,
+) -> None:
+    class Startled(Own):
+        def trim(self, count: int) -> Then:
+            self.note("trim", count=count)
+            return lambda result: result.missing
+
+    cache, recording = Cache(), Recording(path, lambda program, backend: None)
+    with recording:
+        tape = recording.open_tape("layer 0", KV)
+        Startled(cache, [tape], tape.choose_name())
+        cache.update(2)
+        assert (cache.trim(1), cache.update(1)) == (1, 2)
+    assert read(path) == [("update", 2), ("trim", 1)]
+    assert "the result of trim could not be told" in recording.lines[0]
+
+
+def test_a_field_that_only_the_first_layer_gives_is_a_difference(path: Path) -> None:
+    recording = Recording(path, lambda program, backend: None)
+    form = Form("torch-cpu", "batched", {"kind": "batch-kv"})
+    tapes = [recording.open_tape(f"layer {number}", form) for number in range(2)]
+    for tape, left in zip(tapes, ({"left": [1, 0]}, {}), strict=True):
+        tape.note("a", "open", rows=2)
+        tape.note("a", "update", length=3, **left)
+    recording.close()
+    assert "layer 1: differs from layer 0 from operation 1 on" in recording.lines[0]
+
+
+def test_a_second_recording_of_the_same_name_writes_nothing(path: Path) -> None:
+    first, second = Cache(), Cache()
+    one, other = begin(path, first), begin(path, second)
+    first.update(1)
+    second.update(2)
+    first.update(3)
+    other.close()
+    one.close()
+    assert read(path) == [("update", 1), ("update", 3)]
+    assert (one.lines, other.paths) == ([], [])
+    assert "it could not be written (File exists)" in other.lines[0]
+
+
+def test_a_class_of_its_own_hears_what_is_set(path: Path) -> None:
+    class Logging(Cache):
+        def __setattr__(self, name: str, value: Any) -> None:
+            heard.append(name)
+            super().__setattr__(name, value)
+
+    heard = list[str]()
+    cache = Logging()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        heard.clear()
+        cache.offset = 5
+        del cache.look
+    assert heard == ["offset"]
+    assert "Logging.offset was set from outside" in recording.lines[0]
+
+
 def test_copies_get_the_names_of_those_that_are_gone(path: Path) -> None:
     cache, kept = Cache(), list[Cache]()
     with begin(path, cache) as recording:
@@ -326,6 +385,9 @@ def test_nothing_is_written_over(tmp_path: Path, path: Path) -> None:
     for taken in (path, tmp_path):
         with pytest.raises(UsageError, match=r"run\.json: is there already; remove it"):
             Recording(taken, lambda program, backend: None)
+    for name in ("x.jsonl", "x.json.gz", "x.zip"):
+        with pytest.raises(UsageError, match="give the name of a"):
+            Recording(tmp_path / name, lambda program, backend: None)
 
 
 def test_a_place_that_cannot_be_is_told_at_once(path: Path) -> None:

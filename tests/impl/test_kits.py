@@ -122,6 +122,8 @@ def assert_refuses_operations(ask: Any, cache: int) -> None:
         ({"op": "open", "config": {"kind": "kv"}}, "failed"),
         ({"op": "open"}, "failed"),
         ({"op": "open", "config": 3}, "failed"),
+        ({"op": "open", "config": [1]}, "failed"),
+        ({**update, "keys": [1]}, "failed"),
         ({"op": "size", **here}, "missing"),
         ({"op": "no-such", **here}, "missing"),
         ({"op": "forward", **here}, "missing"),

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Step
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.snippet import Noting
 from lockstep.harness.programs.program import Program
 
@@ -76,10 +77,17 @@ def follow(
 
 
 def give_own_names(program: Program) -> Program:
-    """The same program without the texts of its file: what is named has other names."""
+    """The same program without the texts of its file: what is named has other names.
+
+    Raises:
+        UsageError: some token is not a whole number, which a cache has to refuse.
+    """
     spaces: dict[str, str] = {}
     ops = []
     for op in program.rules.rename(program.ops):
+        tokens = [*(op.get("tokens") or ()), *(op.get("generate") or ())]
+        if any(type(token) is not int for token in tokens):
+            raise UsageError("a script writes no tokens but whole numbers")
         space = op.get("namespace")
         if isinstance(space, str):
             op = {**op, "namespace": spaces.setdefault(space, f"n{len(spaces)}")}

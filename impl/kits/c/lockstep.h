@@ -327,6 +327,7 @@ static inline uint32_t lockstep_read_value(int depth) {
 
 static inline const struct lockstep_value *lockstep_find(uint32_t object,
                                                          const char *name) {
+    if (lockstep.values[object].type != LOCKSTEP_OBJECT) return NULL;
     for (uint32_t item = lockstep.values[object].first; item;
          item = lockstep.values[item].next)
         if (!strcmp(lockstep.values[item].name, name)) return &lockstep.values[item];
