@@ -118,6 +118,9 @@ class LayerCache(Protocol):
         """Removes the last `count` tokens, or all if there are fewer; returns how many.
 
         A rotating cache that has dropped tokens removes none.
+
+        Raises:
+            "usage" error: `count` is negative. Nothing changes.
         """
 
     def clone(self) -> LayerCache:
@@ -139,7 +142,8 @@ class LayerCache(Protocol):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: supplies the content, and stays usable. None to go back without one.
+            snapshot: supplies the content, and stays usable; it may be of any cache of
+                the same config. None to go back without one.
             target: the new offset.
 
         Returns:
@@ -151,19 +155,22 @@ class LayerCache(Protocol):
     ) -> tuple[Snapshot | None, Snapshot | None]:
         """Cuts [a, b) into [a, at) and [at, b), and uses the snapshot up.
 
-        An empty side is None. All of a window stays on the right.
+        It may be of any cache of the same config. An empty side is None. All of a window
+        stays on the right.
         """
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """Joins [a, b) and [b, c) into [a, c), and uses both up.
 
-        Of two windows it returns the later one.
+        They may be of any caches of the same config. Of two windows it returns the later
+        one.
 
         Returns:
             The joined snapshot; None if a side of a kv cache is None.
 
         Raises:
-            "usage" error: the ranges are not adjacent; then nothing is used up.
+            "usage" error: the ranges of a kv cache are not adjacent; then nothing is used
+                up.
         """
 
     def close(self, snapshot: Snapshot) -> None:
@@ -427,10 +434,24 @@ class UnifiedCache(Protocol):
             sequences: the sequence of each row.
             exceptions: rows that may also look ahead.
             multimodal: rows that stand for an image.
-            reserve: the pass only asks for worst-case shapes; nothing changes.
+            reserve: the pass only asks for worst-case shapes. It evicts and adds nothing,
+                and never finds the cache full. `put` and `get` follow: what is put is not
+                stored, and K, V and mask of `get` have any content, and at least as many
+                columns as any later pass.
 
+        Room is the number of free cells; a token takes one, also if sequences share it.
         A pass that is refused adds nothing. A causal cache has evicted for it; of a
-        wrapper each cache may have done so or not.
+        wrapper each cache may have done so or not, and its first one to refuse names the
+        reason.
+
+        Raises:
+            "usage" error: the batch breaks a rule. That comes before all other reasons,
+                and nothing changes: nothing is evicted, and an open pass stays open.
+            "not-supported" error: (recurrent) the sequences of the batch differ in their
+                numbers of rows, even to reserve. If there is no room either, both are
+                right.
+            "cache-full" error: after the evictions there are fewer free cells than rows,
+                wherever these lie; or (recurrent) there is no slot for a state.
         """
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
@@ -459,22 +480,43 @@ class UnifiedCache(Protocol):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Replaces the content of `target` by the tokens of `source` below `length`.
 
-        Both sequences share these tokens; they are not stored twice.
+        Both sequences share these tokens; they are not stored twice. A recurrent cache
+        shares the whole state, whatever the length.
+
+        Raises:
+            "usage" error: `source` is `target`, or an argument is out of range.
+            "not-supported" error: an encoder cannot do it.
         """
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Removes the tokens of a sequence at [begin, end); None for all from `begin` on.
 
         Later tokens move by end - begin to lower positions, and their keys are turned to
-        these. It refuses, and changes nothing, with "shared" if such a token belongs to
-        another sequence too, or with "not-supported" if the kind or the config cannot do
-        it. With `Kind.atomic` False, what the sequence holds is undefined afterwards,
-        until it is cleared by `remove(sequence, 0, None)`; other sequences keep theirs.
+        these; an empty range moves them too, by 0. A refusal changes nothing, but in a
+        wrapper the caches before the one that refuses have removed. With `Kind.atomic`
+        False, what the sequence holds is undefined afterwards, until it is cleared by
+        `remove(sequence, 0, None)`; other sequences keep theirs.
+
+        Raises: the first of these that holds.
+            "usage" error: begin > end, or an argument is out of range.
+            "not-supported" error: (recurrent) the state has read a token at `end` or
+                behind, or must go back and has no checkpoint at begin - 1.
+            "cache-full" error: (recurrent) a shared state must go back, and there is no
+                slot for another.
+            "shared" error: a token that moves belongs to another sequence too.
+            "not-supported" error: a token moves, and the config has no `shift`.
         """
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Returns whether a pass that continues at `position` would see all that it must:
-        no token that it needs was dropped."""
+        no token that it needs was dropped.
+
+        True if no memory limits the cache. Else False if the sequence holds nothing; else
+        whether its lowest position <= max(0, position - window), and position <= its
+        highest + 1. Holes between do not count. A recurrent cache also needs a state, or
+        a checkpoint, that stands at position - 1, or position 0. An encoder says True; a
+        wrapper, whether all of its caches do.
+        """
 
     def held(self) -> Held:
         """Tells what the cache holds, saved content not included; only if the kind
@@ -491,7 +533,8 @@ class UnifiedCache(Protocol):
 
     @property
     def cached(self) -> bool:
-        """(encoder) Whether an image is stored."""
+        """(encoder) Whether an image is stored. Every encoder is asked: this is no
+        operation, and is not declared."""
 
     def read_states(self, layer: int) -> tuple[Array, Array]:
         """(recurrent) Reads the states of the pass's sequences; zeros at first use.

@@ -95,7 +95,14 @@ class PagedCache(Protocol):
             The position of the first of these tokens: what is computed or reused. Of a
             cache that may take fewer tokens, so that a step ends where a state is kept,
             also their number. None if there is no room, or if with a state group a step
-            of `count` tokens cannot end where a block ends; then nothing changes.
+            of `count` tokens cannot end where a block ends; then nothing changes. Room is
+            free blocks and those that can be hit and nobody holds. With one group, and if
+            `pool` is told, None is checked against them.
+
+        Raises:
+            "usage" error: `count` is below 1, no token is left to compute, or the request
+                is in this step already, waits for a transfer, or does not exist. That
+                comes before a lack of room.
         """
 
     def run(self) -> None:

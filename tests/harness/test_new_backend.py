@@ -76,6 +76,30 @@ def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) ->
     assert all(ast.get_docstring(method) for method in classes["Cache"])
 
 
+RULES = {
+    "kv": ["of any cache of the same config", "Nothing changes."],
+    "causal": [
+        "Room is the number of free cells",
+        "before all other reasons",
+        "never finds the cache full",
+        "its lowest position <= max(0, position - window)",
+        "this cache or another of the same config",
+    ],
+    "paged-full": ["Room is free blocks", "before a lack of room"],
+}
+"""Kind → what costs time if its maker does not know it."""
+
+
+@pytest.mark.parametrize("options", [(), ("--exec",)])
+@pytest.mark.parametrize("kind", RULES)
+def test_a_skeleton_tells_the_rules_that_cost_time(
+    tmp_path: Path, kind: str, options: Sequence[str]
+) -> None:
+    write(tmp_path, "my-cache", "--kind", kind, *options)
+    words = " ".join((tmp_path / "my_cache.py").read_text().split())
+    assert [rule for rule in RULES[kind] if rule not in words] == []
+
+
 def test_a_skeleton_is_the_same_each_time(tmp_path: Path) -> None:
     """Also in a process where sets have another order."""
     for seed in ("1", "2"):
