@@ -22,7 +22,8 @@ from lockstep.harness.workers.registry import get_target, load, load_faults
 
 pytest.importorskip("torch")
 
-PROGRAMS = load_saved(Path(__file__).parents[1] / "data" / "scripts.jsonl")
+PATH = Path(__file__).parents[1] / "data" / "scripts.jsonl"
+PROGRAMS = [program for _, program in load_saved([PATH])]
 FAULTS = "lockstep.impl.faults.torch"
 CORRECT = get_target("torch-cpu")
 

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("reference", "impl", "harness")
+HERE = ("__init__.py", "py.typed")
+"""Files of `.src/lockstep` beside the links to our folders."""
 
 BUILD = "from setuptools import build_meta; import sys; build_meta.{hook}(sys.argv[1])"
 
@@ -136,7 +138,7 @@ def test_a_wheel_has_every_file_of_ours_and_no_other(wheels: tuple[Path, Path]) 
     of_clone, of_sdist = map(zipfile.ZipFile, wheels)
     info = f"{wheels[0].name.partition('-py3')[0]}.dist-info/"
     held = [name for name in of_clone.namelist() if not name.startswith(info)]
-    assert sorted(held) == sorted(f"lockstep/{name}" for name in [*own, "__init__.py"])
+    assert sorted(held) == sorted(f"lockstep/{name}" for name in [*own, *HERE])
     assert {name: of_clone.read(name) for name in of_clone.namelist()} == {
         name: of_sdist.read(name) for name in of_sdist.namelist()
     }

@@ -1,0 +1,148 @@
+"""The pages of the site: the documents of the tree, some of their sections as pages of
+their own, and links that lead from page to page or into the repository."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+SECTIONS = {
+    "README.md": [
+        "Two commands",
+        "The matrix today",
+        "Your own cache",
+        "A failure",
+        "From a running engine",
+        "In tests of your own",
+        "Campaigns",
+        "More",
+        "Why you can trust it",
+    ],
+    "ci/README.md": ["In your own repository", "Campaigns", "A release"],
+    "harness/README.md": ["Sets of vectors"],
+    "impl/README.md": ["Failures as scripts"],
+    "impl/peers/README.md": ["Recorders", "Which classes are covered", "What was found"],
+}
+"""Document → its second-level sections that are tasks, and so pages of their own."""
+
+FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^(#+) (.+)$")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+"""A link: whether it is a picture, its text, its target."""
+
+
+@dataclass
+class Page:
+    """A page: where it is in the site, and the part of a document that it shows."""
+
+    path: str
+    source: str
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def get_slug(heading: str, separator: str = "-") -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
+
+
+def iter_lines(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
+    """Each line, with its match if it is a heading and not part of a block of code."""
+    is_code = False
+    for line in text.splitlines():
+        is_code ^= line.lstrip().startswith("```")
+        yield line, None if is_code else HEADING.match(line)
+
+
+def split_document(source: str, text: str) -> list[Page]:
+    """The page of a document, then those of its sections that SECTIONS names.
+
+    Raises:
+        ValueError: the document has no longer a section that SECTIONS names.
+    """
+    whole = page = Page(source, source)
+    pages, missing = [whole], set(SECTIONS.get(source, []))
+    for line, found in iter_lines(text):
+        if found and found[1] == "##":
+            page = whole
+            if found[2] in missing:
+                missing.remove(found[2])
+                folder = posixpath.dirname(source)
+                page = Page(posixpath.join(folder, f"{get_slug(found[2])}.md"), source)
+                pages.append(page)
+        is_lifted = found is not None and page is not whole
+        page.lines.append(line.removeprefix("#") if is_lifted else line)
+    if missing:
+        raise ValueError(f"{source} has no section {sorted(missing)}: change SECTIONS")
+    return pages
+
+
+def index_anchors(pages: Iterable[Page]) -> dict[tuple[str, str], Page]:
+    """(document, anchor) → the page that has it now; the anchor "" is the whole one."""
+    found: dict[tuple[str, str], Page] = {}
+    for page in pages:
+        found.setdefault((page.source, ""), page)
+        for _, heading in iter_lines(page.text):
+            if heading:
+                found.setdefault((page.source, get_slug(heading[2])), page)
+    return found
+
+
+@dataclass(frozen=True)
+class Site:
+    """What links lead to: pages by anchor, all files of the tree, the repository."""
+
+    anchors: Mapping[tuple[str, str], Page]
+    files: frozenset[str]
+    repository: str
+
+    def resolve(self, page: Page, target: str, is_picture: bool) -> str:
+        """The target of a link on a page, as it is to be in the site.
+
+        Raises:
+            ValueError: the link leads to nothing.
+        """
+        if "://" in target:
+            return target
+        name, _, anchor = target.partition("#")
+        folder = posixpath.dirname(page.source)
+        path = posixpath.normpath(posixpath.join(folder, name)) if name else page.source
+        if other := self.anchors.get((path, anchor)):
+            start = posixpath.dirname(page.path) or "."
+            suffix = f"#{anchor}" if anchor else ""
+            return posixpath.relpath(other.path, start) + suffix
+        if path in self.files and not path.endswith(".md"):
+            if is_picture:
+                return posixpath.relpath(path, posixpath.dirname(page.path) or ".")
+            return f"{self.repository}/blob/HEAD/{path}"
+        if any(each.startswith(f"{path}/") for each in self.files):
+            return f"{self.repository}/tree/HEAD/{path}"
+        raise ValueError(f"{page.source}: the link to {target} leads to nothing")
+
+    def rewrite(self, page: Page) -> str:
+        """The text of a page with its links resolved; code stays as it is."""
+
+        def replace(found: re.Match[str]) -> str:
+            picture, words, target = found.groups()
+            return f"{picture}[{words}]({self.resolve(page, target, bool(picture))})"
+
+        text, parts, end = page.text, list[str](), 0
+        for code in FENCE.finditer(text):
+            parts += [LINK.sub(replace, text[end : code.start()]), code[0]]
+            end = code.end()
+        return "".join([*parts, LINK.sub(replace, text[end:])])
+
+
+def list_pictures(pages: Iterable[Page]) -> set[str]:
+    """The pictures that pages show, by their paths in the tree."""
+    return {
+        posixpath.normpath(posixpath.join(posixpath.dirname(page.source), found[3]))
+        for page in pages
+        for found in LINK.finditer(FENCE.sub("", page.text))
+        if found[1] and "://" not in found[3]
+    }
