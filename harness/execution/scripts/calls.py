@@ -36,6 +36,10 @@ INSIDE = ("of", "parts", "layers", "cache")
 """Methods and attributes that name a part of a cache: written where it is used."""
 
 
+LOOKS = ("held", "pool", "entries", "host_entries", "tables")
+"""Methods that only tell something: written where the last step needs them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Noted:
     """A call, or an attribute that was read.

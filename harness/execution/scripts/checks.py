@@ -13,7 +13,7 @@ from lockstep.harness.contracts.prefix.conversations import ConversationSystem
 from lockstep.harness.contracts.prefix.slots import SlotsSystem
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.scripts.calls import CallNotes, Noted
+from lockstep.harness.execution.scripts.calls import LOOKS, CallNotes, Noted
 from lockstep.harness.execution.scripts.tables import Tables
 from lockstep.harness.execution.scripts.tokens import Check, TokenChecks
 from lockstep.harness.execution.snippet import list_right
@@ -72,14 +72,17 @@ def list_checks(
 def list_refusal(
     notes: CallNotes, names: Sequence[str], calls: Sequence[Noted]
 ) -> Iterator[Check]:
-    """That the last call is refused."""
-    if calls:
+    """That the call of the operation is refused: not one that only looks at the cache
+    afterwards."""
+    found = [call for call in calls if call.refused]
+    found += [call for call in reversed(calls) if call.name not in LOOKS]
+    if found:
         kinds = [
             f'backend.errors["{name}"]' if name in notes.backend.errors else "ValueError"
             for name in names
         ]
-        got = f"refuses([{', '.join(kinds)}], lambda: {calls[-1].code})"
-        yield Check(f"refused ({' or '.join(names)})", got, [True], asks=calls[-1])
+        got = f"refuses([{', '.join(kinds)}], lambda: {found[0].code})"
+        yield Check(f"refused ({' or '.join(names)})", got, [True], asks=found[0])
 
 
 class Checks(TokenChecks):

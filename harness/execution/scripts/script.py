@@ -19,7 +19,7 @@ from lockstep.harness.backends.backend import Backend, Code
 from lockstep.harness.contracts.operation import Op, list_allowed
 from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.execution.scripts.calls import CallNotes, Noted
+from lockstep.harness.execution.scripts.calls import LOOKS, CallNotes, Noted
 from lockstep.harness.execution.scripts.checks import list_checks
 from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
 from lockstep.harness.execution.scripts.tables import Tables
@@ -36,9 +36,6 @@ NAME = "snippet"
 
 WIDTH = 88
 """Letters of a line, where it can be broken."""
-
-LOOKS = ("held", "pool", "entries", "host_entries", "tables")
-"""Methods that only tell something: written where the last step needs them."""
 
 
 def write_script(program: Program, backend: Backend, target: str) -> str:

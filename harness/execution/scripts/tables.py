@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import System
 from lockstep.harness.contracts.unified.model import Turns
 from lockstep.harness.contracts.unified.reader import PositionReader
@@ -44,7 +45,7 @@ class Tables:
         self.readers = find_readers(system)
         self.keys: list[dict[Name, F32]] = [{} for _ in self.readers]
         self.values: list[dict[Name, F32]] = [{} for _ in self.readers]
-        self.states: dict[tuple[int, ...], tuple[F32, F32]] = {}
+        self.states: list[tuple[Recurrence, dict[tuple[int, ...], tuple[F32, F32]]]] = []
         self.numbers = 0
         self.named: set[int] = set()
         self.tolerance = max(
@@ -53,6 +54,18 @@ class Tables:
         )
 
     # --- what a script names ------------------------------------------------------------
+
+    def add_state(self, recurrence: Recurrence, tokens: tuple[int, ...]) -> str:
+        """The variable with the states of a layer, which gets that of these tokens. The
+        same tokens make another state in another layer."""
+        owners = [owner for owner, _ in self.states]
+        if recurrence not in owners:
+            owners.append(recurrence)
+            self.states.append((recurrence, {}))
+        number = owners.index(recurrence)
+        pair = recurrence.compute_conv(tokens), recurrence.compute_delta(tokens)
+        self.states[number][1][tokens] = pair
+        return name_states(number)
 
     def get_names(self, reader: ExpectedPayloads) -> tuple[str, str]:
         """The variables with the tokens of a layer."""
@@ -147,9 +160,9 @@ class Tables:
             tables = self.keys[number], self.values[number]
             for variable, table in zip(names, tables, strict=True):
                 yield from self.write_table(variable, table)
-        if self.states:
-            yield "STATES = {"
-            for read, pair in self.states.items():
+        for number, (_, states) in enumerate(self.states):
+            yield f"{name_states(number)} = {{"
+            for read, pair in states.items():
                 self.count(sum(each.size for each in pair))
                 conv, delta = (write_numbers(each.tolist()) for each in pair)
                 yield from wrap_numbers(f"    {write_name(read)}: ({conv}, {delta}),")
@@ -162,6 +175,10 @@ class Tables:
             numbers = write_numbers(table[name].tolist())
             yield from wrap_numbers(f"    {write_name(name)}: {numbers},")
         yield "}"
+
+
+def name_states(number: int) -> str:
+    return f"STATES_{number}" if number else "STATES"
 
 
 def wrap_numbers(line: str) -> Iterator[str]:

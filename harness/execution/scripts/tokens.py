@@ -226,11 +226,9 @@ class TokenChecks:
     ) -> Check:
         """That a state has read these tokens."""
         tokens = tuple(right)
-        recurrence = self.recurrence
-        pair = recurrence.compute_conv(tokens), recurrence.compute_delta(tokens)
-        self.tables.states[tokens] = pair
+        states = self.tables.add_state(self.recurrence, tokens)
         row = f", {self.row}" if has_rows and self.row is not None else ""
-        got = f"name_state(backend, {variable}, STATES{row})"
+        got = f"name_state(backend, {variable}, {states}{row})"
         return Check(f"{self.where}{what} read", got, [list(tokens)])
 
     def list_image(self, right: Any) -> Iterator[Check]:
@@ -283,9 +281,8 @@ class TokenChecks:
                     ("had", reads[0], before, reads[0]),
                     ("has", reads[-1], tuple(read), None),
                 ):
-                    pair = recurrence.compute_conv, recurrence.compute_delta
-                    self.tables.states[tokens] = pair[0](tokens), pair[1](tokens)
-                    got = f"name_state(backend, {noted.variable}, STATES, {row})"
+                    states = self.tables.add_state(recurrence, tokens)
+                    got = f"name_state(backend, {noted.variable}, {states}, {row})"
                     words = f"layer {layer}, state {row} {what} read"
                     yield Check(words, got, [list(tokens)], behind=behind)
                 self.correct(writes[-1] if writes else None, row, recurrence, read)
