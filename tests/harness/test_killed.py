@@ -48,10 +48,10 @@ def read_pid(path: Path) -> int:
 
 
 def find_running(folder: Path) -> dict[str, Any] | None:
-    """The program in the one record, if one is running."""
+    """The program in the one record, if one is running. The worker may be writing it."""
     for path in folder.glob("running/*.json"):
-        document = json.loads(path.read_bytes())
-        return document or None
+        with suppress(ValueError):
+            return json.loads(path.read_bytes()) or None
     return None
 
 
