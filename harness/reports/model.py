@@ -231,9 +231,11 @@ def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
         for backend, why in unavailable.items():
             yield Note("unavailable", backend, why)
         return
-    counts = Counter(why.partition(": ")[0] for why in unavailable.values())
-    causes = [f"{why} ({count})" for why, count in counts.most_common()]
-    words = f"{', '.join(causes)}; `lockstep doctor` says what to install"
+    without: dict[str, list[str]] = {}
+    for backend, why in unavailable.items():
+        without.setdefault(why.partition(": pip install")[0], []).append(backend)
+    causes = [f"{why} ({shorten_list(names)})" for why, names in without.items()]
+    words = f"{'; '.join(causes)}; `lockstep doctor` says what to install"
     yield Note("unavailable", f"{len(unavailable)} backends", words)
 
 

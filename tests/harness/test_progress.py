@@ -135,14 +135,17 @@ def test_many_pairs_and_backends_take_few_lines() -> None:
         for kind in kinds
     ]
     outcome.pairs[0].wanted = 1
-    outcome.unavailable = {f"x{n}": f"needs snow: get {n}" for n in range(9)}
-    outcome.unavailable["y"] = "no GPU here"
+    outcome.unavailable = {f"x{n}": f"needs snow: pip install {n}" for n in range(9)}
+    outcome.unavailable["y"] = "declares no cache of kind trie (it has: kv)"
     text = print_all(outcome, 80)
     words = " ".join(text.split())
     assert len(text.splitlines()) <= 45
     more = f"{len(kinds) - 3} more: not checked: memory held"
     assert f"mine × {', '.join(kinds[:3])}, {more}" in words
-    assert "10 backends: not checked: needs snow (9), no GPU here (1); `lockst" in words
+    causes = (
+        "needs snow (x0, x1, x2, 6 more); declares no cache of kind trie (it has: kv)"
+    )
+    assert f"10 backends: not checked: {causes} (y); `lockstep doctor`" in words
     assert (f"mine × {kinds[0]}" in text, f"mine × {kinds[1]} " in text) == (True, False)
 
 

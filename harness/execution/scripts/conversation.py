@@ -17,9 +17,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.backend import PREFIX, get_driver
 from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
-from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
-from lockstep.harness.execution.snippet import cut
-from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.execution.scripts.follow import Followed, follow, prepare
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_config
 
@@ -70,10 +68,7 @@ def write_conversation(program: Program, backend: Backend, name: str) -> str:
     Raises:
         UsageError: why there can be no such script.
     """
-    unsupported = why_unsupported(program, backend)
-    if unsupported:
-        raise UsageError(unsupported)
-    program = cut(give_own_names(program))
+    program = prepare(program, backend)
     try:
         notes, run = follow(program, backend, lambda: MessageNotes(backend))
     finally:

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Step
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.snippet import Noting
+from lockstep.harness.execution.snippet import Noting, cut
+from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program
 
 
@@ -74,6 +75,18 @@ def follow(
         if run.result.divergence is not None:
             break
     return notes, run
+
+
+def prepare(program: Program, backend: Backend) -> Program:
+    """The program up to the step at which it failed, with names of ours.
+
+    Raises:
+        UsageError: the backend cannot run it, or no script can show it.
+    """
+    unsupported = why_unsupported(program, backend)
+    if unsupported:
+        raise UsageError(unsupported)
+    return cut(give_own_names(program))
 
 
 def give_own_names(program: Program) -> Program:

@@ -21,11 +21,10 @@ from lockstep.harness.contracts.operation import Step as Walked
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.scripts.calls import LOOKS, CallNotes, Noted
 from lockstep.harness.execution.scripts.checks import list_checks
-from lockstep.harness.execution.scripts.follow import Followed, follow, give_own_names
+from lockstep.harness.execution.scripts.follow import Followed, follow, prepare
 from lockstep.harness.execution.scripts.tables import Tables
 from lockstep.harness.execution.scripts.tokens import Check
-from lockstep.harness.execution.snippet import COMPARE, Vocabulary, cut, write_value
-from lockstep.harness.programs.ledger import why_unsupported
+from lockstep.harness.execution.snippet import COMPARE, Vocabulary, write_value
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.words import describe_config
 
@@ -50,14 +49,11 @@ def write_script(program: Program, backend: Backend, target: str) -> str:
     Raises:
         UsageError: why there can be no such script.
     """
-    unsupported = why_unsupported(program, backend)
-    if unsupported:
-        raise UsageError(unsupported)
     if any(op["op"] == "refuse" for op in program.ops):
         raise UsageError("a script has no caches below that refuse when told to")
     if backend.execute is not None:
         raise UsageError(f"{backend.name} has no caches whose methods could be called")
-    program = cut(give_own_names(program))
+    program = prepare(program, backend)
     notes, run = follow(program, backend, lambda: CallNotes(backend))
     script = Script(program, backend, target, notes, run).write()
     divergence = run.result.divergence
