@@ -147,7 +147,7 @@ Schema = Mapping[str, Any]
 """A JSON Schema for one field. A field with a "default" may be left out."""
 
 # Tokens in one update.
-MAX_LENGTH = 1024
+MAX_LENGTH = 2048
 
 MAX_POSITION = 65_536
 

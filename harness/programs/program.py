@@ -29,7 +29,7 @@ from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
 MAX_OPERATIONS = 10_000
-MAX_TOKENS = 4096
+MAX_TOKENS = 8192
 MAX_NUMBERS = 1 << 24
 """Of K and V together: keeps a program's tokens under 64 MiB in float32."""
 

@@ -169,8 +169,8 @@ def test_a_layer_that_goes_ahead_is_one_that_differs(path: Path) -> None:
 @pytest.mark.parametrize(
     ("lengths", "kept", "why"),
     [
-        ([1024, 1025, 1], 1, "1025 is greater than the maximum of 1024"),
-        ([1024] * 5, MAX_TOKENS // 1024, "10,000 operations and 4,096 tokens"),
+        ([2048, 2049, 1], 1, "2049 is greater than the maximum of 2048"),
+        ([2048] * 5, MAX_TOKENS // 2048, "10,000 operations and 8,192 tokens"),
     ],
 )
 def test_a_program_that_is_full_ends(
@@ -195,9 +195,9 @@ def test_a_form_that_is_learned_late_changes_the_whole_file(path: Path) -> None:
     draft.turn(turned, [{"op": "open", "rows": 1}])
     draft.note("layer 0", {"op": "filter", "rows": [0], "cache": "a"})
     assert read(path) == [("open", 1), ("update", 3), ("filter", [0])]
-    draft.note("layer 0", {"op": "update", "length": 600, "cache": "a"})
+    draft.note("layer 0", {"op": "update", "length": 1200, "cache": "a"})
     recording.close()
-    assert read(path)[3:] == []  # 4,800 tags
+    assert read(path)[3:] == []  # 9,600 tags
     assert "counts eight times in batches" in recording.lines[0]
 
 
