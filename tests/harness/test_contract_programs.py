@@ -106,7 +106,7 @@ def test_the_numbers_of_all_parts_of_a_list_count() -> None:
     [
         ({"op": "begin", "tokens": 3}, "tokens: 3 is not of type 'array'"),
         ({"op": "begin", "tokens": [[1]]}, "tokens[0]"),
-        ({"op": "begin", "tokens": [1] * 2000}, "has 2000 items; at most 1024"),
+        ({"op": "begin", "tokens": [1] * 3000}, "has 3000 items; at most 2048"),
         ({**BEGIN, "user": "../x"}, "user"),
         (feed(-1), "count"),
         (feed(1, generate=[[1]]), "generate[0]"),

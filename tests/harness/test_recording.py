@@ -204,7 +204,7 @@ def test_a_form_that_is_learned_late_changes_the_whole_file(path: Path) -> None:
 def test_a_form_with_too_many_tokens_is_not_taken(path: Path) -> None:
     cache = Cache()
     with begin(path, cache) as recording:
-        cache.update(600)
+        cache.update(1200)
         draft = recording.open_tape("layer 0", KV).draft
         draft.turn(Form("mlx-lm-batched", "batched", {"kind": "batch-kv"}))
         cache.update(1)
