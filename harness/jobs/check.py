@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.causes import Evidence, get_evidence, join_causes
 from lockstep.harness.execution.shrink import Clock, Shrinker
+from lockstep.harness.jobs.causes import number_causes
 from lockstep.harness.jobs.outcome import (
     Failure,
     Outcome,
@@ -146,7 +146,7 @@ class Check:
         self.tick()  # time may be up once all backends are imported
         for task, event in pool.run(self.tasks, self.tick):
             self.handle_event(task, event)
-        self.find_causes(pool)
+        number_causes(pool, self.outcome.pairs)
         return self.outcome
 
     def handle_event(self, task: messages.Task[Any], event: messages.Event) -> None:
@@ -279,52 +279,6 @@ class Check:
 
     def describe(self, event: messages.Stopped, backend: str) -> str:
         return describe_stop(self.settings.failures, event, backend)
-
-    def find_causes(self, pool: Pool) -> None:
-        """Notes which failures of a backend probably have one cause."""
-        number = 0
-        for backend in dict.fromkeys(pair.backend for pair in self.outcome.pairs):
-            pairs = [pair for pair in self.outcome.pairs if pair.backend == backend]
-            places = [(pair, n) for pair in pairs for n in range(len(pair.failures))]
-            failures = [pair.failures[n] for pair, n in places]
-            evidence = [get_evidence(one.program, one.divergence) for one in failures]
-            joined = self.find_same_steps(pool, backend, failures, evidence)
-            roots = join_causes(evidence, joined)
-            numbers = {root: at for at, root in enumerate(sorted(set(roots)), number + 1)}
-            number += len(numbers)
-            for (pair, n), root in zip(places, roots, strict=True):
-                pair.failures[n] = replace(pair.failures[n], cause=numbers[root])
-
-    def find_same_steps(
-        self,
-        pool: Pool,
-        backend: str,
-        failures: Sequence[Failure],
-        evidence: Sequence[Evidence],
-    ) -> list[tuple[int, int]]:
-        """Places of failures of a kind to which the same steps lead."""
-        found: list[tuple[int, int]] = []
-        for kind in dict.fromkeys(one.family for one in evidence):
-            places = [
-                place
-                for place, one in enumerate(failures)
-                if evidence[place].family == kind and not one.divergence.is_fatal
-            ]
-            related = [failures[place] for place in places]
-            known = join_causes([evidence[place] for place in places])
-            if len(set(known)) < 2:
-                continue
-            programs = [failure.program.to_json() for failure in related]
-            signatures = [failure.signature for failure in related]
-            answer = pool.call(messages.Cluster(backend, programs, signatures, known))
-            if isinstance(answer, messages.Stopped):
-                continue
-            found += [
-                (places[later], places[first])
-                for later, first in answer.likely
-                if max(later, first) < len(places)
-            ]
-        return found
 
     def find_pair(self, task: messages.SliceTask) -> Pair:
         return next(pair for pair in self.outcome.pairs if pair.owns(task))
