@@ -83,6 +83,11 @@ class LayerCache(Protocol):
             length: the number of tokens of the next update.
             rows: the number of rows of the mask, at least `length`. Rows from `length` on
                 belong to padding queries and see nothing.
+
+        Returns:
+            None if all is seen, "causal", or an array [rows, columns] with the columns of
+            the K and V that the update returns: bool, True where a query sees a token, or
+            additive. A query sees itself: a window of w tokens is itself and w - 1 before.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:

@@ -108,6 +108,8 @@ def check(
     )
     console = PlainConsole(stderr=as_json)
     work = Recheck(settings, list(list_names()))
+    if not settings.backends:
+        console.print(EVERYTHING)
     with kept(work.outcome) as outcome:
         pace = Pace()
         shown = partial(draw_progress, pace), partial(get_check_status, pace)
@@ -122,6 +124,9 @@ def check(
             else:
                 print_outcome(console, outcome)
     return outcome.get_exit_status()
+
+
+EVERYTHING = "All registered backends; your own: --backend MODULE:FACTORY or exec:PROGRAM"
 
 
 @contextmanager

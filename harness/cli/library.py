@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -17,6 +18,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from lockstep.harness.backends.backend import Backend, get_environment
+from lockstep.harness.cli.project import load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import UsageError
@@ -105,6 +107,12 @@ def require_kind(contract: str, kind: str) -> None:
 
 @cache
 def load_backend(name: str) -> Backend:
+    """Imports a backend into this process, from where the commands import it, too: the
+    folders of the project's settings, and the current one."""
+    for folder in (*load_project().python_path, Path()):
+        path = str(folder.absolute())
+        if path not in sys.path:
+            sys.path.append(path)
     return load(name)
 
 

@@ -40,6 +40,7 @@ from lockstep.harness.workers.messages import (
     Stopped,
     Task,
 )
+from lockstep.harness.workers.registry import list_names
 
 # --- failures on disk -------------------------------------------------------------------
 
@@ -220,8 +221,17 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
 
 
 def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
-    """The command that runs a failure again. options: see `Failure`."""
-    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
+    """The command that runs a failure again.
+
+    Args:
+        path: of its file.
+        backend: a name; or that of an object that a test has made, which no command can
+            find, so that the user has to fill in where it comes from.
+        options: see `Failure`.
+    """
+    is_found = ":" in backend or backend in list_names()
+    named = quote(backend) if is_found else "MODULE:FACTORY"
+    words = ["lockstep", "replay", quote(str(path)), "--backend", named]
     for name, value in options.items():
         words.append(f"--{name.replace('_', '-')}")
         words += [] if value is True else [f"{value:g}"]

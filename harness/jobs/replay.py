@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from lockstep.harness.backends.backend import compare_environments
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
@@ -71,7 +71,9 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
     """See `find_backend`. Raises UsageError if there is none."""
     found = find_backend(program.meta.get("backend"), settings)
     if found is None:
-        raise UsageError(f"{path}: names no registered backend; {HINT}")
+        named = program.meta.get("backend")
+        own = f" (it names {clean(named)})" if isinstance(named, str) and named else ""
+        raise UsageError(f"{path}: names no registered backend{own}; {HINT}")
     return found
 
 

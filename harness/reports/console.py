@@ -195,7 +195,8 @@ def print_causes(console: Console, failures: Sequence[Failure]) -> None:
     causes = f"{len(groups)} likely cause" + "s" * (len(groups) > 1)
     console.print(Text(f"\n{len(failures)} failures, {causes}:", "bold"))
     for group in groups:
-        words = f"{group.failures[0].backend}: {group.sentence}".rstrip(": ")
+        first = group.failures[0]
+        words = f"{first.backend}: {group.sentence or first.signature}"
         console.print(Text(indent(words, console.width)), soft_wrap=True)
         for one in group.failures:
             seen = one.divergence

@@ -159,7 +159,10 @@ def explain_missing(
     absent = error.name or ""
     package = absent.partition(".")[0]
     if absent and f"{module}.".startswith(f"{absent}."):
-        return Unloadable(f"there is no module {absent}; is its folder on PYTHONPATH?")
+        return Unloadable(
+            f"there is no module {absent} in the current folder or on PYTHONPATH; name"
+            " its folder in python-path of [tool.lockstep]"
+        )
     if not absent or is_importable(package):
         return Unloadable(f"{doing} {format_raised(error)}")
     return Unavailable(f"needs the package {package}: pip install {package}")

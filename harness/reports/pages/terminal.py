@@ -209,10 +209,10 @@ class Painter:
         yield f"{squares[MISSING]} missing"
         yield f"{squares[EXTRA]} too much"
         sayings = {
-            "old": "(1@1) need not be kept",
-            "gone": "<1@1> not held by the reference",
-            "absent": "1? did not come back",
-            "pad": "p0.3 padding: row 0, column 3",
+            "old": "(N@P) token N at position P, which need not be kept",
+            "gone": "<N@P> not held by the reference",
+            "absent": "N? token N did not come back",
+            "pad": "pR.C padding: row R, column C",
             "odd": "! no token",
         }
         yield from (sayings[mark] for mark in sayings if mark in marks)

@@ -325,7 +325,7 @@ def test_a_file_that_names_a_driver_does_not_start_it(run: Run, tmp_path: Path) 
     for command in ("replay", "shrink"):
         ended = run(command, file)
         assert ended.status == 2
-        assert "names no registered backend; give one with --backend" in ended.words
+        assert "names no registered backend (it names exec:" in ended.words
     assert not pids.exists()
 
 

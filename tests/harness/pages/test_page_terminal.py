@@ -68,8 +68,8 @@ def test_all_that_is_shown(stage: Start) -> None:
             4   5  3?
   ✗ row 0   ■   ·   −
     row 1   ■   ■   ·
-  ■ seen; · not seen; − missing; + too much; (1@1) need not be kept; 1? did not
-      come back
+  ■ seen; · not seen; − missing; + too much; (N@P) token N at position P, which
+      need not be kept; N? token N did not come back
   lockstep replay failures/x/f.json --backend
 """[:-1]
         + " lockstep.impl.faults.torch:rotating_chunk_mid_ring\n"
@@ -117,7 +117,7 @@ def test_padding_of_a_batch_has_short_names(stage: Start) -> None:
     assert "p1.0    5    6    7" in text
     assert "✗ query 0    +    ■    ·    ·" in text
     assert "row 1, query 0 sees pad 1.0, 5, but should see token 5" in text
-    assert "p0.3 padding: row 0, column 3" in text
+    assert "pR.C padding: row R, column C" in text
 
 
 def test_wide_masks_are_cut_to_the_terminal(stage: Start) -> None:
