@@ -518,7 +518,9 @@ def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
     try:
         event: Event = convert(json.loads(data), type=list_events(type(task), *others))
         event.check()
-    except (ValidationError, UsageError, RecursionError) as error:
+    except RecursionError:  # each version of Python has other words for it
+        raise ValueError("is nested too deeply") from None
+    except (ValidationError, UsageError) as error:
         raise ValueError(str(error)) from None
     return event
 

@@ -124,7 +124,7 @@ def diverge(**fields: Any) -> bytes:
     [
         (RUN, b"", "Expecting value"),
         (RUN, b"\xff\xfe\xff", "decode"),
-        (RUN, b"[" * 100_000, "recursion"),
+        (RUN, b"[" * 100_000, "nested too deeply"),
         (RUN, b"{}", "missing required field `event`"),
         (RUN, b'{"event": "Surprise"}', "Invalid value 'Surprise'"),
         (RUN, encode(DONE), "Invalid value 'SliceDone'"),
