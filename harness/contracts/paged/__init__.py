@@ -149,9 +149,13 @@ class PagedContract(Contract):
     def propose_misuse(
         self, source: Source, model: PagedModel, operations: Sequence[str]
     ) -> Op | None:
-        """Often one of a request that waits for a transfer, while there is one."""
-        if any(one.awaited for one in model.cache.requests.values()) and source.below(2):
-            operations = [name for name in ("schedule", "load") if name in operations]
+        """Often one of a request that waits for a transfer, while there is one; in
+        programs that are to lead there, seldom another one."""
+        if any(one.awaited for one in model.cache.requests.values()):
+            if source.below(4):
+                operations = [one for one in ("schedule", "load") if one in operations]
+        elif model.goes_far and source.below(4):
+            return None
         return super().propose_misuse(source, model, operations)
 
     def open_cache(self, backend: Backend, config: Config) -> Any:

@@ -120,7 +120,7 @@ class OnRequest(PagedOperation):
         wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
         loading = [name for name in wrong if requests[name].awaited]
         name = next(one for one in LETTERS if one not in requests)
-        if wrong and source.below(2):
+        if wrong and (loading or source.below(2)):
             name = source.pick(loading or wrong)
         return {"op": self.name, "request": name, **self.get_anything()}
 
