@@ -22,12 +22,16 @@ class Language:
         build: the command that makes `{program}` of `{kit}` and `{source}`; empty if
             there is nothing to build.
         start: the command that runs the driver.
+        joint: what stands for - in the name of a file.
+        taken: names that a driver cannot have.
     """
 
     kit: str
     example: str
     build: str
     start: str = "{program}"
+    joint: str = "_"
+    taken: tuple[str, ...] = ()
 
 
 LANGUAGES: Mapping[str, Language] = {
@@ -40,9 +44,17 @@ LANGUAGES: Mapping[str, Language] = {
     "rust": Language(
         "lockstep.rs", "example.rs", "rustc --edition 2021 -O {source} -o {program}"
     ),
-    "go": Language("lockstep.go", "example.go", "go build -o {program} {kit} {source}"),
+    "go": Language(
+        "lockstep.go",
+        "example.go",
+        "go build -o {program} {kit} {source}",
+        joint="",  # Go passes over _x.go, x_windows.go and x_test.go
+    ),
     "swift": Language(
-        "lockstep.swift", "example.swift", "swiftc -O {kit} {source} -o {program}"
+        "lockstep.swift",
+        "example.swift",
+        "swiftc -O {kit} {source} -o {program}",
+        taken=("main",),  # Swift reads main.swift as a script
     ),
     "javascript": Language("lockstep.js", "example.js", "", "node {source}"),
 }

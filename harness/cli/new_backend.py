@@ -379,7 +379,7 @@ def new_backend(
     """Writes a backend to complete step by step.
 
     It runs at once, and a check of it says what is missing. NAME is the name of the
-    backend and, with _ for -, of its file.
+    backend and, with _ for - (nothing in Go), of its file.
     """
     module = get_module(name)
     path = folder / f"{module}.py"
@@ -410,8 +410,15 @@ def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
     kit, example = read_kit(language, name, kind)
     of = LANGUAGES[language]
     copy = folder / of.kit
-    source = folder / f"{get_module(name)}{Path(of.example).suffix}"
-    if not (copy.is_file() and copy.read_text() == kit):  # of another driver here
+    stem = get_module(name).replace("_", of.joint)
+    source = folder / f"{stem}{Path(of.example).suffix}"
+    names = {name.casefold(), source.name.casefold()}  # of the program, and its source
+    if not stem or name in of.taken or copy.name in names:
+        raise UsageError(f"{name!r} cannot name a driver in {language}; choose another")
+    is_there = copy.is_file() and copy.read_text() == kit  # of another driver here
+    for path in (source,) if is_there else (copy, source):
+        require_absent(path)
+    if not is_there:
         save(copy, kit)
     save(source, example)
     place = "" if folder.is_absolute() else "./"
@@ -446,14 +453,19 @@ def save(path: Path, text: str) -> None:
     """Writes a file that is not there yet."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        require_absent(path)
         with path.open("x") as file:
             file.write(text)
-    except FileExistsError:
-        raise UsageError(
-            f"{path}: exists already and was not changed; choose another name, or"
-            " another folder with -o"
-        ) from None
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written ({error.strerror}); choose another folder with -o"
         ) from None
+
+
+def require_absent(path: Path) -> None:
+    """Raises UsageError for a file that is there."""
+    if path.exists():
+        raise UsageError(
+            f"{path}: exists already and was not changed; choose another name, or"
+            " another folder with -o"
+        )

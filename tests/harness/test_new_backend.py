@@ -249,10 +249,41 @@ def test_a_kit_is_copied_with_its_example(tmp_path: Path, language: str) -> None
     kit, example = read_kit(language, "my-second", "kv")
     assert (folder / LANGUAGES[language].kit).read_text() == kit
     written = [path for path in folder.iterdir() if path.read_text() == example]
-    assert [path.stem for path in written] == ["my_second"]
+    stem = "mysecond" if language == "go" else "my_second"
+    assert [path.stem for path in written] == [stem]
     assert "my-second" in example and f"kit-{language}" not in example
     ended = write(folder, "my-driver", "--exec", "--language", language)
     assert (ended.status, "exists already" in ended.text) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["foo-test", "_foo", "foo-windows", "foo-arm64"])
+def test_go_does_not_pass_over_a_driver(tmp_path: Path, name: str) -> None:
+    assert write(tmp_path, name, "--exec", "--language", "go").status == 0
+    (stem,) = {path.stem for path in tmp_path.iterdir()} - {"lockstep"}
+    assert "_" not in stem
+
+
+@pytest.mark.parametrize(
+    ("language", "name"),
+    [
+        *(("swift", "main"), ("go", "_"), ("rust", "lockstep"), ("swift", "Lockstep")),
+        *(("go", "lock-step"), ("javascript", "lockstep"), ("c", "lockstep.h")),
+    ],
+)
+def test_a_driver_does_not_take_the_name_of_its_kit(
+    tmp_path: Path, language: str, name: str
+) -> None:
+    """Nor one with which it cannot be built. The program of lockstep.h is the kit."""
+    ended = write(tmp_path, name, "--exec", "--language", language)
+    assert (ended.status, "choose another" in ended.text) == (2, True), ended.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_kit_is_left_beside_a_file_of_the_name_of_its_driver(tmp_path: Path) -> None:
+    (tmp_path / "my_driver.c").write_text("int x;")
+    ended = write(tmp_path, "my-driver", "--exec", "--language", "c")
+    assert (ended.status, "my_driver.c: exists already" in ended.text) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["my_driver.c"]
 
 
 def test_the_commands_for_a_kit_run(tmp_path: Path, run: Run) -> None:

@@ -24,17 +24,22 @@ class Kit:
         package: the package of Debian that has the compiler.
         command: builds the example into `driver`; empty if it needs no building.
         start: what runs the program.
-        written: what stands in the example for the operation `size` of kv, and
-        unwritten: what declares it without a function.
+        changes: of the example, for tests. What kv declares stands on several lines;
+            `size` is declared without a function; `echo` prints a word, reads the lists
+            `tokens`, if it is there, `texts` and `objects`, puts each text ("none" for
+            null) under the `name` of its object, and the text "é😀\\n" as `read`.
+        without_braces: what the driver declares is no object.
+        format: names the files that the formatter of the language would change.
     """
 
     language: str
     files: tuple[str, ...]
     package: str
     command: str
-    written: str
-    unwritten: str
+    changes: tuple[tuple[str, str], ...]
+    without_braces: tuple[tuple[str, str], ...]
     start: str = "{program}"
+    format: str = ""
 
     def find_compiler(self) -> str:
         """Its path. Skips the test if it is not installed."""
@@ -43,15 +48,15 @@ class Kit:
             f"{name} is not on PATH; Debian's package {self.package} has it"
         )
 
-    def build(self, folder: Path, old: str = "", new: str = "") -> str:
-        """Copies the kit and its example, with one thing in the example replaced if so
-        asked, and compiles them; returns the command that runs the driver."""
+    def build(self, folder: Path, *changes: tuple[str, str]) -> str:
+        """Copies the kit and its example, with these things in the example replaced, and
+        compiles them; returns the command that runs the driver."""
         compiler = self.find_compiler()
         folder.mkdir()
         for name in self.files:
             text = (KITS / self.language / name).read_text()
-            if old and name == self.files[-1]:
-                assert old in text
+            for old, new in changes if name == self.files[-1] else ():
+                assert old in text, old
                 text = text.replace(old, new)
             (folder / name).write_text(text)
         if self.command:
@@ -69,6 +74,91 @@ class Kit:
         return self.start.format(program=folder / program)
 
 
+C_ECHO = """
+static void echo(void *cache) {
+    (void)cache;
+    printf("noise\\n");
+    if (lockstep_find(lockstep.message, "tokens")) lockstep_get_integers("tokens");
+    lockstep_put_text("read", lockstep_get_text("é😀\\n"));
+    lockstep_count("texts");
+    for (int place = 0; place < lockstep_count("objects"); place++) {
+        const char *text = lockstep_get_text_at("texts", place);
+        uint32_t message = lockstep_enter_at("objects", place);
+        lockstep_put_text(lockstep_get_text("name"), text ? text : "none");
+        lockstep_leave(message);
+    }
+}
+
+/* --- what is declared"""
+
+CPP_ECHO = """
+    void echo(const Message &message, Answer &answer) {
+        std::cout << "noise" << std::endl;
+        if (message.has("tokens")) message.get_integers("tokens");
+        answer.put_text("read", message.get_text("é😀\\n"));
+        auto texts = message.get_texts("texts");
+        std::size_t place = 0;
+        for (const Message &object : message.get_objects("objects"))
+            answer.put_text(object.get_text("name"), texts.at(place++).value_or("none"));
+    }
+
+    void free("""
+
+RUST_ECHO = """("echo", Some(|_, message, answer| {
+            if message.is_null("tokens").is_ok() {
+                message.get_integers("tokens")?;
+            }
+            answer.put_text("read", message.get_text("é😀\\n")?);
+            let texts = message.get_texts("texts")?;
+            for (object, text) in message.get_objects("objects")?.iter().zip(texts) {
+                answer.put_text(object.get_text("name")?, text.unwrap_or("none"));
+            }
+            Ok(())
+        })),
+        ("free","""
+
+GO_ECHO = """{"echo", func(_ *layerCache, message Message, answer *Answer) {
+			os.Stdout.WriteString("noise")
+			if _, found := message.fields["tokens"]; found {
+				message.GetIntegers("tokens")
+			}
+			answer.PutText("read", message.GetText("é😀\\n"))
+			texts := message.GetTexts("texts")
+			for place, object := range message.GetObjects("objects") {
+				if texts[place] == "" {
+					texts[place] = "none"
+				}
+				answer.PutText(object.GetText("name"), texts[place])
+			}
+		}},
+		{"free","""
+
+SWIFT_ECHO = """("echo", { _, message, answer in
+                print("noise")
+                if (try? message.isNull("tokens")) != nil {
+                    _ = try message.getIntegers("tokens")
+                }
+                answer.putText("read", try message.getText("é😀\\n"))
+                let texts = try message.getTexts("texts")
+                for (object, text) in zip(try message.getObjects("objects"), texts) {
+                    answer.putText(try object.getText("name"), text ?? "none")
+                }
+            }),
+            ("free","""
+
+JAVASCRIPT_ECHO = """ echo: (message, answer) => {
+  console.log("noise");
+  if (message.has("tokens")) message.getIntegers("tokens");
+  answer.putText("read", message.getText("é😀\\n"));
+  const texts = message.getTexts("texts");
+  message.getObjects("objects").forEach((object, place) => {
+    answer.putText(object.getText("name"), texts[place] ?? "none");
+  });
+}, size: null"""
+
+DECLARES = '{"refuses": true, "config": {"mask_padding": [1, 4]}}'
+LINES = '{\n"refuses": true,\n"config": {"mask_padding": [1, 4]}\n}\n'
+
 KIT = {
     kit.language: kit
     for kit in (
@@ -77,49 +167,78 @@ KIT = {
             ("lockstep.h", "example.c"),
             "gcc",
             "gcc -std=c11 -Wall -Wextra -Werror -O1 example.c -o driver -lm",
-            '{"size", size}',
-            '{"size", 0 ? size : NULL}',  # used, or the compiler warns
+            (
+                ('{"size", size}', '{"size", 0 ? size : NULL}'),  # used, or it warns
+                ('"{\\"refuses\\": true, \\"c', '"{\\n\\"refuses\\": true,\\r\\n\\"c'),
+                ("\n/* --- what is declared", C_ECHO),
+                ('{"free",', '{"echo", echo}, {"free",'),
+            ),
+            (('\\"poison\\": true}"', '\\"poison\\": true"'),),
         ),
         Kit(
             "cpp",
             ("lockstep.hpp", "example.cpp"),
             "g++",
             "g++ -std=c++17 -Wall -Wextra -Werror example.cpp -o driver",
-            '{"size", &Layer::size}',
-            '{"size", nullptr}',
+            (
+                ('{"size", &Layer::size}', '{"size", nullptr}'),
+                (DECLARES, LINES),
+                ("\n    void free(", CPP_ECHO),
+                ('{"free",', '{"echo", &Layer::echo}, {"free",'),
+            ),
+            (('"1"}', '"1"'),),
         ),
         Kit(
             "rust",
             ("lockstep.rs", "example.rs"),
             "rustc",
             "rustc --edition 2021 -D warnings example.rs -o driver",
-            '("size", Some(Layer::size))',
-            '("size", false.then(|| Layer::size as fn(&mut Layer, &Message, &mut Answer)'
-            " -> Answered<()>))",  # used, too
+            (
+                (
+                    '("size", Some(Layer::size))',
+                    '("size", false.then(|| Layer::size as fn(&mut Layer, &Message,'
+                    " &mut Answer) -> Answered<()>))",  # used, too
+                ),
+                (DECLARES, LINES),
+                ('("free",', RUST_ECHO),
+            ),
+            (('"1"}', '"1"'),),
+            format="rustfmt --edition 2021 --check -l example.rs",
         ),
         Kit(
             "go",
             ("lockstep.go", "example.go"),
             "golang-go",
             "go build -o driver lockstep.go example.go",
-            '{"size", (*layer).size}',
-            '{"size", nil}',
+            (
+                ('{"size", (*layerCache).size}', '{"size", nil}'),
+                (DECLARES, LINES),
+                ('import "math"', 'import ("math"; "os")'),
+                ('{"free",', GO_ECHO),
+            ),
+            (('"1"}', '"1"'),),
+            format="gofmt -l lockstep.go example.go",
         ),
         Kit(
             "swift",
             ("lockstep.swift", "example.swift"),
             "swiftlang",
-            "swiftc lockstep.swift example.swift -o driver",
-            '("size", Layer.size)',
-            '("size", nil)',
+            "swiftc -swift-version 6 -warnings-as-errors lockstep.swift example.swift"
+            " -o driver",
+            (
+                ('("size", { $0.size($1, $2) })', '("size", nil)'),
+                (f'#"{DECLARES}"#', f'#"""\n{LINES}"""#'),
+                ('("free",', SWIFT_ECHO),
+            ),
+            (('"1"}', '"1"'),),
         ),
         Kit(
             "javascript",
             ("lockstep.js", "example.js"),
             "nodejs",
             "",
-            "state: view, view, size",
-            "state: view, view, size: null",
+            (("state: view, view, size", "state: view, view," + JAVASCRIPT_ECHO),),
+            (),
             "node {program}",
         ),
     )

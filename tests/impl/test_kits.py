@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
-from tests.impl.kits import KIT, Kit
+from tests.impl.kits import KIT, KITS, Kit
 
 PROGRAMS = 30
 ASKS = Limits(message_seconds=30, strict=True)
@@ -54,16 +55,54 @@ def test_the_example_agrees(kit: Kit, tmp_path: Path) -> None:
 
 
 def test_it_answers_whatever_it_is_asked(kit: Kit, tmp_path: Path) -> None:
-    """With `size` declared, but not written."""
-    command = kit.build(tmp_path / "kit", kit.written, kit.unwritten)
+    """With the changes that `Kit` describes."""
+    command = kit.build(tmp_path / "kit", *kit.changes)
     with start(command) as ask:
         assert_refuses_what_it_cannot_read(ask)
         declared = ask({"op": "hello", "protocol": 1})["contracts"]["layer"]["kv"]
         assert "size" in declared["operations"]
         cache = ask({"op": "open", "config": CONFIG})["cache"]
+        assert_reads(ask, cache)
         assert_refuses_operations(ask, cache)
         assert_keeps_numbers(ask, cache)
         assert_numbers_what_it_holds(ask, cache)
+
+
+def test_a_last_line_needs_no_end_and_the_declared_needs_braces(
+    kit: Kit, tmp_path: Path
+) -> None:
+    command = shlex.split(kit.build(tmp_path / "kit", *kit.without_braces))
+
+    def ask_last(operation: str) -> Any:
+        line = f'{{"id": 1e0, "op": "{operation}", "protocol": 1}}'
+        return subprocess.run(command, input=line, capture_output=True, text=True)
+
+    (line,) = ask_last("view").stdout.splitlines()
+    assert json.loads(line)["id"] == 1
+    done = ask_last("hello")
+    if kit.without_braces:
+        assert (done.returncode != 0, done.stdout) == (True, "")
+        assert "not an object of JSON" in done.stderr
+    else:
+        assert json.loads(done.stdout)["protocol"] == 1
+
+
+def test_a_formatter_leaves_the_kit_as_it_is(kit: Kit) -> None:
+    if not kit.format:
+        pytest.skip(f"no formatter of {kit.language} is asked")
+    name, *arguments = shlex.split(kit.format)
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not on PATH")
+    folder = KITS / kit.language
+    done = subprocess.run([name, *arguments], cwd=folder, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_kit_names_its_licence(kit: Kit) -> None:
+    for name in kit.files:
+        head = (KITS / kit.language / name).read_text().splitlines()[:4]
+        assert any("SPDX-License-Identifier: MIT" in line for line in head), name
+        assert any("Copyright (c) 2026 the Lockstep authors" in line for line in head)
 
 
 @contextmanager
@@ -82,11 +121,16 @@ def start(command: str) -> Iterator[Any]:
                 message = json.dumps({"id": last, **message})
             process.stdin.write(message + "\n")
             process.stdin.flush()
-            return json.loads(process.stdout.readline())
+            return parse_answer(process.stdout.readline())
 
         yield ask
         process.stdin.close()
         assert (process.stdout.read(), process.wait()) == ("", 0)
+
+
+def parse_answer(line: str) -> Any:
+    """With the sign of -0, which is an integer for Python."""
+    return json.loads(line, parse_int=lambda text: -0.0 if text == "-0" else int(text))
 
 
 HOSTILE = [
@@ -94,6 +138,9 @@ HOSTILE = [
     *('{"id": 1,, "op": "hello"}', '{"id": "1", "op": "hello"}', '{"id": inf}', "\\"),
     *('{"op": "hello"}', '{"id" 1}', "[" * 100_000, '{"a":' * 100_000, '{"id": 0x1}'),
     '{"id": 1, "op": "hello"} {"id": 2, "op": "hello"}',
+    *('{"id": 1, "op": "\\x"}', '{"id": 1, "op": "\\u12', '{"id": 1, "op": "\\'),
+    *('{"id": 1, "op": "\\ud800"}', '{"id": 1, "op": "\\ud800\\u0041"}'),
+    '{"id": 1, "op": "\\u0000"}',
 ]
 
 
@@ -109,8 +156,22 @@ def array(shape: Any, data: Any) -> dict[str, Any]:
     return {"shape": shape, "data": data}
 
 
+def assert_reads(ask: Any, cache: int) -> None:
+    """By `echo`, which puts a text under the name of each object."""
+    objects = [{"name": "a"}, {"name": "b/"}]
+    message = {"op": "echo", "cache": cache, "objects": objects, "é😀\n": "x"}
+    answer = ask({**message, "texts": ['\\"', None]})
+    assert answer.items() >= {"a": '\\"', "b/": "none", "read": "x"}.items()
+    for wrong in ({"objects": [1]}, {"objects": {}}, {"texts": [1]}, {"texts": "x"}):
+        assert ask({**message, "texts": [], **wrong})["error"] == "failed", wrong
+    for token in (1.5, None, "a", True, [], {}, 1 << 53, 1e300):
+        assert ask({**message, "tokens": [1, token]})["error"] == "usage", token
+    line = '{"id": 9, "op": "trim", "cache": %d.0, "count": 0e0}'
+    assert ask(line % cache).items() >= {"id": 9, "trimmed": 0}.items()
+
+
 K, V = array([1, 2, 1, 2], [1, 2, 3, 4]), array([1, 2, 1, 1], [1, 2])
-HUGE = array([1 << 62, 4], [1, 2, 3, 4])
+HUGE = array([1 << 50, 4], [1, 2, 3, 4])
 
 
 def assert_refuses_operations(ask: Any, cache: int) -> None:
@@ -145,6 +206,9 @@ def assert_refuses_operations(ask: Any, cache: int) -> None:
         (update | {"keys": array([1, 2, 1, 2], [1, 2, 3, "four"])}, "failed"),
         (update | {"keys": array([1, 2, -1, -2], [1, 2, 3, 4])}, "failed"),
         (update | {"keys": HUGE}, "failed"),
+        (update | {"values": array([1, 2, 1 << 40, 0], [])}, "failed"),
+        (update | {"rows": -1}, "usage"),
+        (update | {"rows": 0}, "usage"),
         (update | {"keys": array([1, 2, 2, 1], [1, 2, 3, 4])}, "usage"),
         (update | {"values": array([1, 2, 2, 1], [1, 2, 3, 4])}, "usage"),
     ):
@@ -158,21 +222,22 @@ def assert_refuses_operations(ask: Any, cache: int) -> None:
 def assert_keeps_numbers(ask: Any, cache: int) -> None:
     """Also those that JSON does not have, in all forms that a harness may write."""
     message = {"id": 500, "op": "update", "cache": cache, "rows": 2}
-    numbers = [0.1, 0.0, 3.4028234663852886e38, 1e-45, None, "inf", "-inf", "nan"]
+    numbers = [0.1, -0.0, 3.4028234663852886e38, 1e-45, None, "inf", "-inf", "nan"]
     keys, values = array([1, 2, 2, 2], numbers), array([1, 2, 2, 1], [1, 2, 3, 99])
     line = json.dumps({**message, "keys": keys, "values": values})
     answer = ask(line.replace("99", "-1e999"))
     parsed = list(map(to_bits, answer["keys"]["data"]))
     assert parsed == list(map(to_bits, numbers))
-    assert list(map(to_bits, answer["values"]["data"])) == [1, 2, 3, -math.inf]
+    values = [1, 2, 3, -math.inf]
+    assert list(map(to_bits, answer["values"]["data"])) == list(map(to_bits, values))
     assert answer["keys"]["shape"] == [1, 2, 2, 2]
     assert answer["mask"] == array([2, 2], [1, 0, 1, 1])
 
 
 def to_bits(number: Any) -> Any:
-    """What a number is known by as float32. NaN is one, and 0 has no sign."""
+    """What a number is known by as float32. NaN is one."""
     is_nan = number is None or number == "nan"
-    return "nan" if is_nan else float(np.float32(number))
+    return "nan" if is_nan else np.float32(number).tobytes()
 
 
 def assert_numbers_what_it_holds(ask: Any, cache: int) -> None:

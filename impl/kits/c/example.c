@@ -1,4 +1,7 @@
-/* An example for the kit in C11: kv and rotating of the layer contract, causal of the
+/* SPDX-License-Identifier: MIT
+ * Copyright (c) 2026 the Lockstep authors
+ *
+ * An example for the kit in C11: kv and rotating of the layer contract, causal of the
  * unified contract. reference/kv.py, rotating.py and causal.py are what the operations
  * mean. Numbers are stored as float, so float32 is the only dtype. */
 
@@ -78,8 +81,8 @@ static void put_keys(const struct rows *rows, struct form form, int begin, int e
 }
 
 /* --- kv and rotating: one sequence -----------------------------------------------------
- * The token at position p is row p - start. With a window, rows that no later query sees
- * go after each update. Snapshots are copies. */
+ * The token at position p is row p - start. With a window, the last `window` tokens stay
+ * after each update. Snapshots are copies. */
 
 struct tokens {
     struct form form;
@@ -99,10 +102,11 @@ struct layer {
 };
 
 static void *open_layer(void) {
+    struct layer opened = {.form = get_form()};
+    opened.window = lockstep_is_null("window") ? 0 : (int)lockstep_get_integer("window");
+    opened.is_additive = !strcmp(lockstep_get_text("mask_form"), "additive");
     struct layer *layer = lockstep_allocate(1, sizeof *layer);
-    layer->form = get_form();
-    layer->window = lockstep_is_null("window") ? 0 : (int)lockstep_get_integer("window");
-    layer->is_additive = !strcmp(lockstep_get_text("mask_form"), "additive");
+    *layer = opened;
     return layer;
 }
 
@@ -179,6 +183,8 @@ static void update(void *cache) {
     int stored = first - layer->start, needed = stored + keys.count;
     if (keys.count != values.count)
         lockstep_refuse("usage", "K of %d tokens, V of %d", keys.count, values.count);
+    if (rows < keys.count)
+        lockstep_refuse("usage", "%d rows for %d tokens", rows, keys.count);
     if (needed > layer->rows.room) reserve_rows(&layer->rows, form, 2 * needed);
     write_rows(&layer->rows, stored, keys.data, values.data, keys.count, form);
     layer->offset += keys.count;
@@ -390,20 +396,22 @@ static void free_content(struct content *content) {
 }
 
 static void *open_causal(void) {
-    struct causal *causal = lockstep_allocate(1, sizeof *causal);
-    causal->sequences = (int)lockstep_get_integer("sequences");
-    causal->batch = (int)lockstep_get_integer("batch");
-    causal->cache_padding = (int)lockstep_get_integer("cache_padding");
-    causal->mask_padding = (int)lockstep_get_integer("mask_padding");
-    causal->can_shift = lockstep_get_boolean("shift");
-    causal->is_permuted = lockstep_get_boolean("permuted_values");
+    struct causal opened = {.sequences = (int)lockstep_get_integer("sequences"),
+                            .batch = (int)lockstep_get_integer("batch"),
+                            .cache_padding = (int)lockstep_get_integer("cache_padding"),
+                            .mask_padding = (int)lockstep_get_integer("mask_padding"),
+                            .can_shift = lockstep_get_boolean("shift"),
+                            .is_permuted = lockstep_get_boolean("permuted_values")};
     struct lockstep_integers bases = lockstep_get_integers("rope_bases");
+    struct form form = get_form();
+    int layers = (int)lockstep_get_integer("layers");
+    int room = opened.sequences * (int)lockstep_get_integer("capacity");
+    struct causal *causal = lockstep_allocate(1, sizeof *causal);
+    *causal = opened;
     causal->base_count = bases.count;
     causal->bases = lockstep_allocate((size_t)bases.count, sizeof *causal->bases);
     memcpy(causal->bases, bases.items, (size_t)bases.count * sizeof *causal->bases);
-    int room = causal->sequences * (int)lockstep_get_integer("capacity");
-    make_content(&causal->content, get_form(), (int)lockstep_get_integer("layers"),
-                 round_up(room, causal->cache_padding));
+    make_content(&causal->content, form, layers, round_up(room, causal->cache_padding));
     size_t batch = (size_t)causal->batch;
     causal->positions = lockstep_allocate(batch, sizeof *causal->positions);
     causal->owners = lockstep_allocate(batch, sizeof *causal->owners);

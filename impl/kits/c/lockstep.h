@@ -1,4 +1,7 @@
-/* A kit for Lockstep drivers in C11, to be copied and included by one file.
+/* SPDX-License-Identifier: MIT
+ * Copyright (c) 2026 the Lockstep authors
+ *
+ * A kit for Lockstep drivers in C11, to be copied and included by one file.
  *
  * It reads messages, writes answers, numbers caches and snapshots, and refuses what it
  * cannot answer. You write caches: declare a `struct lockstep_kind` for each kind, whose
@@ -9,6 +12,7 @@
 #ifndef LOCKSTEP_H
 #define LOCKSTEP_H
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +21,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOCKSTEP_DEEPEST 64 /* lists in lists */
+
+/* The largest size of an axis: a list of so many tokens fits in memory, even if V has no
+ * numbers that would bound it. */
+#define LOCKSTEP_LARGEST (1 << 24)
 
 /* --- what a driver declares ------------------------------------------------------------
  * `declares` is an object of JSON: all that the README of drivers lists beside what the
@@ -141,6 +150,8 @@ static struct {
     struct lockstep_piece *borrowed;
     struct lockstep_value *values; /* values[0] is null */
     uint32_t value_count, value_room, message;
+    char *line;
+    size_t line_room;
     char *at; /* the next character of the line */
     char *answer;
     size_t length, room, begin; /* of the answer; begin: behind {"id":… */
@@ -255,14 +266,54 @@ static inline uint32_t lockstep_make_value(enum lockstep_type type) {
     return lockstep.value_count++;
 }
 
-/* The harness writes ASCII alone. Escapes stay as they are: no name or choice has any. */
+static inline uint32_t lockstep_read_unit(void) {
+    if (*lockstep.at != 'u' || strspn(lockstep.at + 1, "0123456789abcdefABCDEF") < 4)
+        lockstep_reject();
+    char digits[5] = {0};
+    memcpy(digits, lockstep.at + 1, 4);
+    lockstep.at += 5;
+    return (uint32_t)strtoul(digits, NULL, 16);
+}
+
+/* What stands behind a backslash goes to `to`, in UTF-8; returns its end. */
+static inline char *lockstep_read_escape(char *to) {
+    static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *found = *lockstep.at ? strchr(letters, *lockstep.at) : NULL;
+    if (found) {
+        lockstep.at++;
+        *to++ = meant[found - letters];
+        return to;
+    }
+    uint32_t code = lockstep_read_unit();
+    if (code >> 10 == 0x36 && *lockstep.at == '\\') {
+        lockstep.at++;
+        uint32_t low = lockstep_read_unit() ^ 0xdc00;
+        if (low > 0x3ff) lockstep_reject();
+        code = 0x10000 + ((code & 0x3ff) << 10) + low;
+    }
+    if (!code || code >> 11 == 0x1b) lockstep_reject(); /* half of a surrogate pair */
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    for (int place = more; place; place--, code >>= 6)
+        to[place] = (char)(0x80 | (code & 0x3f));
+    *to = (char)(more ? (0xff00u >> (more + 1)) | code : code);
+    return to + more + 1;
+}
+
+/* In its place in the line: an escape is never shorter than what it means. */
 static inline char *lockstep_read_text(void) {
     lockstep_expect('"');
-    char *text = lockstep.at;
-    while (*lockstep.at && *lockstep.at != '"')
-        lockstep.at += *lockstep.at == '\\' && lockstep.at[1] ? 2 : 1;
-    if (!*lockstep.at) lockstep_reject();
-    *lockstep.at++ = 0;
+    char *text = lockstep.at, *to = text;
+    while (*lockstep.at != '"') {
+        if (!*lockstep.at) lockstep_reject();
+        if (*lockstep.at != '\\') {
+            *to++ = *lockstep.at++;
+        } else {
+            lockstep.at++;
+            to = lockstep_read_escape(to);
+        }
+    }
+    lockstep.at++;
+    *to = 0;
     return text;
 }
 
@@ -352,16 +403,18 @@ static inline bool lockstep_is_null(const char *name) {
     return lockstep_get(name)->type == LOCKSTEP_NULL;
 }
 
-static inline long lockstep_to_integer(const struct lockstep_value *value,
-                                       const char *name) {
+static inline bool lockstep_is_integer(const struct lockstep_value *value) {
     double number = value->number;
-    if (value->type != LOCKSTEP_NUMBER || number != floor(number) || fabs(number) > 1e15)
-        lockstep_refuse("failed", "%s is not an integer", name);
-    return (long)number;
+    return value->type == LOCKSTEP_NUMBER && number == floor(number)
+           && fabs(number) < (double)(INT64_C(1) << 53);
 }
 
+/* Takes 1.0 and 1e0 as well. */
 static inline long lockstep_get_integer(const char *name) {
-    return lockstep_to_integer(lockstep_get(name), name);
+    const struct lockstep_value *value = lockstep_get(name);
+    if (!lockstep_is_integer(value))
+        lockstep_refuse("failed", "%s is not an integer", name);
+    return (long)value->number;
 }
 
 static inline bool lockstep_get_boolean(const char *name) {
@@ -372,19 +425,60 @@ static inline const char *lockstep_get_text(const char *name) {
     return lockstep_get_typed(name, LOCKSTEP_TEXT, "a text")->text;
 }
 
-static inline struct lockstep_integers lockstep_to_integers(
-    const struct lockstep_value *list, const char *name) {
-    if (list->type != LOCKSTEP_LIST) lockstep_refuse("failed", "%s is not a list", name);
-    struct lockstep_integers integers = {0, lockstep_borrow(list->count, sizeof(long))};
-    for (uint32_t item = list->first; item; item = lockstep.values[item].next)
-        integers.items[integers.count++] =
-            lockstep_to_integer(&lockstep.values[item], name);
-    return integers;
+static inline int lockstep_count(const char *name) {
+    return (int)lockstep_get_typed(name, LOCKSTEP_LIST, "a list")->count;
 }
 
-/* They live until the answer is out. */
+/* An item of a list; what is not there is null. */
+static inline const struct lockstep_value *lockstep_get_item(const char *name,
+                                                             int place) {
+    uint32_t item = lockstep_get_typed(name, LOCKSTEP_LIST, "a list")->first;
+    while (item && place-- > 0) item = lockstep.values[item].next;
+    return &lockstep.values[item];
+}
+
+/* An item of a list of texts; NULL for null. */
+static inline const char *lockstep_get_text_at(const char *name, int place) {
+    const struct lockstep_value *item = lockstep_get_item(name, place);
+    if (item->type == LOCKSTEP_NULL) return NULL;
+    if (item->type != LOCKSTEP_TEXT)
+        lockstep_refuse("failed", "%s has an item that is not a text", name);
+    return item->text;
+}
+
+static inline uint32_t lockstep_enter_value(const struct lockstep_value *object,
+                                            const char *name) {
+    uint32_t before = lockstep.message;
+    if (object->type != LOCKSTEP_OBJECT)
+        lockstep_refuse("failed", "%s is not an object", name);
+    lockstep.message = (uint32_t)(object - lockstep.values);
+    return before;
+}
+
+/* From here to `lockstep_leave`, which gets what is returned, the fields of an object are
+ * read in the place of those of the message. */
+static inline uint32_t lockstep_enter(const char *name) {
+    return lockstep_enter_value(lockstep_get(name), name);
+}
+
+/* The same of an item of a list of objects. */
+static inline uint32_t lockstep_enter_at(const char *name, int place) {
+    return lockstep_enter_value(lockstep_get_item(name, place), name);
+}
+
+static inline void lockstep_leave(uint32_t before) { lockstep.message = before; }
+
+/* They live until the answer is out. An item that is not an integer is a mistake of
+ * usage. */
 static inline struct lockstep_integers lockstep_get_integers(const char *name) {
-    return lockstep_to_integers(lockstep_get(name), name);
+    const struct lockstep_value *list = lockstep_get_typed(name, LOCKSTEP_LIST, "a list");
+    struct lockstep_integers integers = {0, lockstep_borrow(list->count, sizeof(long))};
+    for (uint32_t item = list->first; item; item = lockstep.values[item].next) {
+        if (!lockstep_is_integer(&lockstep.values[item]))
+            lockstep_refuse("usage", "%s has an item that is not an integer", name);
+        integers.items[integers.count++] = (long)lockstep.values[item].number;
+    }
+    return integers;
 }
 
 static inline float lockstep_to_float(const struct lockstep_value *value) {
@@ -397,19 +491,18 @@ static inline float lockstep_to_float(const struct lockstep_value *value) {
 }
 
 static inline struct lockstep_array lockstep_get_array(const char *name) {
-    const struct lockstep_value *object = lockstep_get(name);
-    uint32_t place = (uint32_t)(object - lockstep.values);
-    const struct lockstep_value *shape = lockstep_find(place, "shape");
-    const struct lockstep_value *data = lockstep_find(place, "data");
-    if (object->type != LOCKSTEP_OBJECT || !shape || !data || data->type != LOCKSTEP_LIST
-        || shape->count > 8)
-        lockstep_refuse("failed", "%s is not an array", name);
-    struct lockstep_integers sizes = lockstep_to_integers(shape, "shape");
+    uint32_t before = lockstep_enter(name);
+    const struct lockstep_value *data =
+        lockstep_get_typed("data", LOCKSTEP_LIST, "a list");
+    struct lockstep_integers sizes = lockstep_get_integers("shape");
+    lockstep_leave(before);
     struct lockstep_array array = {sizes.count, {0}, NULL};
     double count = 1;
+    if (sizes.count > 8) lockstep_refuse("failed", "%s has more than 8 axes", name);
     for (int axis = 0; axis < sizes.count; axis++) {
-        if (sizes.items[axis] < 0)
-            lockstep_refuse("failed", "%s: a size is negative", name);
+        if (sizes.items[axis] < 0 || sizes.items[axis] > LOCKSTEP_LARGEST)
+            lockstep_refuse("failed", "%s: a size is not in [0, %d]", name,
+                            LOCKSTEP_LARGEST);
         array.shape[axis] = (int)sizes.items[axis];
         count *= (double)sizes.items[axis];
     }
@@ -633,13 +726,15 @@ static inline void lockstep_put_json(const char *name, const char *text) {
 
 /* --- messages ------------------------------------------------------------------------*/
 
-/* An object of JSON without its braces, behind a comma if it has anything. */
+/* An object of JSON without its braces, in one line, behind a comma unless empty. */
 static inline void lockstep_add_inside(const char *object) {
     const char *begin = strchr(object, '{'), *end = strrchr(object, '}');
-    if (!begin || !end) lockstep_die("what a driver declares is not an object of JSON");
+    if (!begin || !end || end < begin)
+        lockstep_die("what a driver declares is not an object of JSON");
     char *inside = lockstep_borrow((size_t)(end - begin) + 1, 1);
     memcpy(inside, begin + 1, (size_t)(end - begin) - 1);
-    if (inside[strspn(inside, " \n")]) lockstep_add(",");
+    for (char *at = inside; (at = strpbrk(at, "\r\n"));) *at = ' ';
+    if (inside[strspn(inside, " \t")]) lockstep_add(",");
     lockstep_add(inside);
 }
 
@@ -744,27 +839,48 @@ static inline void lockstep_drop_all(struct lockstep_table *table, void (*drop)(
     free(table->items);
 }
 
-/* Answers line by line until the input ends. A line without an id is answered as 0. */
+static inline void lockstep_write(int output) {
+    for (size_t place = 0; place < lockstep.length;) {
+        ssize_t count = write(output, lockstep.answer + place, lockstep.length - place);
+        if (count < 0 && errno != EINTR) lockstep_die("an answer cannot be written");
+        if (count > 0) place += (size_t)count;
+    }
+}
+
+/* NULL at the end of the input. The last line may end without a newline. */
+static inline char *lockstep_read_line(void) {
+    int letter = getchar();
+    if (letter == EOF) return NULL;
+    size_t length = 0;
+    for (;; letter = getchar()) {
+        if (length == lockstep.line_room) {
+            lockstep.line_room = length ? 2 * length : 4096;
+            lockstep.line = lockstep_grow(lockstep.line, lockstep.line_room, 1);
+        }
+        if (letter == EOF || letter == '\n') break;
+        lockstep.line[length++] = (char)letter;
+    }
+    lockstep.line[length] = 0;
+    return lockstep.line;
+}
+
+/* Answers line by line until the input ends. A line without an id is answered as 0. What
+ * else is printed goes to the standard error. */
 static inline int lockstep_run(const struct lockstep_driver *driver) {
-    static char *line;
-    static size_t room, length;
+    static int output;
+    output = dup(1);
+    dup2(2, 1);
     lockstep.driver = driver;
-    for (int letter; (letter = getchar()) != EOF;) {
-        if (length + 1 >= room)
-            line = lockstep_grow(line, room = room ? 2 * room : 4096, 1);
-        line[length++] = (char)letter;
-        if (letter != '\n') continue;
-        line[length] = 0;
-        length = lockstep.length = 0;
+    for (char *line; (line = lockstep_read_line());) {
+        lockstep.length = 0;
         lockstep_add("{\"id\":0");
         lockstep.begin = lockstep.length;
         if (!setjmp(lockstep.refused)) lockstep_answer_line(line);
         lockstep_add("}\n");
-        fwrite(lockstep.answer, 1, lockstep.length, stdout);
-        fflush(stdout);
+        lockstep_write(output);
         lockstep_return();
     }
-    free(line);
+    free(lockstep.line);
     lockstep_drop_all(&lockstep.caches, lockstep_drop_cache);
     lockstep_drop_all(&lockstep.snapshots, lockstep_drop_snapshot);
     lockstep_drop_all(&lockstep.saved, lockstep_drop_saved);

@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // An example for the kit in C++17: kv and rotating of the layer contract, causal of the
 // unified contract. reference/kv.py, rotating.py and causal.py are what the operations
 // mean.
@@ -20,8 +23,8 @@ struct Content {
     Tokens keys, values;
 };
 
-// The tokens at [start, offset). With a window, those that no later query sees go after
-// each update.
+// The tokens at [start, offset). With a window, the last `window` tokens stay after each
+// update.
 class Layer {
   public:
     explicit Layer(const Message &config)
@@ -35,6 +38,8 @@ class Layer {
         long rows = message.get_integer("rows"), first = get_offset();
         if (keys.size() != values.size())
             throw Refusal("usage", "K and V differ in their number of tokens");
+        if (rows < static_cast<long>(keys.size()))
+            throw Refusal("usage", "rows are fewer than tokens");
         append({keys, values});
         answer.put_integer("offset", get_offset());
         put_content(answer);
@@ -320,28 +325,20 @@ int main() {
     const std::string layer = R"({"refuses": true, "config": {"mask_padding": [1, 4]}})";
     const std::string unified =
         R"({"refuses": true, "config": {"shift": [false], "layers": [1, 2]}})";
+    const std::vector<lockstep::Operation<Layer>> rotating = {
+        {"update", &Layer::update}, {"state", &Layer::view}, {"view", &Layer::view},
+        {"size", &Layer::size},     {"trim", &Layer::trim},  {"clone", &Layer::clone},
+        {"free", &Layer::free},
+    };
+    std::vector<lockstep::Operation<Layer>> kv = rotating;
+    kv.insert(kv.end(), {{"snapshot", &Layer::snapshot},
+                         {"restore", &Layer::restore},
+                         {"close", &Layer::close}});
     lockstep::Driver driver(
         R"({"name": "kit-cpp", "version": "1"})",
         {
-            lockstep::make_kind<Layer>("layer", "kv", layer,
-                                       {{"update", &Layer::update},
-                                        {"state", &Layer::view},
-                                        {"view", &Layer::view},
-                                        {"size", &Layer::size},
-                                        {"trim", &Layer::trim},
-                                        {"clone", &Layer::clone},
-                                        {"free", &Layer::free},
-                                        {"snapshot", &Layer::snapshot},
-                                        {"restore", &Layer::restore},
-                                        {"close", &Layer::close}}),
-            lockstep::make_kind<Layer>("layer", "rotating", layer,
-                                       {{"update", &Layer::update},
-                                        {"state", &Layer::view},
-                                        {"view", &Layer::view},
-                                        {"size", &Layer::size},
-                                        {"trim", &Layer::trim},
-                                        {"clone", &Layer::clone},
-                                        {"free", &Layer::free}}),
+            lockstep::make_kind<Layer>("layer", "kv", layer, kv),
+            lockstep::make_kind<Layer>("layer", "rotating", layer, rotating),
             lockstep::make_kind<Causal>("unified", "causal", unified,
                                         {{"forward", &Causal::forward},
                                          {"put", &Causal::put},

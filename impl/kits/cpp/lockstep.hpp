@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // A kit for Lockstep drivers in C++17, to be copied and included by one file.
 //
 // It reads messages, writes answers, numbers caches and snapshots, and refuses what it
@@ -8,7 +11,10 @@
 #ifndef LOCKSTEP_HPP
 #define LOCKSTEP_HPP
 
+#include <unistd.h>
+
 #include <any>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +37,10 @@ struct Array {
     std::vector<long> shape;
     std::vector<float> data;
 };
+
+// The largest size of an axis: a list of so many tokens fits in memory, even if V has no
+// numbers that would bound it.
+constexpr long largest = 1 << 24;
 
 using Token = std::vector<float>;  // K or V of one token: [heads * dim]
 using Tokens = std::vector<Token>;
@@ -100,14 +110,47 @@ class Parser {
         return true;
     }
 
-    // The harness writes ASCII alone. Escapes stay as they are: no name or choice has
-    // any.
     std::string read_text() {
+        std::string text;
         expect('"');
-        const char *begin = at;
-        while (*at && *at != '"') at += *at == '\\' && at[1] ? 2 : 1;
-        if (!*at) reject();
-        return std::string(begin, at++);
+        while (*at != '"') {
+            if (!*at) reject();
+            if (*at != '\\') {
+                text += *at++;
+            } else {
+                at++;
+                text += read_escape();
+            }
+        }
+        at++;
+        return text;
+    }
+
+    // What stands behind a backslash, in UTF-8.
+    std::string read_escape() {
+        static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+        const char *found = *at ? std::strchr(letters, *at) : nullptr;
+        if (found) return at++, std::string(1, meant[found - letters]);
+        unsigned long code = read_unit();
+        if (code >> 10 == 0x36 && *at == '\\') {
+            at++;
+            const unsigned long low = read_unit() ^ 0xdc00;
+            if (low > 0x3ff) reject();
+            code = 0x10000 + ((code & 0x3ff) << 10) + low;
+        }
+        if (code >> 11 == 0x1b) reject();  // half of a surrogate pair
+        if (code < 0x80) return {static_cast<char>(code)};
+        std::string text;
+        int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+        for (int place = 0; place < more; place++, code >>= 6)
+            text.insert(text.begin(), static_cast<char>(0x80 | (code & 0x3f)));
+        return static_cast<char>((0xff00 >> (more + 1)) | code) + text;
+    }
+
+    unsigned long read_unit() {
+        if (*at != 'u' || std::strspn(at + 1, "0123456789abcdefABCDEF") < 4) reject();
+        at += 5;
+        return std::stoul(std::string(at - 4, at), nullptr, 16);
     }
 
     void read_items(Value &list, char end, int depth) {
@@ -204,8 +247,12 @@ class Message {
 
     bool has(const std::string &name) const { return object.find(name); }
     bool is_null(const std::string &name) const { return get(name).type == Value::null; }
+
+    // Takes 1.0 and 1e0 as well.
     long get_integer(const std::string &name) const {
-        return to_integer(get(name), name);
+        const Value &value = get(name);
+        if (!is_integer(value)) throw Refusal("failed", name + " is not an integer");
+        return static_cast<long>(value.numeric);
     }
 
     bool get_boolean(const std::string &name) const {
@@ -216,25 +263,57 @@ class Message {
         return get(name, Value::text, "a text").string;
     }
 
+    // Texts, and nothing for null.
+    std::vector<std::optional<std::string>> get_texts(const std::string &name) const {
+        std::vector<std::optional<std::string>> texts;
+        for (const Value &item : get(name, Value::list, "a list").items) {
+            if (item.type != Value::text && item.type != Value::null)
+                throw Refusal("failed", name + " has an item that is not a text");
+            texts.push_back(std::nullopt);
+            if (item.type == Value::text) texts.back() = item.string;
+        }
+        return texts;
+    }
+
+    // An item that is not an integer is a mistake of usage.
     std::vector<long> get_integers(const std::string &name) const {
-        return to_integers(get(name), name);
+        std::vector<long> integers;
+        for (const Value &item : get(name, Value::list, "a list").items) {
+            if (!is_integer(item))
+                throw Refusal("usage", name + " has an item that is not an integer");
+            integers.push_back(static_cast<long>(item.numeric));
+        }
+        return integers;
     }
 
     Message get_object(const std::string &name) const {
         return Message(get(name, Value::object, "an object"), tables);
     }
 
+    std::vector<Message> get_objects(const std::string &name) const {
+        std::vector<Message> objects;
+        for (const Value &item : get(name, Value::list, "a list").items) {
+            if (item.type != Value::object)
+                throw Refusal("failed", name + " has an item that is not an object");
+            objects.emplace_back(item, tables);
+        }
+        return objects;
+    }
+
     Array get_array(const std::string &name) const {
-        const Value &value = get(name, Value::object, "an array");
-        const Value *data = value.find("data"), *shape = value.find("shape");
-        if (!data || data->type != Value::list || !shape)
-            throw Refusal("failed", name + " is not an array");
-        Array array{to_integers(*shape, name), {}};
+        Message object = get_object(name);
+        const std::vector<Value> &data = object.get("data", Value::list, "a list").items;
+        Array array{object.get_integers("shape"), {}};
         double count = 1;
-        for (long size : array.shape) count *= size < 0 ? NAN : static_cast<double>(size);
-        if (count != static_cast<double>(data->items.size()))
+        for (long size : array.shape) {
+            if (size < 0 || size > largest)
+                throw Refusal("failed", name + ": a size is not in [0, "
+                                            + std::to_string(largest) + "]");
+            count *= static_cast<double>(size);
+        }
+        if (count != static_cast<double>(data.size()))
             throw Refusal("failed", name + " has not as many numbers as its shape says");
-        for (const Value &item : data->items) array.data.push_back(to_float(item, name));
+        for (const Value &item : data) array.data.push_back(to_float(item, name));
         return array;
     }
 
@@ -284,19 +363,10 @@ class Message {
         return value;
     }
 
-    static long to_integer(const Value &value, const std::string &name) {
+    static bool is_integer(const Value &value) {
         double number = value.numeric;
-        if (value.type != Value::number || number != std::floor(number)
-            || std::fabs(number) > 1e15)
-            throw Refusal("failed", name + " is not an integer");
-        return static_cast<long>(number);
-    }
-
-    static std::vector<long> to_integers(const Value &list, const std::string &name) {
-        if (list.type != Value::list) throw Refusal("failed", name + " is not a list");
-        std::vector<long> integers;
-        for (const Value &item : list.items) integers.push_back(to_integer(item, name));
-        return integers;
+        return value.type == Value::number && number == std::floor(number)
+               && std::fabs(number) < 1LL << 53;
     }
 
     static float to_float(const Value &value, const std::string &name) {
@@ -469,7 +539,10 @@ class Driver {
         : declares(std::move(declares)), kinds(std::move(kinds)) {}
 
     // Answers line by line until the input ends. A line without an id is answered as 0.
+    // What else is printed goes to the standard error.
     int run() {
+        const int output = dup(1);
+        dup2(2, 1);
         for (std::string line; std::getline(std::cin, line);) {
             long id = 0;
             std::string text;
@@ -483,7 +556,7 @@ class Driver {
             } catch (const std::exception &error) {
                 text = format_error("failed", error.what());
             }
-            std::cout << "{\"id\":" << id << text << "}" << std::endl;
+            write_all(output, "{\"id\":" + std::to_string(id) + text + "}\n");
         }
         return 0;
     }
@@ -498,11 +571,28 @@ class Driver {
         return ",\"error\":" + quote(error) + ",\"message\":" + quote(message);
     }
 
-    // The rest of an object after its first field.
+    [[noreturn]] static void die(const std::string &why) {
+        std::cerr << "lockstep.hpp: " << why << std::endl;
+        std::exit(1);
+    }
+
+    static void write_all(int output, const std::string &text) {
+        for (std::size_t place = 0; place < text.size();) {
+            ssize_t count = write(output, text.data() + place, text.size() - place);
+            if (count < 0 && errno != EINTR) die("the answer cannot be written");
+            if (count > 0) place += static_cast<std::size_t>(count);
+        }
+    }
+
+    // The rest of an object after its first field, on one line.
     static std::string open_object(const std::string &object) {
-        std::size_t begin = object.find('{') + 1, end = object.rfind('}');
-        std::string inside = object.substr(begin, end - begin);
-        bool is_empty = inside.find_first_not_of(" \n") == std::string::npos;
+        std::size_t begin = object.find('{'), end = object.rfind('}');
+        if (begin == std::string::npos || end == std::string::npos || end < begin)
+            die("not an object of JSON: " + object);
+        std::string inside = object.substr(begin + 1, end - begin - 1);
+        for (char &letter : inside)
+            if (letter == '\n' || letter == '\r') letter = ' ';
+        bool is_empty = inside.find_first_not_of(" \t") == std::string::npos;
         return is_empty ? "" : "," + inside;
     }
 

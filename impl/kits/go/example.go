@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+
 // An example for the kit in Go: kv and rotating of the layer contract, causal of the
 // unified contract. reference/kv.py, rotating.py and causal.py are what the operations
 // mean.
-
 package main
 
 import "math"
@@ -17,15 +19,15 @@ func (tokens content) cut(begin, end int) content {
 	}
 }
 
-// layer has the tokens at [start, offset). With a window, those that no later query sees
-// go after each update. window 0: none.
-type layer struct {
+// layerCache has the tokens at [start, offset). With a window, the last `window` tokens
+// stay after each update. window 0: none.
+type layerCache struct {
 	heads, keyDim, valueDim, window, start int
 	content                                content
 }
 
-func openLayer(config Message) *layer {
-	opened := &layer{
+func openLayer(config Message) *layerCache {
+	opened := &layerCache{
 		heads:    config.GetInteger("heads"),
 		keyDim:   config.GetInteger("key_dim"),
 		valueDim: config.GetInteger("value_dim"),
@@ -36,14 +38,17 @@ func openLayer(config Message) *layer {
 	return opened
 }
 
-func (layer *layer) update(message Message, answer *Answer) {
+func (layer *layerCache) update(message Message, answer *Answer) {
 	keys := message.GetTokens("keys", layer.heads, layer.keyDim)
 	values := message.GetTokens("values", layer.heads, layer.valueDim)
 	rows, first := message.GetInteger("rows"), layer.offset()
 	if len(keys) != len(values) {
 		Refuse("usage", "K of %d tokens, V of %d", len(keys), len(values))
 	}
-	layer.append(content{keys, values})
+	if rows < len(keys) {
+		Refuse("usage", "%d rows for %d tokens", rows, len(keys))
+	}
+	layer.extend(content{keys, values})
 	answer.PutInteger("offset", layer.offset())
 	layer.putContent(answer)
 	layer.putMask(answer, first, rows)
@@ -53,7 +58,7 @@ func (layer *layer) update(message Message, answer *Answer) {
 	}
 }
 
-func (layer *layer) view(_ Message, answer *Answer) {
+func (layer *layerCache) view(_ Message, answer *Answer) {
 	if layer.offset() > 0 {
 		layer.putContent(answer)
 		return
@@ -62,11 +67,11 @@ func (layer *layer) view(_ Message, answer *Answer) {
 	answer.PutNull("values")
 }
 
-func (layer *layer) size(_ Message, answer *Answer) {
+func (layer *layerCache) size(_ Message, answer *Answer) {
 	answer.PutInteger("size", layer.count())
 }
 
-func (layer *layer) trim(message Message, answer *Answer) {
+func (layer *layerCache) trim(message Message, answer *Answer) {
 	count := message.GetInteger("count")
 	if count < 0 {
 		Refuse("usage", "trim: count %d is negative", count)
@@ -82,20 +87,20 @@ func (layer *layer) trim(message Message, answer *Answer) {
 	answer.PutInteger("offset", layer.offset())
 }
 
-func (layer *layer) clone(_ Message, answer *Answer) {
+func (layer *layerCache) clone(_ Message, answer *Answer) {
 	copied := *layer
 	copied.content = layer.content.cut(0, layer.count())
 	answer.PutCache(&copied)
 }
 
-func (layer *layer) free(_ Message, answer *Answer) {
+func (layer *layerCache) free(_ Message, answer *Answer) {
 	layer.content, layer.start = content{}, 0
 	answer.PutInteger("offset", 0)
 }
 
 // --- of kv alone
 
-func (layer *layer) snapshot(message Message, answer *Answer) {
+func (layer *layerCache) snapshot(message Message, answer *Answer) {
 	begin, end := message.GetInteger("begin"), layer.offset()
 	if begin < 0 {
 		begin = 0
@@ -107,7 +112,7 @@ func (layer *layer) snapshot(message Message, answer *Answer) {
 	answer.PutSnapshot("snapshot", &Snapshot{begin, end, layer.content.cut(begin, end)})
 }
 
-func (layer *layer) restore(message Message, answer *Answer) {
+func (layer *layerCache) restore(message Message, answer *Answer) {
 	snapshot, target := message.GetSnapshot("snapshot"), message.GetInteger("target")
 	begin, end := 0, layer.offset()
 	if snapshot != nil {
@@ -116,7 +121,7 @@ func (layer *layer) restore(message Message, answer *Answer) {
 	ok := 0 <= target && target <= end && layer.offset() >= begin
 	if ok && snapshot != nil {
 		layer.keepBelow(begin)
-		layer.append(snapshot.Content.(content))
+		layer.extend(snapshot.Content.(content))
 	}
 	if ok {
 		layer.keepBelow(target)
@@ -125,28 +130,28 @@ func (layer *layer) restore(message Message, answer *Answer) {
 	answer.PutInteger("offset", layer.offset())
 }
 
-func (layer *layer) close(message Message, _ *Answer) { message.UseSnapshot("snapshot") }
+func (layer *layerCache) close(message Message, _ *Answer) { message.UseSnapshot("snapshot") }
 
-func (layer *layer) count() int { return len(layer.content.keys) }
+func (layer *layerCache) count() int { return len(layer.content.keys) }
 
-func (layer *layer) offset() int { return layer.start + layer.count() }
+func (layer *layerCache) offset() int { return layer.start + layer.count() }
 
-func (layer *layer) append(more content) {
+func (layer *layerCache) extend(more content) {
 	layer.content.keys = append(layer.content.keys, more.keys...)
 	layer.content.values = append(layer.content.values, more.values...)
 }
 
-func (layer *layer) keepBelow(end int) {
+func (layer *layerCache) keepBelow(end int) {
 	layer.content = layer.content.cut(0, end-layer.start)
 }
 
-func (layer *layer) putContent(answer *Answer) {
+func (layer *layerCache) putContent(answer *Answer) {
 	answer.PutTokens("keys", layer.heads, layer.keyDim, layer.content.keys)
 	answer.PutTokens("values", layer.heads, layer.valueDim, layer.content.values)
 }
 
 // putMask puts rows of queries, columns of tokens; rows beyond the queries see nothing.
-func (layer *layer) putMask(answer *Answer, first, rows int) {
+func (layer *layerCache) putMask(answer *Answer, first, rows int) {
 	seen := []bool{}
 	for query := first; query < first+rows; query++ {
 		for position := layer.start; position < layer.offset(); position++ {
@@ -190,14 +195,14 @@ type pass struct {
 	places                           []int
 }
 
-type causal struct {
+type causalCache struct {
 	layers, heads, keyDim, valueDim, sequences, batch int
 	cells                                             []cell
 	pass                                              *pass
 }
 
-func openCausal(config Message) *causal {
-	opened := &causal{
+func openCausal(config Message) *causalCache {
+	opened := &causalCache{
 		layers:    config.GetInteger("layers"),
 		heads:     config.GetInteger("heads"),
 		keyDim:    config.GetInteger("key_dim"),
@@ -228,7 +233,7 @@ func checkAll(what string, numbers []int, count int) {
 	}
 }
 
-func (causal *causal) forward(message Message, _ *Answer) {
+func (causal *causalCache) forward(message Message, _ *Answer) {
 	next := &pass{
 		positions:   message.GetIntegers("positions"),
 		sequences:   message.GetIntegers("sequences"),
@@ -256,7 +261,7 @@ func (causal *causal) forward(message Message, _ *Answer) {
 	causal.pass = next
 }
 
-func (causal *causal) put(message Message, _ *Answer) {
+func (causal *causalCache) put(message Message, _ *Answer) {
 	layer := causal.getLayer(message)
 	keys := message.GetTokens("keys", causal.heads, causal.keyDim)
 	values := message.GetTokens("values", causal.heads, causal.valueDim)
@@ -270,7 +275,7 @@ func (causal *causal) put(message Message, _ *Answer) {
 	}
 }
 
-func (causal *causal) get(message Message, answer *Answer) {
+func (causal *causalCache) get(message Message, answer *Answer) {
 	layer := causal.getLayer(message)
 	keys, values, seen := []Token{}, []Token{}, []bool{}
 	for _, each := range causal.cells {
@@ -287,7 +292,7 @@ func (causal *causal) get(message Message, answer *Answer) {
 	answer.PutMask(len(causal.pass.positions), len(causal.cells), seen, true)
 }
 
-func (causal *causal) copyPrefix(message Message, _ *Answer) {
+func (causal *causalCache) copyPrefix(message Message, _ *Answer) {
 	source, target := message.GetInteger("source"), message.GetInteger("target")
 	length := message.GetInteger("length")
 	checkAll("sequence", []int{source, target}, causal.sequences)
@@ -306,7 +311,7 @@ func (causal *causal) copyPrefix(message Message, _ *Answer) {
 	}
 }
 
-func (causal *causal) remove(message Message, _ *Answer) {
+func (causal *causalCache) remove(message Message, _ *Answer) {
 	sequence, begin := message.GetInteger("sequence"), message.GetInteger("begin")
 	end, follows := math.MaxInt, false
 	if !message.IsNull("end") {
@@ -331,7 +336,7 @@ func (causal *causal) remove(message Message, _ *Answer) {
 	causal.leave(sequence, begin, end)
 }
 
-func (causal *causal) canResume(message Message, answer *Answer) {
+func (causal *causalCache) canResume(message Message, answer *Answer) {
 	check("sequence", message.GetInteger("sequence"), causal.sequences)
 	if position := message.GetInteger("position"); position < 0 {
 		Refuse("usage", "position %d is negative", position)
@@ -339,16 +344,16 @@ func (causal *causal) canResume(message Message, answer *Answer) {
 	answer.PutBoolean("result", true)
 }
 
-func (causal *causal) save(_ Message, answer *Answer) {
+func (causal *causalCache) save(_ Message, answer *Answer) {
 	answer.PutSaved(copyCells(causal.cells))
 }
 
-func (causal *causal) load(message Message, _ *Answer) {
+func (causal *causalCache) load(message Message, _ *Answer) {
 	causal.cells = copyCells(message.GetSaved("saved").([]cell))
 	causal.pass = nil
 }
 
-func (causal *causal) checkBatch(next *pass, rows int) {
+func (causal *causalCache) checkBatch(next *pass, rows int) {
 	if rows != len(next.sequences) {
 		Refuse("usage", "%d positions, but %d sequences", rows, len(next.sequences))
 	}
@@ -359,7 +364,7 @@ func (causal *causal) checkBatch(next *pass, rows int) {
 	checkAll("sequence", next.sequences, causal.sequences)
 }
 
-func (causal *causal) getLayer(message Message) int {
+func (causal *causalCache) getLayer(message Message) int {
 	if causal.pass == nil {
 		Refuse("usage", "no pass is open; forward opens one")
 	}
@@ -368,7 +373,7 @@ func (causal *causal) getLayer(message Message) int {
 	return layer
 }
 
-func (causal *causal) isVisible(row int, token cell) bool {
+func (causal *causalCache) isVisible(row int, token cell) bool {
 	open := causal.pass
 	looksAhead := false
 	for _, exception := range open.exceptions {
@@ -379,7 +384,7 @@ func (causal *causal) isVisible(row int, token cell) bool {
 }
 
 // leave makes the sequence leave its tokens in [begin, end).
-func (causal *causal) leave(sequence, begin, end int) {
+func (causal *causalCache) leave(sequence, begin, end int) {
 	for _, each := range causal.cells {
 		if begin <= each.position && each.position < end {
 			delete(each.sequences, sequence)
@@ -392,23 +397,27 @@ func (causal *causal) leave(sequence, begin, end int) {
 func main() {
 	layerConfig := `{"refuses": true, "config": {"mask_padding": [1, 4]}}`
 	causalConfig := `{"refuses": true, "config": {"shift": [false], "layers": [1, 2]}}`
-	kv := []Operation[*layer]{
-		{"update", (*layer).update}, {"state", (*layer).view}, {"view", (*layer).view},
-		{"size", (*layer).size}, {"trim", (*layer).trim}, {"clone", (*layer).clone},
-		{"free", (*layer).free}, {"snapshot", (*layer).snapshot},
-		{"restore", (*layer).restore}, {"close", (*layer).close},
+	rotating := []Operation[*layerCache]{
+		{"update", (*layerCache).update}, {"state", (*layerCache).view},
+		{"view", (*layerCache).view}, {"size", (*layerCache).size},
+		{"trim", (*layerCache).trim}, {"clone", (*layerCache).clone},
+		{"free", (*layerCache).free},
 	}
-	pool := []Operation[*causal]{
-		{"forward", (*causal).forward}, {"put", (*causal).put}, {"get", (*causal).get},
-		{"copy_prefix", (*causal).copyPrefix}, {"remove", (*causal).remove},
-		{"can_resume", (*causal).canResume}, {"save", (*causal).save},
-		{"load", (*causal).load},
+	kv := append([]Operation[*layerCache]{
+		{"snapshot", (*layerCache).snapshot}, {"restore", (*layerCache).restore},
+		{"close", (*layerCache).close},
+	}, rotating...)
+	pool := []Operation[*causalCache]{
+		{"forward", (*causalCache).forward}, {"put", (*causalCache).put},
+		{"get", (*causalCache).get}, {"copy_prefix", (*causalCache).copyPrefix},
+		{"remove", (*causalCache).remove}, {"can_resume", (*causalCache).canResume},
+		{"save", (*causalCache).save}, {"load", (*causalCache).load},
 	}
 	driver := Driver{
 		Declares: `{"name": "kit-go", "version": "1"}`,
 		Kinds: []*Kind{
 			MakeKind("layer", "kv", layerConfig, openLayer, kv),
-			MakeKind("layer", "rotating", layerConfig, openLayer, kv[:7]),
+			MakeKind("layer", "rotating", layerConfig, openLayer, rotating),
 			MakeKind("unified", "causal", causalConfig, openCausal, pool),
 		},
 	}

@@ -1,10 +1,13 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+
 // A kit for Lockstep drivers in Go (1.18 or later), to be copied into the package.
 //
 // It reads messages, writes answers, numbers caches and snapshots, and refuses what it
 // cannot answer. You write caches: a function that opens one from the config, and a
 // method for each operation, which gets fields of the message and puts fields of the
-// answer. Refuse before you change anything: it panics, and the kit recovers.
-
+// answer. Refuse before you change anything: it panics, and the kit recovers, in the
+// goroutine of the operation alone. Names that begin with kit are its own.
 package main
 
 import (
@@ -25,6 +28,10 @@ type Array struct {
 	Data  []float32
 }
 
+// kitLargest is the largest size of an axis: a list of so many tokens fits in memory, even
+// if V has no numbers that would bound it.
+const kitLargest = 1 << 24
+
 // Token is K or V of one token: [heads * dim].
 type Token []float32
 
@@ -34,22 +41,22 @@ type Snapshot struct {
 	Content    any
 }
 
-// refusal is what Refuse panics with.
-type refusal struct{ err, message string }
+// kitRefusal is what Refuse panics with.
+type kitRefusal struct{ err, message string }
 
 // Refuse answers an error in the place of all else, and ends the operation: "usage" if
 // the call breaks a rule, or another of the README of drivers.
 func Refuse(err, format string, arguments ...any) {
-	panic(refusal{err, fmt.Sprintf(format, arguments...)})
+	panic(kitRefusal{err, fmt.Sprintf(format, arguments...)})
 }
 
-func fail(format string, arguments ...any) { Refuse("failed", format, arguments...) }
+func kitFail(format string, arguments ...any) { Refuse("failed", format, arguments...) }
 
 // --- what is numbered ------------------------------------------------------------------
 
-type table[T any] map[int]T
+type kitTable[T any] map[int]T
 
-func (items table[T]) add(item T) int {
+func (items kitTable[T]) add(item T) int {
 	number := 0
 	for _, used := items[number]; used; _, used = items[number] {
 		number++
@@ -58,23 +65,23 @@ func (items table[T]) add(item T) int {
 	return number
 }
 
-func (items table[T]) get(number int, name string) T {
+func (items kitTable[T]) get(number int, name string) T {
 	item, found := items[number]
 	if !found {
-		fail("%s: there is no number %d", name, number)
+		kitFail("%s: there is no number %d", name, number)
 	}
 	return item
 }
 
-type cache struct {
+type kitCache struct {
 	kind    *Kind
 	content any
 }
 
-type tables struct {
-	caches    table[cache]
-	snapshots table[Snapshot]
-	saved     table[any]
+type kitTables struct {
+	caches    kitTable[kitCache]
+	snapshots kitTable[Snapshot]
+	saved     kitTable[any]
 }
 
 // --- the fields of a message, or of a config -------------------------------------------
@@ -82,71 +89,112 @@ type tables struct {
 // Message is an object of JSON.
 type Message struct {
 	fields map[string]any
-	tables *tables
+	tables *kitTables
 }
 
 func (message Message) get(name string) any {
 	value, found := message.fields[name]
 	if !found {
-		fail("the message has no %s", name)
+		kitFail("the message has no %s", name)
 	}
 	return value
 }
 
+// IsNull tells whether a field is null; it must be there.
 func (message Message) IsNull(name string) bool { return message.get(name) == nil }
 
+// GetInteger takes 1.0 and 1e0 as well.
 func (message Message) GetInteger(name string) int {
-	return toInteger(message.get(name), name)
+	number, is := kitToInteger(message.get(name))
+	if !is {
+		kitFail("%s is not an integer", name)
+	}
+	return number
 }
 
+// GetBoolean returns true or false.
 func (message Message) GetBoolean(name string) bool {
 	truth, is := message.get(name).(bool)
 	if !is {
-		fail("%s is not true or false", name)
+		kitFail("%s is not true or false", name)
 	}
 	return truth
 }
 
+// GetText returns a text that is not null.
 func (message Message) GetText(name string) string {
 	text, is := message.get(name).(string)
 	if !is {
-		fail("%s is not a text", name)
+		kitFail("%s is not a text", name)
 	}
 	return text
 }
 
+// GetTexts returns a list of texts, with "" for null.
+func (message Message) GetTexts(name string) []string {
+	texts := []string{}
+	for _, item := range kitToList(message.get(name), name) {
+		text, is := item.(string)
+		if !is && item != nil {
+			kitFail("%s has an item that is not a text", name)
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// GetIntegers returns a list; an item that is not an integer is a mistake of usage.
 func (message Message) GetIntegers(name string) []int {
 	integers := []int{}
-	for _, item := range toList(message.get(name), name) {
-		integers = append(integers, toInteger(item, name))
+	for _, item := range kitToList(message.get(name), name) {
+		integer, is := kitToInteger(item)
+		if !is {
+			Refuse("usage", "%s has an item that is not an integer", name)
+		}
+		integers = append(integers, integer)
 	}
 	return integers
 }
 
+// GetObject returns an object, whose fields are read as those of a message.
 func (message Message) GetObject(name string) Message {
-	fields, is := message.get(name).(map[string]any)
+	return message.toObject(message.get(name), name)
+}
+
+// GetObjects returns a list of objects.
+func (message Message) GetObjects(name string) []Message {
+	objects := []Message{}
+	for _, item := range kitToList(message.get(name), name) {
+		objects = append(objects, message.toObject(item, name))
+	}
+	return objects
+}
+
+func (message Message) toObject(value any, name string) Message {
+	fields, is := value.(map[string]any)
 	if !is {
-		fail("%s is not an object", name)
+		kitFail("%s is not an object", name)
 	}
 	return Message{fields, message.tables}
 }
 
+// GetArray returns a shape, and as many numbers as it says.
 func (message Message) GetArray(name string) Array {
 	object := message.GetObject(name)
 	array := Array{object.GetIntegers("shape"), nil}
-	data := toList(object.get("data"), name)
+	data := kitToList(object.get("data"), name)
 	count := 1.0
 	for _, size := range array.Shape {
-		if size < 0 {
-			fail("%s: a size is negative", name)
+		if size < 0 || size > kitLargest {
+			kitFail("%s: a size is not in [0, %d]", name, kitLargest)
 		}
 		count *= float64(size)
 	}
 	if count != float64(len(data)) {
-		fail("%s has %d numbers, not as many as its shape says", name, len(data))
+		kitFail("%s has %d numbers, not as many as its shape says", name, len(data))
 	}
 	for _, item := range data {
-		array.Data = append(array.Data, toFloat(item, name))
+		array.Data = append(array.Data, kitToFloat(item, name))
 	}
 	return array
 }
@@ -184,28 +232,27 @@ func (message Message) UseSnapshot(name string) {
 	}
 }
 
+// GetSaved returns what PutSaved has put.
 func (message Message) GetSaved(name string) any {
 	return message.tables.saved.get(message.GetInteger(name), name)
 }
 
-func toList(value any, name string) []any {
+func kitToList(value any, name string) []any {
 	list, is := value.([]any)
 	if !is {
-		fail("%s is not a list", name)
+		kitFail("%s is not a list", name)
 	}
 	return list
 }
 
-func toInteger(value any, name string) int {
+func kitToInteger(value any) (int, bool) {
 	number, _ := value.(json.Number)
-	integer, err := strconv.Atoi(number.String())
-	if err != nil {
-		fail("%s is not an integer", name)
-	}
-	return integer
+	wide, err := strconv.ParseFloat(number.String(), 64)
+	is := err == nil && wide == math.Trunc(wide) && math.Abs(wide) < 1<<53
+	return int(wide), is
 }
 
-func toFloat(value any, name string) float32 {
+func kitToFloat(value any, name string) float32 {
 	switch each := value.(type) {
 	case nil:
 		return float32(math.NaN())
@@ -218,7 +265,7 @@ func toFloat(value any, name string) float32 {
 			return float32(number)
 		}
 	}
-	fail("%s has an item that is not a number", name)
+	kitFail("%s has an item that is not a number", name)
 	return 0
 }
 
@@ -227,33 +274,39 @@ func toFloat(value any, name string) float32 {
 // Answer collects the fields of an answer.
 type Answer struct {
 	kind   *Kind
-	tables *tables
+	tables *kitTables
 	text   strings.Builder
 }
 
 // PutJSON puts anything.
-func (answer *Answer) PutJSON(name, json string) {
-	answer.text.WriteString("," + quote(name) + ":" + json)
+func (answer *Answer) PutJSON(name, value string) {
+	answer.text.WriteString("," + kitQuote(name) + ":" + value)
 }
 
+// PutNull puts null.
 func (answer *Answer) PutNull(name string) { answer.PutJSON(name, "null") }
 
-func (answer *Answer) PutText(name, text string) { answer.PutJSON(name, quote(text)) }
+// PutText puts a text.
+func (answer *Answer) PutText(name, text string) { answer.PutJSON(name, kitQuote(text)) }
 
+// PutInteger puts an integer.
 func (answer *Answer) PutInteger(name string, number int) {
 	answer.PutJSON(name, strconv.Itoa(number))
 }
 
+// PutBoolean puts true or false.
 func (answer *Answer) PutBoolean(name string, truth bool) {
 	answer.PutJSON(name, strconv.FormatBool(truth))
 }
 
+// PutIntegers puts a list.
 func (answer *Answer) PutIntegers(name string, integers []int) {
-	answer.PutJSON(name, join(integers, strconv.Itoa))
+	answer.PutJSON(name, kitJoin(integers, strconv.Itoa))
 }
 
+// PutArray puts a shape and its numbers, with null for NaN.
 func (answer *Answer) PutArray(name string, array Array) {
-	answer.putData(name, array.Shape, join(array.Data, formatNumber))
+	answer.putData(name, array.Shape, kitJoin(array.Data, kitFormat))
 }
 
 // PutTokens puts K or V as [1, heads, tokens, dim].
@@ -273,13 +326,13 @@ func (answer *Answer) PutMask(rows, columns int, seen []bool, additive bool) {
 	if additive {
 		words = map[bool]string{true: "0", false: `"-inf"`}
 	}
-	data := join(seen, func(each bool) string { return words[each] })
+	data := kitJoin(seen, func(each bool) string { return words[each] })
 	answer.putData("mask", []int{rows, columns}, data)
 }
 
 // PutCache puts a new cache, of the kind of the one that was asked.
 func (answer *Answer) PutCache(content any) {
-	answer.PutInteger("cache", answer.tables.caches.add(cache{answer.kind, content}))
+	answer.PutInteger("cache", answer.tables.caches.add(kitCache{answer.kind, content}))
 }
 
 // PutSnapshot puts null for nil.
@@ -287,16 +340,18 @@ func (answer *Answer) PutSnapshot(name string, snapshot *Snapshot) {
 	answer.PutJSON(name, answer.number(snapshot))
 }
 
+// PutSnapshots puts a list, with null for nil.
 func (answer *Answer) PutSnapshots(name string, snapshots []*Snapshot) {
-	answer.PutJSON(name, join(snapshots, answer.number))
+	answer.PutJSON(name, kitJoin(snapshots, answer.number))
 }
 
+// PutSaved puts the number of a content that is kept.
 func (answer *Answer) PutSaved(content any) {
 	answer.PutInteger("saved", answer.tables.saved.add(content))
 }
 
 func (answer *Answer) putData(name string, shape []int, data string) {
-	answer.PutJSON(name, `{"shape":`+join(shape, strconv.Itoa)+`,"data":`+data+"}")
+	answer.PutJSON(name, `{"shape":`+kitJoin(shape, strconv.Itoa)+`,"data":`+data+"}")
 }
 
 func (answer *Answer) number(snapshot *Snapshot) string {
@@ -308,7 +363,7 @@ func (answer *Answer) number(snapshot *Snapshot) string {
 	return fmt.Sprintf(form, number, snapshot.Begin, snapshot.End)
 }
 
-func join[T any](items []T, format func(T) string) string {
+func kitJoin[T any](items []T, format func(T) string) string {
 	texts := make([]string, len(items))
 	for place, item := range items {
 		texts[place] = format(item)
@@ -316,13 +371,13 @@ func join[T any](items []T, format func(T) string) string {
 	return "[" + strings.Join(texts, ",") + "]"
 }
 
-func quote(text string) string {
+func kitQuote(text string) string {
 	quoted, _ := json.Marshal(text)
 	return string(quoted)
 }
 
-// formatNumber writes as many digits as tell any two floats apart.
-func formatNumber(number float32) string {
+// kitFormat writes as many digits as tell any two floats apart.
+func kitFormat(number float32) string {
 	switch wide := float64(number); {
 	case math.IsNaN(wide):
 		return "null"
@@ -376,18 +431,23 @@ func MakeKind[C any](
 type Driver struct {
 	Declares string
 	Kinds    []*Kind
-	tables   tables
+	tables   kitTables
 }
 
 // Run answers line by line until the input ends. A line without an id is answered as 0.
+// What else is printed goes to the standard error.
 func (driver *Driver) Run() {
-	driver.tables = tables{table[cache]{}, table[Snapshot]{}, table[any]{}}
+	output := os.Stdout
+	os.Stdout = os.Stderr
+	driver.tables = kitTables{kitTable[kitCache]{}, kitTable[Snapshot]{}, kitTable[any]{}}
 	input := bufio.NewReader(os.Stdin)
 	for {
 		line, err := input.ReadBytes('\n')
-		if err == nil {
+		if len(line) > 0 { // the last one may have no end
 			id, text := driver.answerLine(line)
-			_, err = fmt.Printf("{\"id\":%d%s}\n", id, text)
+			if _, err := fmt.Fprintf(output, "{\"id\":%d%s}\n", id, text); err != nil {
+				return
+			}
 		}
 		if err != nil {
 			return
@@ -399,8 +459,8 @@ func (driver *Driver) answerLine(line []byte) (id int, text string) {
 	defer func() {
 		switch caught := recover().(type) {
 		case nil:
-		case refusal:
-			text = `,"error":` + quote(caught.err) + `,"message":` + quote(caught.message)
+		case kitRefusal:
+			text = `,"error":` + kitQuote(caught.err) + `,"message":` + kitQuote(caught.message)
 		default:
 			panic(caught)
 		}
@@ -424,11 +484,14 @@ func (driver *Driver) parse(line []byte) map[string]any {
 	var fields map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.UseNumber()
-	if err := decoder.Decode(&fields); err != nil || fields == nil {
-		fail("the line is not JSON of a message: %v", err)
+	if err := decoder.Decode(&fields); err != nil {
+		kitFail("the line is not JSON of a message: %v", err)
+	}
+	if fields == nil {
+		kitFail("the line is null, not a message")
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		fail("the line is more than one message")
+		kitFail("the line is more than one message")
 	}
 	return fields
 }
@@ -439,14 +502,14 @@ func (driver *Driver) hello() string {
 		if contracts[kind.contract] == nil {
 			names = append(names, kind.contract)
 		}
-		text := quote(kind.kind) + `:{"operations":` + join(kind.names, quote)
-		text += openObject(kind.declares) + "}"
+		text := kitQuote(kind.kind) + `:{"operations":` + kitJoin(kind.names, kitQuote)
+		text += kitOpenObject(kind.declares) + "}"
 		contracts[kind.contract] = append(contracts[kind.contract], text)
 	}
 	for place, name := range names {
-		names[place] = quote(name) + ":{" + strings.Join(contracts[name], ",") + "}"
+		names[place] = kitQuote(name) + ":{" + strings.Join(contracts[name], ",") + "}"
 	}
-	text := `,"protocol":1` + openObject(driver.Declares)
+	text := `,"protocol":1` + kitOpenObject(driver.Declares)
 	return text + `,"contracts":{` + strings.Join(names, ",") + "}"
 }
 
@@ -467,12 +530,12 @@ func (driver *Driver) open(message Message) string {
 // drop forgets what nobody will name again.
 func (driver *Driver) drop(message Message) {
 	tables := &driver.tables
-	dropAll(message, "caches", tables.caches)
-	dropAll(message, "snapshots", tables.snapshots)
-	dropAll(message, "saved", tables.saved)
+	kitDrop(message, "caches", tables.caches)
+	kitDrop(message, "snapshots", tables.snapshots)
+	kitDrop(message, "saved", tables.saved)
 }
 
-func dropAll[T any](message Message, name string, items table[T]) {
+func kitDrop[T any](message Message, name string, items kitTable[T]) {
 	if _, found := message.fields[name]; !found {
 		return
 	}
@@ -493,9 +556,14 @@ func (driver *Driver) operate(operation string, message Message) string {
 	return answer.text.String()
 }
 
-// openObject returns the rest of an object after its first field.
-func openObject(object string) string {
-	inside := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(object), "{"), "}")
+// kitOpenObject returns the rest of an object after its first field, on one line.
+func kitOpenObject(object string) string {
+	begin, end := strings.Index(object, "{"), strings.LastIndex(object, "}")
+	if begin < 0 || end < begin {
+		fmt.Fprintf(os.Stderr, "lockstep.go: not an object of JSON: %s\n", object)
+		os.Exit(1)
+	}
+	inside := strings.NewReplacer("\n", " ", "\r", " ").Replace(object[begin+1 : end])
 	if strings.TrimSpace(inside) == "" {
 		return ""
 	}

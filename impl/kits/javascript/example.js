@@ -1,4 +1,7 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // An example for the kit in JavaScript: kv and rotating of the layer contract, causal of
 // the unified contract. reference/kv.py, rotating.py and causal.py are what the
 // operations mean.
@@ -13,8 +16,8 @@ function usage(message) {
 
 // --- kv and rotating: one sequence -----------------------------------------------------
 
-// The tokens at [start, offset). With a window, those that no later query sees go after
-// each update.
+// The tokens at [start, offset). With a window, the last `window` tokens stay after each
+// update.
 class Layer {
   start = 0;
   keys = [];
@@ -34,6 +37,7 @@ class Layer {
     const first = this.offset;
     if (keys.length !== values.length)
       usage(`K of ${keys.length} tokens, V of ${values.length}`);
+    if (rows < keys.length) usage(`${rows} rows for ${keys.length} tokens`);
     this.append({ keys, values });
     answer.putInteger("offset", this.offset);
     this.putContent(answer);

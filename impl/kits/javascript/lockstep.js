@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // A kit for Lockstep drivers in JavaScript (Node.js 18 or later), to be copied and
 // required.
 //
@@ -51,6 +54,10 @@ class Table {
 // list of heads * dim numbers, a snapshot {begin, end, content} with the positions
 // [begin, end).
 
+// The largest size of an axis: a list of so many tokens fits in memory, even if V has no
+// numbers that would bound it.
+const LARGEST = 1 << 24;
+
 const SPECIAL = new Map([
   [null, NaN],
   ["nan", NaN],
@@ -75,8 +82,10 @@ class Message {
     return this.#get(name) === null;
   }
 
+  // Takes 1.0 and 1e0 as well.
   getInteger(name) {
-    return toInteger(this.#get(name), name);
+    const value = this.#get(name);
+    return Number.isSafeInteger(value) ? value : fail(`${name} is not an integer`);
   }
 
   getBoolean(name) {
@@ -89,22 +98,37 @@ class Message {
     return typeof value === "string" ? value : fail(`${name} is not a text`);
   }
 
+  // Texts and nulls.
+  getTexts(name) {
+    const items = toList(this.#get(name), name);
+    if (!items.every((item) => item === null || typeof item === "string"))
+      fail(`${name} has an item that is not a text`);
+    return items;
+  }
+
+  // An item that is not an integer is a mistake of usage.
   getIntegers(name) {
-    return toList(this.#get(name), name).map((item) => toInteger(item, name));
+    const items = toList(this.#get(name), name);
+    if (!items.every(Number.isSafeInteger))
+      throw new Refusal("usage", `${name} has an item that is not an integer`);
+    return items;
   }
 
   getObject(name) {
-    const value = this.#get(name);
-    return isObject(value)
-      ? new Message(value, this.#tables)
-      : fail(`${name} is not an object`);
+    return this.#toMessage(this.#get(name), name);
+  }
+
+  getObjects(name) {
+    return toList(this.#get(name), name).map((item) => this.#toMessage(item, name));
   }
 
   getArray(name) {
     const object = this.getObject(name);
     const shape = object.getIntegers("shape");
     const data = toList(object.#get("data"), name).map((item) => toFloat(item, name));
-    const count = shape.reduce((all, size) => (size < 0 ? NaN : all * size), 1);
+    if (shape.some((size) => size < 0 || size > LARGEST))
+      fail(`${name}: a size is not in [0, ${LARGEST}]`);
+    const count = shape.reduce((all, size) => all * size, 1);
     if (count !== data.length) fail(`${name} has not as many numbers as its shape says`);
     return { shape, data };
   }
@@ -142,6 +166,12 @@ class Message {
     return this.#tables.saved.get(this.getInteger(name), name);
   }
 
+  #toMessage(value, name) {
+    return isObject(value)
+      ? new Message(value, this.#tables)
+      : fail(`${name} is not an object`);
+  }
+
   #get(name) {
     return this.has(name) ? this.#fields[name] : fail(`the message has no ${name}`);
   }
@@ -153,10 +183,6 @@ function isObject(value) {
 
 function toList(value, name) {
   return Array.isArray(value) ? value : fail(`${name} is not a list`);
-}
-
-function toInteger(value, name) {
-  return Number.isSafeInteger(value) ? value : fail(`${name} is not an integer`);
 }
 
 function toFloat(value, name) {
@@ -257,7 +283,7 @@ class Answer {
 function formatNumber(number) {
   if (Number.isNaN(number)) return "null";
   if (!Number.isFinite(number)) return number > 0 ? '"inf"' : '"-inf"';
-  return String(number);
+  return Object.is(number, -0) ? "-0" : String(number);
 }
 
 // --- what a driver declares ------------------------------------------------------------
@@ -283,7 +309,9 @@ class Driver {
   }
 
   // Answers line by line until the input ends. A line without an id is answered as 0.
+  // What else is printed goes to the standard error.
   run() {
+    Object.defineProperty(process, "stdout", { get: () => process.stderr });
     for (const line of readLines()) writeLine(this.#answerLine(line));
   }
 
@@ -368,6 +396,8 @@ function* readLines() {
     }
     rest.push(Buffer.from(piece.subarray(begin, count)));
   }
+  const last = Buffer.concat(rest); // it may have no end
+  if (last.length) yield last.toString();
 }
 
 function writeLine(text) {

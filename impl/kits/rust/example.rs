@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+
 //! An example for the kit in Rust: kv and rotating of the layer contract, causal of the
 //! unified contract. reference/kv.py, rotating.py and causal.py are what the operations
 //! mean.
@@ -19,8 +22,8 @@ struct Content {
     values: Vec<Token>,
 }
 
-/// The tokens at [start, offset). With a window, those that no later query sees go after
-/// each update.
+/// The tokens at [start, offset). With a window, the last `window` tokens stay after each
+/// update.
 #[derive(Clone)]
 struct Layer {
     heads: usize,
@@ -38,7 +41,11 @@ impl Layer {
             heads: config.get_integer("heads")? as usize,
             key_dim: config.get_integer("key_dim")? as usize,
             value_dim: config.get_integer("value_dim")? as usize,
-            window: if has_window { Some(config.get_integer("window")?) } else { None },
+            window: if has_window {
+                Some(config.get_integer("window")?)
+            } else {
+                None
+            },
             start: 0,
             content: Content::default(),
         })
@@ -50,6 +57,9 @@ impl Layer {
         let (rows, first) = (message.get_integer("rows")?, self.offset());
         if keys.len() != values.len() {
             return usage(format!("K of {} tokens, V of {}", keys.len(), values.len()));
+        }
+        if rows < keys.len() as i64 {
+            return usage(format!("{rows} rows for {} tokens", keys.len()));
         }
         self.append(Content { keys, values });
         answer.put_integer("offset", self.offset());
@@ -85,7 +95,11 @@ impl Layer {
             return usage(format!("trim: count {count} is negative"));
         }
         // Once a token has slid out, an earlier window is lost.
-        let trimmed = if self.start > 0 { 0 } else { count.min(self.offset()) };
+        let trimmed = if self.start > 0 {
+            0
+        } else {
+            count.min(self.offset())
+        };
         self.keep_below(self.offset() - trimmed);
         answer.put_integer("trimmed", trimmed);
         answer.put_integer("offset", self.offset());
@@ -111,7 +125,11 @@ impl Layer {
         let snapshot = (begin < end).then(|| {
             let keys = self.content.keys[begin as usize..].to_vec();
             let values = self.content.values[begin as usize..].to_vec();
-            Snapshot { begin, end, content: Content { keys, values } }
+            Snapshot {
+                begin,
+                end,
+                content: Content { keys, values },
+            }
         });
         answer.put_snapshot("snapshot", snapshot);
         Ok(())
@@ -169,8 +187,7 @@ impl Layer {
         let mut seen = Vec::new();
         for query in first..first + rows {
             for position in self.start..self.offset() {
-                let is_near =
-                    self.window.map_or(true, |window| position > query - window);
+                let is_near = self.window.map_or(true, |window| position > query - window);
                 seen.push(query < self.offset() && position <= query && is_near);
             }
         }
@@ -216,7 +233,9 @@ fn check(what: &str, number: i64, count: i64) -> Answered<()> {
 }
 
 fn check_all(what: &str, numbers: &[i64], count: i64) -> Answered<()> {
-    numbers.iter().try_for_each(|number| check(what, *number, count))
+    numbers
+        .iter()
+        .try_for_each(|number| check(what, *number, count))
 }
 
 impl Causal {
@@ -300,7 +319,10 @@ impl Causal {
         let layer = self.get_layer(message)?;
         let pass = self.get_pass()?;
         let of_layer = |tokens: fn(&Cell) -> &Vec<Token>| -> Vec<Token> {
-            self.cells.iter().map(|cell| tokens(cell)[layer].clone()).collect()
+            self.cells
+                .iter()
+                .map(|cell| tokens(cell)[layer].clone())
+                .collect()
         };
         let (keys, values) = (of_layer(|cell| &cell.keys), of_layer(|cell| &cell.values));
         let rows = pass.positions.len();
@@ -339,13 +361,16 @@ impl Causal {
         let sequence = message.get_integer("sequence")?;
         let begin = message.get_integer("begin")?;
         let has_end = !message.is_null("end")?;
-        let end = if has_end { message.get_integer("end")? } else { i64::MAX };
+        let end = if has_end {
+            message.get_integer("end")?
+        } else {
+            i64::MAX
+        };
         check("sequence", sequence, self.sequences)?;
         if begin < 0 || begin > end {
             return usage(format!("begin {begin} is negative, or behind the end"));
         }
-        let follows =
-            |cell: &&Cell| cell.sequences.contains(&sequence) && cell.position >= end;
+        let follows = |cell: &&Cell| cell.sequences.contains(&sequence) && cell.position >= end;
         let following: Vec<&Cell> = self.cells.iter().filter(follows).collect();
         if following.iter().any(|cell| cell.sequences.len() > 1) {
             return Err(Refusal::new("shared", "a token that would move is shared"));
@@ -433,7 +458,7 @@ fn is_visible(pass: &Pass, row: usize, cell: &Cell) -> bool {
 fn main() -> std::io::Result<()> {
     let layer = r#"{"refuses": true, "config": {"mask_padding": [1, 4]}}"#;
     let unified = r#"{"refuses": true, "config": {"shift": [false], "layers": [1, 2]}}"#;
-    let kv: &[(&str, lockstep::Operation<Layer>)] = &[
+    let rotating: &[(&str, lockstep::Operation<Layer>)] = &[
         ("update", Some(Layer::update)),
         ("state", Some(Layer::view)),
         ("view", Some(Layer::view)),
@@ -441,6 +466,8 @@ fn main() -> std::io::Result<()> {
         ("trim", Some(Layer::trim)),
         ("clone", Some(Layer::clone_cache)),
         ("free", Some(Layer::free)),
+    ];
+    let snapshots: &[(&str, lockstep::Operation<Layer>)] = &[
         ("snapshot", Some(Layer::snapshot)),
         ("restore", Some(Layer::restore)),
         ("close", Some(Layer::close)),
@@ -455,9 +482,10 @@ fn main() -> std::io::Result<()> {
         ("save", Some(Causal::save)),
         ("load", Some(Causal::load)),
     ];
+    let kv = [rotating, snapshots].concat();
     let kinds = vec![
-        Kind::new("layer", "kv", layer, Layer::open, kv),
-        Kind::new("layer", "rotating", layer, Layer::open, &kv[..7]),
+        Kind::new("layer", "kv", layer, Layer::open, &kv),
+        Kind::new("layer", "rotating", layer, Layer::open, rotating),
         Kind::new("unified", "causal", unified, Causal::open, causal),
     ];
     Driver::new(r#"{"name": "kit-rust", "version": "1"}"#, kinds).run()

@@ -1,15 +1,21 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+
 //! A kit for Lockstep drivers in Rust, to be copied and used as a module.
 //!
 //! It reads messages, writes answers, numbers caches and snapshots, and refuses what it
 //! cannot answer. You write caches: a function that opens one from the config, and a
 //! function for each operation, which gets fields of the message and puts fields of the
-//! answer. Return a `Refusal` before you change anything.
+//! answer. Return a `Refusal` before you change anything. Print with `eprintln!`: the
+//! standard output is for answers alone.
 
 #![allow(dead_code)] // no driver needs all of it
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::rc::Rc;
 
@@ -19,6 +25,10 @@ pub struct Array {
     pub shape: Vec<i64>,
     pub data: Vec<f32>,
 }
+
+/// The largest size of an axis: a list of so many tokens fits in memory, even if V has no
+/// numbers that would bound it.
+const LARGEST: i64 = 1 << 24;
 
 /// K or V of one token: [heads * dim].
 pub type Token = Vec<f32>;
@@ -40,9 +50,20 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(error: &str, message: impl Into<String>) -> Refusal {
-        Refusal { error: error.to_string(), message: message.into() }
+        Refusal {
+            error: error.to_string(),
+            message: message.into(),
+        }
     }
 }
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "{}: {}", self.error, self.message)
+    }
+}
+
+impl Error for Refusal {}
 
 pub type Answered<T> = Result<T, Refusal>;
 
@@ -53,25 +74,25 @@ fn fail<T>(message: impl Into<String>) -> Answered<T> {
 // --- reading JSON ----------------------------------------------------------------------
 
 #[derive(Debug)]
-enum Value {
+enum Value<'a> {
     Null,
     Boolean(bool),
-    Number(f64),
+    Number(&'a str),
     Text(String),
-    List(Vec<Value>),
-    Object(Vec<(String, Value)>),
+    List(Vec<Value<'a>>),
+    Object(Vec<(String, Value<'a>)>),
 }
 
 const DEEPEST: usize = 64; // lists in lists
 
 struct Parser<'a> {
-    line: &'a [u8],
+    line: &'a str,
     at: usize,
 }
 
-impl Parser<'_> {
-    fn parse(line: &str) -> Answered<Value> {
-        let mut parser = Parser { line: line.as_bytes(), at: 0 };
+impl<'a> Parser<'a> {
+    fn parse(line: &'a str) -> Answered<Value<'a>> {
+        let mut parser = Parser { line, at: 0 };
         let value = parser.read(0)?;
         parser.skip();
         match value {
@@ -81,11 +102,14 @@ impl Parser<'_> {
     }
 
     fn reject<T>(&self) -> Answered<T> {
-        fail(format!("the line is not JSON of a message: byte {}", self.at))
+        fail(format!(
+            "the line is not JSON of a message: byte {}",
+            self.at
+        ))
     }
 
     fn peek(&self) -> u8 {
-        self.line.get(self.at).copied().unwrap_or(0)
+        self.line.as_bytes().get(self.at).copied().unwrap_or(0)
     }
 
     fn skip(&mut self) {
@@ -104,26 +128,70 @@ impl Parser<'_> {
     }
 
     fn accept(&mut self, word: &str) -> bool {
-        let found = self.line[self.at..].starts_with(word.as_bytes());
+        let found = self.line.as_bytes()[self.at..].starts_with(word.as_bytes());
         self.at += if found { word.len() } else { 0 };
         found
     }
 
-    /// The harness writes ASCII alone. Escapes stay: no name or choice has any.
     fn read_text(&mut self) -> Answered<String> {
+        let mut text = String::new();
         self.expect(b'"')?;
-        let begin = self.at;
-        while self.at < self.line.len() && self.peek() != b'"' {
-            self.at += if self.peek() == b'\\' { 2 } else { 1 };
+        loop {
+            let rest = &self.line[self.at..];
+            let end = match rest.find(['"', '\\']) {
+                Some(end) => end,
+                None => return self.reject(),
+            };
+            text += &rest[..end];
+            self.at += end + 1;
+            if rest.as_bytes()[end] == b'"' {
+                return Ok(text);
+            }
+            text.push(self.read_escape()?);
         }
-        if self.at >= self.line.len() {
-            return self.reject();
-        }
-        self.at += 1;
-        Ok(String::from_utf8_lossy(&self.line[begin..self.at - 1]).into_owned())
     }
 
-    fn read(&mut self, depth: usize) -> Answered<Value> {
+    /// What stands behind a backslash.
+    fn read_escape(&mut self) -> Answered<char> {
+        let letter = self.peek();
+        self.at += 1;
+        let mut code = match letter {
+            b'"' | b'\\' | b'/' => letter as u32,
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => 10,
+            b'r' => 13,
+            b't' => 9,
+            b'u' => self.read_unit()?,
+            _ => return self.reject(),
+        };
+        if code >> 10 == 0x36 && self.accept("\\u") {
+            let low = self.read_unit()?.wrapping_sub(0xdc00); // of a surrogate pair
+            code = if low < 0x400 {
+                0x10000 + ((code & 0x3ff) << 10) + low
+            } else {
+                code
+            };
+        }
+        char::from_u32(code).map_or_else(|| self.reject(), Ok)
+    }
+
+    fn read_unit(&mut self) -> Answered<u32> {
+        let digits = self
+            .line
+            .as_bytes()
+            .get(self.at..self.at + 4)
+            .unwrap_or(b"");
+        let is_hex = digits.len() == 4 && digits.iter().all(u8::is_ascii_hexdigit);
+        if !is_hex {
+            return self.reject();
+        }
+        self.at += 4;
+        let text = &self.line[self.at - 4..self.at];
+        u32::from_str_radix(text, 16).or_else(|_| self.reject())
+    }
+
+    fn read(&mut self, depth: usize) -> Answered<Value<'a>> {
         self.skip();
         match self.peek() {
             _ if depth > DEEPEST => self.reject(),
@@ -137,7 +205,7 @@ impl Parser<'_> {
         }
     }
 
-    fn read_list(&mut self, depth: usize) -> Answered<Value> {
+    fn read_list(&mut self, depth: usize) -> Answered<Value<'a>> {
         let mut items = Vec::new();
         self.at += 1;
         self.skip();
@@ -152,7 +220,7 @@ impl Parser<'_> {
         Ok(Value::List(items))
     }
 
-    fn read_object(&mut self, depth: usize) -> Answered<Value> {
+    fn read_object(&mut self, depth: usize) -> Answered<Value<'a>> {
         let mut items = Vec::new();
         self.at += 1;
         self.skip();
@@ -169,14 +237,14 @@ impl Parser<'_> {
         Ok(Value::Object(items))
     }
 
-    fn read_number(&mut self) -> Answered<Value> {
+    fn read_number(&mut self) -> Answered<Value<'a>> {
         let begin = self.at;
         while b"+-.0123456789eE".contains(&self.peek()) {
             self.at += 1;
         }
-        let text = std::str::from_utf8(&self.line[begin..self.at]).unwrap_or("");
-        match text.parse() {
-            Ok(number) => Ok(Value::Number(number)),
+        let text = &self.line[begin..self.at];
+        match text.parse::<f64>() {
+            Ok(_) => Ok(Value::Number(text)),
             Err(_) => self.reject(),
         }
     }
@@ -221,27 +289,26 @@ struct Tables {
 // --- the fields of a message, or of a config -------------------------------------------
 
 pub struct Message<'a> {
-    fields: &'a [(String, Value)],
+    fields: &'a [(String, Value<'a>)],
     tables: &'a RefCell<Tables>,
 }
 
 impl<'a> Message<'a> {
-    fn of(
-        value: &'a Value,
-        tables: &'a RefCell<Tables>,
-        what: &str,
-    ) -> Answered<Message<'a>> {
+    fn of(value: &'a Value<'a>, tables: &'a RefCell<Tables>, what: &str) -> Answered<Message<'a>> {
         match value {
             Value::Object(fields) => Ok(Message { fields, tables }),
             _ => fail(format!("{what} is not an object")),
         }
     }
 
-    fn find(&self, name: &str) -> Option<&'a Value> {
-        self.fields.iter().find(|(each, _)| each == name).map(|(_, value)| value)
+    fn find(&self, name: &str) -> Option<&'a Value<'a>> {
+        self.fields
+            .iter()
+            .find(|(each, _)| each == name)
+            .map(|(_, value)| value)
     }
 
-    fn get(&self, name: &str) -> Answered<&'a Value> {
+    fn get(&self, name: &str) -> Answered<&'a Value<'a>> {
         match self.find(name) {
             Some(value) => Ok(value),
             None => fail(format!("the message has no {name}")),
@@ -252,8 +319,12 @@ impl<'a> Message<'a> {
         Ok(matches!(self.get(name)?, Value::Null))
     }
 
+    /// Takes 1.0 and 1e0 as well.
     pub fn get_integer(&self, name: &str) -> Answered<i64> {
-        to_integer(self.get(name)?, name)
+        match to_integer(self.get(name)?) {
+            Some(integer) => Ok(integer),
+            None => fail(format!("{name} is not an integer")),
+        }
     }
 
     pub fn get_boolean(&self, name: &str) -> Answered<bool> {
@@ -270,43 +341,66 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// Texts, and None for null.
+    pub fn get_texts(&self, name: &str) -> Answered<Vec<Option<&'a str>>> {
+        let to_text = |item: &'a Value<'a>| match item {
+            Value::Text(text) => Ok(Some(text.as_str())),
+            Value::Null => Ok(None),
+            _ => fail(format!("{name} has an item that is not a text")),
+        };
+        to_list(self.get(name)?, name)?
+            .iter()
+            .map(to_text)
+            .collect()
+    }
+
+    /// An item that is not an integer is a mistake of usage.
     pub fn get_integers(&self, name: &str) -> Answered<Vec<i64>> {
-        to_integers(self.get(name)?, name)
+        let refuse = || {
+            let words = format!("{name} has an item that is not an integer");
+            Refusal::new("usage", words)
+        };
+        let items = to_list(self.get(name)?, name)?;
+        items
+            .iter()
+            .map(|item| to_integer(item).ok_or_else(refuse))
+            .collect()
     }
 
     pub fn get_object(&self, name: &str) -> Answered<Message<'a>> {
         Message::of(self.get(name)?, self.tables, name)
     }
 
+    pub fn get_objects(&self, name: &str) -> Answered<Vec<Message<'a>>> {
+        let items = to_list(self.get(name)?, name)?;
+        items
+            .iter()
+            .map(|item| Message::of(item, self.tables, name))
+            .collect()
+    }
+
     pub fn get_array(&self, name: &str) -> Answered<Array> {
         let array = self.get_object(name)?;
         let shape = array.get_integers("shape")?;
-        let items = match array.get("data")? {
-            Value::List(items) => items,
-            _ => return fail(format!("{name} is not an array")),
-        };
-        let all = shape.iter().try_fold(1i64, |count, size| count.checked_mul(*size));
-        if shape.iter().any(|size| *size < 0) || all != Some(items.len() as i64) {
+        let items = to_list(array.get("data")?, name)?;
+        let all = shape
+            .iter()
+            .try_fold(1i64, |count, size| count.checked_mul(*size));
+        if shape.iter().any(|size| !(0..=LARGEST).contains(size)) {
+            return fail(format!("{name}: a size is not in [0, {LARGEST}]"));
+        }
+        if all != Some(items.len() as i64) {
             return fail(format!("{name} has not as many numbers as its shape says"));
         }
-        let data: Answered<Vec<f32>> =
-            items.iter().map(|each| to_float(each, name)).collect();
+        let data: Answered<Vec<f32>> = items.iter().map(|each| to_float(each, name)).collect();
         Ok(Array { shape, data: data? })
     }
 
     /// K or V; any shape but [1, heads, tokens, dim] is a mistake of usage.
-    pub fn get_tokens(
-        &self,
-        name: &str,
-        heads: usize,
-        dim: usize,
-    ) -> Answered<Vec<Token>> {
+    pub fn get_tokens(&self, name: &str, heads: usize, dim: usize) -> Answered<Vec<Token>> {
         let Array { shape, data } = self.get_array(name)?;
-        if shape.len() != 4
-            || [shape[0], shape[1], shape[3]] != [1, heads as i64, dim as i64]
-        {
-            let words =
-                format!("{name}: shape {shape:?}, not [1, {heads}, tokens, {dim}]");
+        if shape.len() != 4 || [shape[0], shape[1], shape[3]] != [1, heads as i64, dim as i64] {
+            let words = format!("{name}: shape {shape:?}, not [1, {heads}, tokens, {dim}]");
             return Err(Refusal::new("usage", words));
         }
         let mut tokens = vec![Token::with_capacity(heads * dim); shape[2] as usize];
@@ -322,10 +416,7 @@ impl<'a> Message<'a> {
     }
 
     /// A copy; None if the field is null. Take an `Rc` as content if it is large.
-    pub fn get_snapshot<T: Clone + 'static>(
-        &self,
-        name: &str,
-    ) -> Answered<Option<Snapshot<T>>> {
+    pub fn get_snapshot<T: Clone + 'static>(&self, name: &str) -> Answered<Option<Snapshot<T>>> {
         if self.is_null(name)? {
             return Ok(None);
         }
@@ -351,7 +442,11 @@ impl<'a> Message<'a> {
     }
 
     pub fn get_saved<T: Clone + 'static>(&self, name: &str) -> Answered<T> {
-        let saved = self.tables.borrow().saved.get(self.get_integer(name)?, name)?;
+        let saved = self
+            .tables
+            .borrow()
+            .saved
+            .get(self.get_integer(name)?, name)?;
         match saved.downcast_ref::<T>() {
             Some(content) => Ok(content.clone()),
             None => fail(format!("{name} is of another kind")),
@@ -359,25 +454,27 @@ impl<'a> Message<'a> {
     }
 }
 
-fn to_integer(value: &Value, name: &str) -> Answered<i64> {
+fn to_integer(value: &Value) -> Option<i64> {
     match value {
-        Value::Number(number) if number.fract() == 0.0 && number.abs() <= 1e15 => {
-            Ok(*number as i64)
-        }
-        _ => fail(format!("{name} is not an integer")),
+        Value::Number(text) => text
+            .parse::<f64>()
+            .ok()
+            .filter(|number| number.fract() == 0.0 && number.abs() < (1i64 << 53) as f64)
+            .map(|number| number as i64),
+        _ => None,
     }
 }
 
-fn to_integers(value: &Value, name: &str) -> Answered<Vec<i64>> {
+fn to_list<'a>(value: &'a Value<'a>, name: &str) -> Answered<&'a [Value<'a>]> {
     match value {
-        Value::List(items) => items.iter().map(|each| to_integer(each, name)).collect(),
+        Value::List(items) => Ok(items),
         _ => fail(format!("{name} is not a list")),
     }
 }
 
 fn to_float(value: &Value, name: &str) -> Answered<f32> {
     match value {
-        Value::Number(number) => Ok(*number as f32),
+        Value::Number(text) => Ok(text.parse().unwrap_or(f32::NAN)),
         Value::Null => Ok(f32::NAN),
         Value::Text(text) if text == "nan" => Ok(f32::NAN),
         Value::Text(text) if text == "inf" => Ok(f32::INFINITY),
@@ -441,15 +538,16 @@ impl Answer<'_> {
     }
 
     /// What each row sees of each column; `additive`: as 0 and -inf.
-    pub fn put_mask(
-        &mut self,
-        rows: usize,
-        columns: usize,
-        seen: &[bool],
-        additive: bool,
-    ) {
-        let (yes, no) = if additive { ("0", "\"-inf\"") } else { ("1", "0") };
-        let data = join(seen.iter().map(|each| if *each { yes } else { no }.to_string()));
+    pub fn put_mask(&mut self, rows: usize, columns: usize, seen: &[bool], additive: bool) {
+        let (yes, no) = if additive {
+            ("0", "\"-inf\"")
+        } else {
+            ("1", "0")
+        };
+        let data = join(
+            seen.iter()
+                .map(|each| if *each { yes } else { no }.to_string()),
+        );
         self.put_data("mask", &[rows as i64, columns as i64], &data);
     }
 
@@ -459,22 +557,16 @@ impl Answer<'_> {
         self.add_cache(content);
     }
 
-    pub fn put_snapshot<T: 'static>(
-        &mut self,
-        name: &str,
-        snapshot: Option<Snapshot<T>>,
-    ) {
+    pub fn put_snapshot<T: 'static>(&mut self, name: &str, snapshot: Option<Snapshot<T>>) {
         let text = self.number_snapshot(snapshot);
         self.put_json(name, &text);
     }
 
-    pub fn put_snapshots<T: 'static>(
-        &mut self,
-        name: &str,
-        snapshots: Vec<Option<Snapshot<T>>>,
-    ) {
-        let texts: Vec<String> =
-            snapshots.into_iter().map(|each| self.number_snapshot(each)).collect();
+    pub fn put_snapshots<T: 'static>(&mut self, name: &str, snapshots: Vec<Option<Snapshot<T>>>) {
+        let texts: Vec<String> = snapshots
+            .into_iter()
+            .map(|each| self.number_snapshot(each))
+            .collect();
         self.put_json(name, &join(texts.into_iter()));
     }
 
@@ -484,7 +576,10 @@ impl Answer<'_> {
     }
 
     fn add_cache(&mut self, content: Box<dyn Any>) {
-        let cache = Cache { kind: self.kind, content: RefCell::new(content) };
+        let cache = Cache {
+            kind: self.kind,
+            content: RefCell::new(content),
+        };
         let number = self.tables.borrow_mut().caches.add(cache);
         self.put_integer("cache", number);
     }
@@ -495,12 +590,20 @@ impl Answer<'_> {
     }
 
     fn number_snapshot<T: 'static>(&mut self, snapshot: Option<Snapshot<T>>) -> String {
-        let Snapshot { begin, end, content } = match snapshot {
+        let Snapshot {
+            begin,
+            end,
+            content,
+        } = match snapshot {
             Some(snapshot) => snapshot,
             None => return "null".to_string(),
         };
         let content: Box<dyn Any> = Box::new(content);
-        let kept = Snapshot { begin, end, content };
+        let kept = Snapshot {
+            begin,
+            end,
+            content,
+        };
         let number = self.tables.borrow_mut().snapshots.add(kept);
         format!("{{\"number\":{number},\"begin\":{begin},\"end\":{end}}}")
     }
@@ -513,7 +616,11 @@ fn quote(text: &str) -> String {
         if letter == '"' || letter == '\\' {
             quoted.push('\\');
         }
-        quoted.push(if (' '..='~').contains(&letter) { letter } else { '?' });
+        quoted.push(if (' '..='~').contains(&letter) {
+            letter
+        } else {
+            '?'
+        });
     }
     quoted + "\""
 }
@@ -551,19 +658,21 @@ pub struct Kind {
 
 impl Kind {
     /// declares: {"refuses": true, "config": {…}}; the kit adds "operations". open: gets
-    /// the config.
+    /// the config, and may capture what the caches need, such as a handle of the engine.
     pub fn new<C: 'static>(
         contract: &str,
         kind: &str,
         declares: &str,
-        open: fn(&Message) -> Answered<C>,
+        open: impl Fn(&Message) -> Answered<C> + 'static,
         operations: &[(&str, Operation<C>)],
     ) -> Kind {
         let wrap = |run: fn(&mut C, &Message, &mut Answer) -> Answered<()>| -> Run {
-            Box::new(move |cache, message, answer| match cache.downcast_mut::<C>() {
-                Some(cache) => run(cache, message, answer),
-                None => fail("the cache is of another type"),
-            })
+            Box::new(
+                move |cache, message, answer| match cache.downcast_mut::<C>() {
+                    Some(cache) => run(cache, message, answer),
+                    None => fail("the cache is of another type"),
+                },
+            )
         };
         Kind {
             contract: contract.to_string(),
@@ -592,12 +701,15 @@ impl Driver {
             snapshots: Table(BTreeMap::new()),
             saved: Table(BTreeMap::new()),
         };
-        Driver { declares: declares.to_string(), kinds, tables: RefCell::new(tables) }
+        Driver {
+            declares: declares.to_string(),
+            kinds,
+            tables: RefCell::new(tables),
+        }
     }
 
     /// Answers line by line until the input ends. A line without an id is answered as 0.
     pub fn run(&self) -> io::Result<()> {
-        let mut output = io::stdout().lock();
         for line in io::stdin().lock().split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
             let mut id = 0;
@@ -605,6 +717,7 @@ impl Driver {
                 let (error, message) = (quote(&refusal.error), quote(&refusal.message));
                 format!(",\"error\":{error},\"message\":{message}")
             });
+            let mut output = io::stdout().lock(); // no longer: other threads may print
             writeln!(output, "{{\"id\":{id}{text}}}")?;
             output.flush()?;
         }
@@ -633,23 +746,27 @@ impl Driver {
         }
         let texts: Vec<String> = contracts
             .iter()
-            .map(|(contract, kinds)| {
-                format!("{}:{{{}}}", quote(contract), kinds.join(","))
-            })
+            .map(|(contract, kinds)| format!("{}:{{{}}}", quote(contract), kinds.join(",")))
             .collect();
         let rest = open_object(&self.declares);
-        format!(",\"protocol\":1{rest},\"contracts\":{{{}}}", texts.join(","))
+        format!(
+            ",\"protocol\":1{rest},\"contracts\":{{{}}}",
+            texts.join(",")
+        )
     }
 
     fn open(&self, message: &Message) -> Answered<String> {
         let config = message.get_object("config")?;
         let name = config.get_text("kind")?;
         let found = self.kinds.iter().position(|each| each.kind == name);
-        let missing =
-            || Refusal::new("missing", format!("this driver has no kind {name}"));
+        let missing = || Refusal::new("missing", format!("this driver has no kind {name}"));
         let kind = found.ok_or_else(missing)?;
         let content = (self.kinds[kind].open)(&config)?;
-        let mut answer = Answer { kind, tables: &self.tables, text: String::new() };
+        let mut answer = Answer {
+            kind,
+            tables: &self.tables,
+            text: String::new(),
+        };
         answer.add_cache(content);
         Ok(answer.text)
     }
@@ -658,7 +775,9 @@ impl Driver {
     fn drop(&self, message: &Message) -> Answered<String> {
         let mut tables = self.tables.borrow_mut();
         let list = |name| {
-            message.find(name).map_or(Ok(vec![]), |value| to_integers(value, name))
+            message
+                .find(name)
+                .map_or(Ok(vec![]), |_| message.get_integers(name))
         };
         for number in list("caches")? {
             tables.caches.drop(number, "caches")?;
@@ -684,16 +803,23 @@ impl Driver {
                 return Err(Refusal::new("missing", words));
             }
         };
-        let mut answer =
-            Answer { kind: cache.kind, tables: &self.tables, text: String::new() };
+        let mut answer = Answer {
+            kind: cache.kind,
+            tables: &self.tables,
+            text: String::new(),
+        };
         run(cache.content.borrow_mut().as_mut(), message, &mut answer)?;
         Ok(answer.text)
     }
 }
 
-/// The rest of an object after its first field.
+/// The rest of an object after its first field, on one line.
 fn open_object(object: &str) -> String {
-    let inside = object.trim().trim_start_matches('{').strip_suffix('}').unwrap_or("");
+    let (begin, end) = match (object.find('{'), object.rfind('}')) {
+        (Some(begin), Some(end)) if begin < end => (begin + 1, end),
+        _ => panic!("lockstep.rs: not an object of JSON: {object}"),
+    };
+    let inside = object[begin..end].replace(['\n', '\r'], " ");
     if inside.trim().is_empty() {
         String::new()
     } else {

@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // An example for the kit in Swift: kv and rotating of the layer contract, causal of the
 // unified contract. reference/kv.py, rotating.py and causal.py are what the operations
 // mean.
@@ -15,8 +18,8 @@ struct Content {
     }
 }
 
-/// The tokens at [start, offset). With a window, those that no later query sees go after
-/// each update.
+/// The tokens at [start, offset). With a window, the last `window` tokens stay after each
+/// update.
 final class Layer {
     let heads, keyDim, valueDim: Int
     let window: Int?
@@ -43,6 +46,7 @@ final class Layer {
         guard keys.count == values.count else {
             throw usage("K of \(keys.count) tokens, V of \(values.count)")
         }
+        if rows < keys.count { throw usage("\(rows) rows for \(keys.count) tokens") }
         append(Content(keys: keys, values: values))
         answer.putInteger("offset", offset)
         putContent(answer)
@@ -329,25 +333,28 @@ struct Example {
         let unified =
             #"{"refuses": true, "config": {"shift": [false], "layers": [1, 2]}}"#
         let rotating: [Operation<Layer>] = [
-            ("update", Layer.update), ("state", Layer.view), ("view", Layer.view),
-            ("size", Layer.size), ("trim", Layer.trim), ("clone", Layer.clone),
-            ("free", Layer.free),
+            ("update", { try $0.update($1, $2) }), ("state", { $0.view($1, $2) }),
+            ("view", { $0.view($1, $2) }), ("size", { $0.size($1, $2) }),
+            ("trim", { try $0.trim($1, $2) }), ("clone", { $0.clone($1, $2) }),
+            ("free", { $0.free($1, $2) }),
         ]
-        let kv: [Operation<Layer>] =
-            rotating + [
-                ("snapshot", Layer.snapshot), ("restore", Layer.restore),
-                ("close", Layer.close),
-            ]
+        let snapshots: [Operation<Layer>] = [
+            ("snapshot", { try $0.snapshot($1, $2) }),
+            ("restore", { try $0.restore($1, $2) }),
+            ("close", { try $0.close($1, $2) }),
+        ]
         let causal: [Operation<Causal>] = [
-            ("forward", Causal.forward), ("put", Causal.put), ("get", Causal.get),
-            ("copy_prefix", Causal.copyPrefix), ("remove", Causal.remove),
-            ("can_resume", Causal.canResume), ("save", Causal.save),
-            ("load", Causal.load),
+            ("forward", { try $0.forward($1, $2) }), ("put", { try $0.put($1, $2) }),
+            ("get", { try $0.get($1, $2) }),
+            ("copy_prefix", { try $0.copyPrefix($1, $2) }),
+            ("remove", { try $0.remove($1, $2) }),
+            ("can_resume", { try $0.canResume($1, $2) }),
+            ("save", { $0.save($1, $2) }), ("load", { try $0.load($1, $2) }),
         ]
         Driver(
             #"{"name": "kit-swift", "version": "1"}"#,
             [
-                Kind("layer", "kv", layer, Layer.init(config:), kv),
+                Kind("layer", "kv", layer, Layer.init(config:), rotating + snapshots),
                 Kind("layer", "rotating", layer, Layer.init(config:), rotating),
                 Kind("unified", "causal", unified, Causal.init(config:), causal),
             ]

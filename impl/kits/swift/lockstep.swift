@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 the Lockstep authors
+//
 // A kit for Lockstep drivers in Swift 5.9 or later, to be copied beside your own files.
 //
 // It reads messages, writes answers, numbers caches and snapshots, and refuses what it
@@ -18,6 +21,10 @@ struct NumberArray {
     var shape: [Int]
     var data: [Float]
 }
+
+/// The largest size of an axis: a list of so many tokens fits in memory, even if V has no
+/// numbers that would bound it.
+private let largest = 1 << 24
 
 /// K or V of one token: [heads * dim].
 typealias Token = [Float]
@@ -45,7 +52,7 @@ private func fail(_ message: String) -> Refusal { Refusal("failed", message) }
 
 // MARK: - reading JSON
 
-enum Value {
+private enum Value {
     case null
     case boolean(Bool)
     case number(String)
@@ -88,14 +95,49 @@ private struct Parser {
         return true
     }
 
-    /// The harness writes ASCII alone. Escapes stay: no name or choice has any.
     mutating func readText() throws -> String {
+        var text: [UInt8] = []
         try expect("\"")
-        let begin = at
-        while at < line.count, line[at] != 34 { at += line[at] == 92 ? 2 : 1 }
+        while at < line.count, line[at] != 34 {
+            at += 1
+            if line[at - 1] == 92 {
+                text += String(try readEscape()).utf8
+            } else {
+                text.append(line[at - 1])
+            }
+        }
         guard at < line.count else { throw reject() }
         at += 1
-        return String(decoding: line[begin..<(at - 1)], as: UTF8.self)
+        return String(decoding: text, as: UTF8.self)
+    }
+
+    /// What stands behind a backslash.
+    mutating func readEscape() throws -> Character {
+        let letters: [UInt8: UInt32] = [
+            34: 34, 92: 92, 47: 47, 98: 8, 102: 12, 110: 10, 114: 13, 116: 9,
+        ]
+        var code = letters[next] ?? 0
+        if code > 0 {
+            at += 1
+        } else {
+            guard accept("u") else { throw reject() }
+            code = try readUnit()
+        }
+        if code >> 10 == 0x36, accept("\\u") {
+            let low = try readUnit() &- 0xdc00  // of a surrogate pair
+            if low < 0x400 { code = 0x10000 + (code & 0x3ff) << 10 + low }
+        }
+        guard let scalar = Unicode.Scalar(code) else { throw reject() }
+        return Character(scalar)
+    }
+
+    mutating func readUnit() throws -> UInt32 {
+        let digits = line[at...].prefix(4)
+        guard digits.count == 4, digits.allSatisfy({ Character(.init($0)).isHexDigit }),
+            let unit = UInt32(String(decoding: digits, as: UTF8.self), radix: 16)
+        else { throw reject() }
+        at += 4
+        return unit
     }
 
     mutating func read(depth: Int) throws -> Value {
@@ -153,7 +195,7 @@ private struct Parser {
 
 // MARK: - what is numbered
 
-struct Table<Item> {
+private struct Table<Item> {
     private var items: [Int: Item] = [:]
 
     mutating func add(_ item: Item) -> Int {
@@ -176,10 +218,10 @@ struct Table<Item> {
     }
 }
 
-final class Tables {
-    fileprivate var caches = Table<(kind: Kind, content: Any)>()
-    fileprivate var snapshots = Table<Snapshot>()
-    fileprivate var saved = Table<Any>()
+private final class Tables {
+    var caches = Table<(kind: Kind, content: Any)>()
+    var snapshots = Table<Snapshot>()
+    var saved = Table<Any>()
 }
 
 // MARK: - the fields of a message, or of a config
@@ -193,7 +235,13 @@ struct Message {
         return false
     }
 
-    func getInteger(_ name: String) throws -> Int { try toInteger(get(name), name) }
+    /// Takes 1.0 and 1e0 as well.
+    func getInteger(_ name: String) throws -> Int {
+        guard let integer = toInteger(try get(name)) else {
+            throw fail("\(name) is not an integer")
+        }
+        return integer
+    }
 
     func getBoolean(_ name: String) throws -> Bool {
         guard case .boolean(let truth) = try get(name) else {
@@ -209,15 +257,31 @@ struct Message {
         return text
     }
 
-    func getIntegers(_ name: String) throws -> [Int] {
-        try toList(get(name), name).map { try toInteger($0, name) }
+    /// Texts, and nil for null.
+    func getTexts(_ name: String) throws -> [String?] {
+        try toList(get(name), name).map {
+            switch $0 {
+            case .text(let text): return text
+            case .null: return nil
+            default: throw fail("\(name) has an item that is not a text")
+            }
+        }
     }
 
-    func getObject(_ name: String) throws -> Message {
-        guard case .object(let fields) = try get(name) else {
-            throw fail("\(name) is not an object")
+    /// An item that is not an integer is a mistake of usage.
+    func getIntegers(_ name: String) throws -> [Int] {
+        try toList(get(name), name).map {
+            guard let integer = toInteger($0) else {
+                throw Refusal("usage", "\(name) has an item that is not an integer")
+            }
+            return integer
         }
-        return Message(fields: fields, tables: tables)
+    }
+
+    func getObject(_ name: String) throws -> Message { try toObject(get(name), name) }
+
+    func getObjects(_ name: String) throws -> [Message] {
+        try toList(get(name), name).map { try toObject($0, name) }
     }
 
     func getArray(_ name: String) throws -> NumberArray {
@@ -225,7 +289,12 @@ struct Message {
         let shape = try object.getIntegers("shape")
         let data = try toList(object.get("data"), name).map { try toFloat($0, name) }
         var count = 1.0
-        for size in shape { count *= size < 0 ? .nan : Double(size) }
+        for size in shape {
+            guard 0...largest ~= size else {
+                throw fail("\(name): a size is not in [0, \(largest)]")
+            }
+            count *= Double(size)
+        }
         guard count == Double(data.count) else {
             throw fail("\(name) has not as many numbers as its shape says")
         }
@@ -267,6 +336,13 @@ struct Message {
         try tables.saved.get(getInteger(name), name)
     }
 
+    private func toObject(_ value: Value, _ name: String) throws -> Message {
+        guard case .object(let fields) = value else {
+            throw fail("\(name) is not an object")
+        }
+        return Message(fields: fields, tables: tables)
+    }
+
     private func get(_ name: String) throws -> Value {
         guard let value = fields[name] else { throw fail("the message has no \(name)") }
         return value
@@ -278,16 +354,16 @@ private func toList(_ value: Value, _ name: String) throws -> [Value] {
     return items
 }
 
-private func toInteger(_ value: Value, _ name: String) throws -> Int {
-    guard case .number(let text) = value, let integer = Int(text) else {
-        throw fail("\(name) is not an integer")
-    }
-    return integer
+private func toInteger(_ value: Value) -> Int? {
+    guard case .number(let text) = value, let number = Double(text),
+        abs(number) < 0x1p53
+    else { return nil }
+    return Int(exactly: number)
 }
 
 private func toFloat(_ value: Value, _ name: String) throws -> Float {
     switch value {
-    case .number(let text): return Float(Double(text) ?? .nan)
+    case .number(let text): return Float(text) ?? .nan
     case .null, .text("nan"): return .nan
     case .text("inf"): return .infinity
     case .text("-inf"): return -.infinity
@@ -396,7 +472,7 @@ private func formatNumber(_ number: Float) -> String {
 // kit adds.
 
 /// An operation of caches C; nil: declared, but not written yet.
-typealias Operation<C> = (name: String, run: ((C) -> (Message, Answer) throws -> Void)?)
+typealias Operation<C> = (name: String, run: ((C, Message, Answer) throws -> Void)?)
 
 final class Kind {
     fileprivate let contract: String
@@ -423,7 +499,7 @@ final class Kind {
                 guard let cache = cache as? C else {
                     throw fail("a cache of another type")
                 }
-                try run(cache)(message, answer)
+                try run(cache, message, answer)
             }
         }
     }
@@ -441,7 +517,10 @@ final class Driver {
     }
 
     /// Answers line by line until the input ends. A line without an id is answered as 0.
+    /// What else is printed goes to the standard error.
     func run() {
+        let output = dup(1)
+        dup2(2, 1)
         while let line = readLine() {
             var id = 0
             var text = ""
@@ -452,8 +531,7 @@ final class Driver {
                 let (name, words) = (quote(refusal.error), quote(refusal.message))
                 text = ",\"error\":\(name),\"message\":\(words)"
             }
-            print("{\"id\":\(id)\(text)}")
-            fflush(nil)
+            writeAll("{\"id\":\(id)\(text)}\n", to: output)
         }
     }
 
@@ -518,8 +596,20 @@ final class Driver {
     }
 }
 
-/// The rest of an object after its first field.
+private func writeAll(_ text: String, to output: Int32) {
+    var rest = [UInt8](text.utf8)[...]
+    while !rest.isEmpty {
+        let count = rest.withUnsafeBytes { write(output, $0.baseAddress, $0.count) }
+        if count < 0, errno != EINTR { fatalError("the answer cannot be written") }
+        rest = rest.dropFirst(max(0, count))
+    }
+}
+
+/// The rest of an object after its first field, on one line.
 private func openObject(_ object: String) -> String {
-    let inside = object.drop { $0 != "{" }.dropFirst().dropLast()
-    return inside.allSatisfy { $0.isWhitespace } ? "" : ",\(inside)"
+    guard let begin = object.firstIndex(of: "{"), let end = object.lastIndex(of: "}"),
+        begin < end
+    else { fatalError("not an object of JSON: \(object)") }
+    let inside = object[begin..<end].dropFirst().map { $0.isNewline ? " " : $0 }
+    return inside.allSatisfy { $0.isWhitespace } ? "" : ",\(String(inside))"
 }
