@@ -48,7 +48,7 @@ class Declared(NamedTuple):
     unavailable: dict[str, str]
 
 
-PROGRAMS = {"quick": 100, "ci": 750, "nightly": 25_000}
+PROGRAMS = {"quick": 100, "ci": 1000, "nightly": 25_000}
 """The profiles of `harness.jobs.outcome`, which is not imported before it is needed."""
 
 PREFIX = "lockstep-"

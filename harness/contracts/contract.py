@@ -42,6 +42,7 @@ class Contract(ABC):
         required: the operations without which there is nothing to check.
         weights: how often an operation is drawn, where its own weight does not say so.
         states: the names of all abstract states.
+        rare: those that programs are to try to reach three times as often.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
         tells: what a cache may tell beside its answers; see `Kind.tells`.
         facts: the numbers that `get_facts` of the model gives: name → meaning.
@@ -63,6 +64,7 @@ class Contract(ABC):
     required: ClassVar[Sequence[str]]
     weights: ClassVar[Mapping[str, int]] = {}
     states: ClassVar[Sequence[str]]
+    rare: ClassVar[Sequence[str]] = ()
     errors: ClassVar[Sequence[str]] = ()
     tells: ClassVar[Sequence[str]] = ()
     facts: ClassVar[Mapping[str, str]] = {}
@@ -151,13 +153,14 @@ class Contract(ABC):
         """Decides how far a program goes: most stay small, a few do not."""
 
     def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Lists those of some cells that a program is to try to reach.
+        """Lists those of some cells that a program is to try to reach; of rare states
+        three times.
 
         Args:
             model: after `draw_reach`.
             cells: all that the backend's programs are to reach.
         """
-        return cells
+        return [*cells, *[cell for cell in cells if cell[0] in self.rare] * 2]
 
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]

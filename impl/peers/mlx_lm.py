@@ -54,7 +54,7 @@ that one end of a group is exact, and is off by half a step or more at the other
 
 TURNING_START = 5
 
-SHARE = 3
+SHARE = 4
 """A backend that differs from another one in little gets one of this many programs."""
 
 COMMON: Fields = {

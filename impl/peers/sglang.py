@@ -22,7 +22,7 @@ from lockstep.impl.peers.sglang_trees import Trees
 from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
-SHARE = 3
+SHARE = 4
 DEFAULT = Options()
 RUST = Options(core="rust")
 

@@ -46,7 +46,7 @@ FP8_ROUNDING = 0.04
 """More than half a step of float8_e4m3fn between 256 and 448, where 448 stands for 15/16,
 and the rounding to bfloat16."""
 
-SHARE = 3
+SHARE = 4
 """A backend that differs from another one in little gets one of this many programs."""
 
 RECORD = "once the window is full: callers call activate_past_recording() first"

@@ -17,7 +17,7 @@ from lockstep.impl.peers.vllm_code import write_code
 from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
-SHARE = 3
+SHARE = 4
 DEFAULT = Options()
 
 OPERATIONS = frozenset(

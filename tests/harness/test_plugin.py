@@ -180,7 +180,7 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
         "    monkeypatch.setattr(Check, 'run_in', lambda self, pool: self.outcome)\n"
         "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
         "    settings = lockstep_check(lockstep_case).settings\n"
-        "    assert (settings.seed, settings.programs) == (7, 750)\n"
+        "    assert (settings.seed, settings.programs) == (7, 1000)\n"
     )
     size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8")
     backends = choose("correct", "one_column_less")
@@ -212,7 +212,7 @@ def test_the_settings_of_the_project_count(project: Path) -> None:
     done = run(project, "-q", "-s")
     assert "100 found mine:correct kv" in done.stdout, done.stdout
     done = run(project, "-q", "-s", "--lockstep-profile=ci", "--lockstep-failures=f")
-    assert "750 f mine:correct kv" in done.stdout, done.stdout
+    assert "1000 f mine:correct kv" in done.stdout, done.stdout
     (project / "pyproject.toml").write_text("[tool.lockstep]\nbackend = []\n")
     done = run(project, "-q")
     words = "pyproject.toml: [tool.lockstep] has no setting backend; did you mean backend"
@@ -225,7 +225,7 @@ from hypothesis import settings
 def test_agrees(lockstep_case, request):
     options = request.config.option
     assert (options.lockstep_seed, options.lockstep_profile) == (7, "ci")
-    assert (settings.default.max_examples, settings.default.derandomize) == (750, True)
+    assert (settings.default.max_examples, settings.default.derandomize) == (1000, True)
 """
 
 

@@ -48,7 +48,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "open": ("schedule", "schedule", "match", "load"),
     "schedule": ("run", "schedule", "run", "preempt"),
     "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
-    "accept": ("schedule",),
+    "accept": ("schedule", "schedule", "fork", "rewind"),
     "preempt": ("schedule", "match", "evict", "load"),
     "free": ("open", "schedule", "evict", "save"),
     "fork": ("schedule",),
@@ -70,6 +70,7 @@ class PagedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
+    rare = RARE
     opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -134,13 +135,12 @@ class PagedContract(Contract):
         return super().draw_operation(source, model, operations)
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Those of transfers in programs that are to lead there, else the others; more
-        often those that are rarely found."""
+        """Those of transfers in programs that are to lead there, else the others."""
         own = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
         if len(own) == len(cells):
             return cells
         own = [cell for cell in own if can_have(cell[0], model.config)]
-        return [*own, *[cell for cell in own if cell[0] in RARE] * 2]
+        return super().choose_cells(model, own)
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:
         if model.config["host"] and model.config["prefix_cache"]:
@@ -154,7 +154,7 @@ class PagedContract(Contract):
         if any(one.awaited for one in model.cache.requests.values()):
             if source.below(4):
                 operations = [one for one in ("schedule", "load") if one in operations]
-        elif model.goes_far and source.below(4):
+        elif model.goes_far and len(operations) > 1 and source.below(4):
             return None
         return super().propose_misuse(source, model, operations)
 

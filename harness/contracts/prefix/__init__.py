@@ -180,6 +180,7 @@ class PrefixContract(Contract):
     states = tuple(STATES)
     errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval", "scope"})
+    rare = ("freed",)
     facts: ClassVar[Mapping[str, str]] = {
         "beyond": "tokens that the conversation which was closed last, of those that"
         " begin with the request, has behind it; null if there is none",

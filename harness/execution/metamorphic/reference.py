@@ -260,7 +260,7 @@ def find_contradiction(
 # --- the backend ------------------------------------------------------------------------
 
 
-SHARE = 3
+SHARE = 4
 """The reference gets every 8th of the programs that a backend runs: with each it runs
 half a dozen others."""
 
