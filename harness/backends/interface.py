@@ -85,9 +85,9 @@ class LayerCache(Protocol):
                 belong to padding queries and see nothing.
 
         Returns:
-            None if all is seen, "causal", or an array [rows, columns] with the columns of
-            the K and V that the update returns: bool, True where a query sees a token, or
-            additive. A query sees itself: a window of w tokens is itself and w - 1 before.
+            None if all is seen, "causal", or an array [rows, columns], whose columns are
+            those of the K and V that the update returns: bool, True where a query sees a
+            token, or additive. A query sees itself; a window of w is w - 1 tokens before.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:

@@ -258,7 +258,7 @@ PROFILES: Mapping[str, Profile] = {
     "nightly": Profile(25_000),
 }
 """ci: twice what was needed. Of 131 planted mistakes, looked for with five seeds each, the
-last one was found after 433 programs of its kind (`ci/bench/find.py`); each cell that our
+last was found after 433 programs of its kind (`ci/bench/find.py`). Each cell that our
 caches can reach is reached by four programs at least."""
 
 
