@@ -257,7 +257,7 @@ PROFILES: Mapping[str, Profile] = {
     "ci": Profile(1000),
     "nightly": Profile(25_000),
 }
-"""ci: twice what was needed. Of 131 planted mistakes, looked for with five seeds each, the
+"""ci: twice what was needed. Of 131 planted mistakes, searched for with five seeds, the
 last was found after 433 programs of its kind (`ci/bench/find.py`). Each cell that our
 caches can reach is reached by four programs at least."""
 
