@@ -40,7 +40,7 @@ from lockstep.harness.programs.program import (
 from lockstep.harness.programs.recording import Recording
 from lockstep.harness.reports.console import PlainConsole, print_failure
 from lockstep.harness.workers.recorders import find_recorder, why_not_replayed
-from lockstep.harness.workers.registry import load
+from lockstep.harness.workers.registry import list_names, load
 from lockstep.harness.workers.runner import Runner
 
 SHRINK_SECONDS = 10.0
@@ -219,8 +219,7 @@ def run(
         raise UsageError(f"{own.name} cannot run this program: {why}")
     result = get_runner().run_both(program, own, load_known(own, program.kind))
     if result.divergence is not None:
-        name = backend if isinstance(backend, str) else own.name
-        failure = keep(program, result.divergence, own, name, Path(failures))
+        failure = keep(program, result.divergence, own, backend, Path(failures))
         raise get_class(failure.signature)(failure)
     return result
 
@@ -243,9 +242,23 @@ def get_runner() -> Runner:
 
 
 def keep(
-    program: Program, divergence: Divergence, backend: Backend, name: str, folder: Path
+    program: Program,
+    divergence: Divergence,
+    backend: Backend,
+    given: Backend | str,
+    folder: Path,
 ) -> Failure:
-    """Returns the shortest program with this signature; saves it if it is new."""
+    """Returns the shortest program with this signature; saves it if it is new.
+
+    Args:
+        program: diverges, as `divergence` says.
+        divergence: the first one of the program.
+        backend: ran it.
+        given: the same, as the test names it. No command finds what is no name.
+        folder: of failures.
+    """
+    name = given if isinstance(given, str) else backend.name
+    is_found = name is given or name in list_names()
     signature = divergence.get_signature(program)
     before = SHORTEST_SHOWN.get((name, signature))
     if before is not None and get_rank(before.program) <= get_rank(program):
@@ -259,7 +272,8 @@ def keep(
     flaky = {} if small.flaky is None else {"flaky": str(small.flaky)}
     found = {"found": {"front": "strategy"}, **flaky}
     own = small.program, small.divergence, name, environment, found
-    failure = save(make_failure(folder, *own))
+    asked = "" if is_found else "MODULE:FACTORY"
+    failure = save(make_failure(folder, *own, asked=asked))
     if before is not None and failure.unsaved is None:
         before.path.unlink(missing_ok=True)
     SHORTEST_SHOWN[name, signature] = failure

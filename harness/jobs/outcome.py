@@ -40,7 +40,6 @@ from lockstep.harness.workers.messages import (
     Stopped,
     Task,
 )
-from lockstep.harness.workers.registry import list_names
 
 # --- failures on disk -------------------------------------------------------------------
 
@@ -64,6 +63,7 @@ class Failure:
         options: of the command that runs it again, as its `meta` has them: without them
             the verdict may be another.
         unsaved: why there is no such file.
+        asked: what a command has to be given as the backend, if that is not its name.
     """
 
     program: Program
@@ -75,6 +75,7 @@ class Failure:
     flaky: Flaky | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     unsaved: str | None = None
+    asked: str = ""
 
     @property
     def form(self) -> Sequence[str]:
@@ -91,7 +92,7 @@ class Failure:
     @property
     def replay(self) -> str:
         """The command that runs it again."""
-        return get_replay_line(self.path, self.backend, self.options)
+        return get_replay_line(self.path, self.asked or self.backend, self.options)
 
 
 def save(failure: Failure) -> Failure:
@@ -111,6 +112,7 @@ def make_failure(
     environment: Mapping[str, Any],
     found: Mapping[str, Any],
     options: Mapping[str, Any] = {},
+    asked: str = "",
 ) -> Failure:
     """A failure with the content and the place of its file.
 
@@ -121,7 +123,7 @@ def make_failure(
         backend: by the name that the user gave.
         environment: for `meta`: versions, device and platform, see `get_environment`.
         found: for `meta`: how it was found (front, seed, number of the slice).
-        options: see `Failure`.
+        options, asked: see `Failure`.
     """
     signature = divergence.get_signature(program)
     path = Path(folder / signature / f"{program.digest()}-{slug(backend)}.json")
@@ -136,13 +138,14 @@ def make_failure(
         "what": divergence.message,
         "expected": divergence.expected,
         "got": divergence.got,
-        "replay": get_replay_line(path, backend, options),
+        "replay": get_replay_line(path, asked or backend, options),
     }
     program = replace(program, meta=meta)
     return Failure(
         *(program, divergence, backend, signature, path),
         flaky=read_flaky(meta),
         options=options,
+        asked=asked,
     )
 
 
@@ -221,17 +224,8 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
 
 
 def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
-    """The command that runs a failure again.
-
-    Args:
-        path: of its file.
-        backend: a name; or that of an object that a test has made, which no command can
-            find, so that the user has to fill in where it comes from.
-        options: see `Failure`.
-    """
-    is_found = ":" in backend or backend in list_names()
-    named = quote(backend) if is_found else "MODULE:FACTORY"
-    words = ["lockstep", "replay", quote(str(path)), "--backend", named]
+    """The command that runs a failure again. options: see `Failure`."""
+    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
     for name, value in options.items():
         words.append(f"--{name.replace('_', '-')}")
         words += [] if value is True else [f"{value:g}"]

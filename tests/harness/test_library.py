@@ -127,10 +127,28 @@ def test_a_run_that_diverges_tells_the_shortest_program_and_saves_it() -> None:
     words = str(caught.value)
     assert words.startswith("layer-kv-update-contents: row 0: ")
     assert "→ step 0: update with " in words
-    assert f"lockstep replay {failure.path} --backend" in words
+    replay = f"lockstep replay {failure.path} --backend MODULE:FACTORY"
+    assert replay in words  # no command finds an object
     [saved] = load_programs(failure.path)
     assert saved.meta["signature"] == "layer-kv-update-contents"
+    assert saved.meta["replay"] == replay
     assert lockstep.parse(saved.to_json()).ops == failure.program.ops
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+def test_a_backend_is_found_where_commands_find_it(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the current folder, and in those of the project's settings."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("pyproject.toml").write_text('[tool.lockstep]\npython-path = ["src"]\n')
+    Path("src").mkdir()
+    module = f"found_{len(folder)}"
+    text = "from misbehaving import shows_nan as make\n"
+    Path(folder, f"{module}.py").write_text(text)
+    with pytest.raises(lockstep.Diverged) as caught:
+        lockstep.run(make(UPDATE, UPDATE, **SMALL), f"{module}:make")
+    assert f"--backend {module}:make" in str(caught.value)
 
 
 def test_each_signature_has_a_class_of_its_own() -> None:
