@@ -48,7 +48,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "open": ("schedule", "schedule", "match", "load"),
     "schedule": ("run", "schedule", "run", "preempt"),
     "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
-    "accept": ("schedule", "schedule", "fork", "rewind"),
+    "accept": ("schedule",),
     "preempt": ("schedule", "match", "evict", "load"),
     "free": ("open", "schedule", "evict", "save"),
     "fork": ("schedule",),
