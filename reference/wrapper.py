@@ -49,14 +49,16 @@ class WrapperCache:
         there before, and what `can_resume` promised may have become false.
 
         Returns:
-            Every combination, each with caches of its own; first the one without
-            evictions.
+            Every combination of those caches that would evict something, each with caches
+            of its own; first the one without evictions.
         """
         choices = []
         for cache in self.caches:
-            smaller = deepcopy(cache)
-            smaller.evict(batch)
-            choices.append((cache, smaller))
+            choices.append([cache])
+            if isinstance(cache, CausalCache) and cache.get_kept(batch) != cache.tokens:
+                smaller = deepcopy(cache)
+                smaller.evict(batch)
+                choices[-1].append(smaller)
         return [deepcopy(list(caches)) for caches in product(*choices)]
 
     def close(self) -> None:
