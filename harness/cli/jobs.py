@@ -64,8 +64,10 @@ Examples:
     type=click.Choice(list(PROFILES)),
     default=lambda: settle("profile")() or "ci",
     show_default="ci",
-    help="Number of programs for each backend and kind: "
-    + ", ".join(f"{name} {profile.programs:,}" for name, profile in PROFILES.items()),
+    help="Programs for each backend and kind: "
+    + ", ".join(f"{name} {profile}" for name, profile in PROFILES.items())
+    + ". Between the two numbers a pair ends as soon as each cell (an operation in an"
+    " abstract state) that it has reached was reached three times.",
 )
 @click.option(
     "--programs", "count", type=click.IntRange(1), help="Another number of programs."
@@ -101,9 +103,11 @@ def check(
     if settings.corpus:
         require_guided("--corpus", settings.generator)
     seed = int(time.time()) if profile == "nightly" else 0
+    chosen_profile = PROFILES[profile]
     settings = replace(
         settings,
-        programs=count or PROFILES[profile].programs,
+        programs=count or chosen_profile.programs,
+        least=None if count else chosen_profile.least,
         seed=seed if chosen is None else chosen,
     )
     console = PlainConsole(stderr=as_json)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ class Check:
         settings: what the user chose.
         names: the registered backends, if the settings name none.
         watch: is called with the outcome whenever it may have changed.
+
+    Attributes:
+        tasks: wait for a worker.
+        later: by the key of a pair, the slices that it may end without.
+        unfinished: how many slices of each pair are not over, those of `later` aside.
     """
 
     def __init__(
@@ -94,6 +100,8 @@ class Check:
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
+        self.later: dict[tuple[str, str, str], deque[messages.RandomTask]] = {}
+        self.unfinished: Counter[tuple[str, str, str]] = Counter()
         self.corpus = open_corpus(settings.corpus) if settings.corpus else None
         self.ledgers: set[str] = set()
 
@@ -202,7 +210,10 @@ class Check:
         self.tasks.extend(map(messages.RunLedger, ledgers))
 
     def plan_slices(self) -> None:
+        """The slices of all pairs in turn; those that come later wait until then."""
         settings, pairs = self.settings, self.outcome.pairs
+        self.later = {pair.key: deque() for pair in pairs}
+        least = settings.least or settings.programs
         for number, programs in settings.list_slices():
             for pair in pairs:
                 count = -(-programs // pair.share)
@@ -215,7 +226,26 @@ class Check:
                     programs=count,
                     corpus=self.choose_corpus(pair, number),
                 )
-                self.tasks.append(task)
+                if number * settings.slice < least:
+                    self.hand_out(pair, task)
+                else:
+                    self.later[pair.key].append(task)
+
+    def hand_out(self, pair: Pair, task: messages.RandomTask) -> None:
+        self.tasks.append(task)
+        self.unfinished[pair.key] += 1
+
+    def go_on(self, pair: Pair) -> None:
+        """Once all slices of a pair are over that were handed out: the next one, or the
+        end. What is decided depends on their programs, not on the number of workers."""
+        later = self.later.get(pair.key)
+        if not later or self.unfinished[pair.key]:
+            return
+        if pair.is_explored:
+            pair.wanted -= sum(task.programs for task in later)
+            later.clear()
+        else:
+            self.hand_out(pair, later.popleft())
 
     def choose_corpus(self, pair: Pair, number: int) -> list[messages.Document] | None:
         """The programs that a slice starts from; None if the user wants no corpus."""
@@ -224,8 +254,10 @@ class Check:
     def tick(self) -> None:
         outcome, seconds = self.outcome, self.settings.seconds
         if seconds is not None and time.monotonic() - outcome.started > seconds:
-            outcome.is_cut = outcome.is_cut or bool(self.tasks)
+            is_left = bool(self.tasks) or any(self.later.values())
+            outcome.is_cut = outcome.is_cut or is_left
             self.tasks.clear()
+            self.later.clear()
         self.watch(outcome)
 
     def handle_ledger(self, backend: str, event: messages.Event) -> None:
@@ -274,8 +306,10 @@ class Check:
                 pair.errors.append(self.describe(event, pair.backend))
             else:
                 self.keep_crash(pair, task, *blamed)
+        self.unfinished[pair.key] -= 1
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
+        self.go_on(pair)
 
     def describe(self, event: messages.Stopped, backend: str) -> str:
         return describe_stop(self.settings.failures, event, backend)
@@ -285,6 +319,7 @@ class Check:
 
     def leave_out(self, pair: Pair) -> None:
         """No more tasks of a pair whose backend does not answer."""
+        self.later.pop(pair.key, None)
         rest = [task for task in self.tasks if not pair.owns(task)]
         self.tasks.clear()
         self.tasks.extend(rest)
@@ -303,7 +338,7 @@ class Check:
 
     def tell(self, pair: Pair, found: Mapping[str, Shown]) -> None:
         """Tells slices that wait which programs have shown a signature."""
-        for task in self.tasks:
+        for task in chain(self.tasks, *self.later.values()):
             if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
                 for signature, more in found.items():
                     shown = task.known.setdefault(signature, Shown())

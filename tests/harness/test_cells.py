@@ -12,7 +12,7 @@ from rich.console import Console
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Unreachable
-from lockstep.harness.jobs.outcome import PROFILES, Outcome, Pair, Settings
+from lockstep.harness.jobs.outcome import OFTEN, PROFILES, SLICE, Outcome, Pair, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
@@ -23,7 +23,6 @@ from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import get_seed
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 
-LEAST = 3
 every_kind = pytest.mark.parametrize(("contract", "kind"), KINDS)
 
 
@@ -53,17 +52,16 @@ def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
 
 @every_kind
 def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str) -> None:
-    """It ends as soon as every cell was reached often enough."""
-    declared = declare(contract, kind)
+    """Each of them often, so that none is missed where a pair may end early."""
+    declared, ci = declare(contract, kind), PROFILES["ci"]
     cells = CONTRACTS[contract].list_cells(kind, declared)
     counted: Counter[Cell] = Counter()
-    programs = draw(contract, kind, declared, PROFILES["ci"].programs)
-    for number, program in enumerate(programs):
+    assert ci.least is not None
+    for number, program in enumerate(draw(contract, kind, declared, ci.programs), 1):
         count_cells([program], counted)
-        if number % 50 == 49 and all(counted[cell] >= LEAST for cell in cells):
+        if number >= ci.least and number % SLICE == 0 and min(counted.values()) >= OFTEN:
             break
-    rare = {cell: counted[cell] for cell in cells if counted[cell] < LEAST}
-    assert rare == {}
+    assert {cell: counted[cell] for cell in cells if counted[cell] < OFTEN} == {}
     assert set(counted) <= set(cells), "a rule says that it cannot be reached"
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from lockstep.harness.jobs.check import Check
+from lockstep.harness.jobs.outcome import OFTEN, PROFILES, Pair, Settings
 from tests.harness.commands import CORRECT, HERE, Run
 
 ALL = 400
@@ -48,6 +51,36 @@ def test_programs_that_were_not_run(run: Run, tmp_path: Path) -> None:
         status, words = check(run, tmp_path, *size, *more)
         assert status == wanted
         assert re.search(r"; ran [\d,]+ of 9,000 programs", words)
+    status, words = check(run, tmp_path, "--profile", "ci", *size[2:])
+    assert re.search(r"; ran [\d,]+ of 1,000 programs", words)
+
+
+def run_slices(folder: Path, **more: int) -> Pair:
+    """Programs in small slices on the correct cache."""
+    settings = Settings((CORRECT,), ("kv",), failures=folder, slice=10)
+    (pair,) = Check(replace(settings, **more), ()).run().pairs
+    return pair
+
+
+def test_a_pair_ends_once_it_has_met_each_cell_often(tmp_path: Path) -> None:
+    """Behind the first slice with which that holds, with any number of workers."""
+    size = {"programs": 1000, "least": 10}
+    one, two = (run_slices(tmp_path, jobs=jobs, **size) for jobs in (1, 2))
+    assert (one.programs, one.digests) == (two.programs, two.digests)
+    assert 10 < one.programs == one.wanted < 1000
+    assert min(one.coverage.values()) >= OFTEN
+    before = run_slices(tmp_path, programs=one.programs - 10)
+    assert min(before.coverage.values()) < OFTEN
+
+
+def test_a_pair_runs_all_programs_if_some_cell_stays_rare(tmp_path: Path) -> None:
+    assert run_slices(tmp_path, programs=15, least=10).programs == 15
+
+
+def test_the_profile_ci_may_end_early(run: Run, tmp_path: Path) -> None:
+    status, words = check(run, tmp_path, "--profile", "ci")
+    assert (status, PROFILES["ci"].least) == (0, 500)
+    assert "all agree: 500 programs" in words
 
 
 def test_a_divergence_comes_before_what_is_missing(run: Run, tmp_path: Path) -> None:
