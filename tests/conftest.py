@@ -18,6 +18,12 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: one more than there are cores, since many tests wait for a process
+    to end or to be found hanging."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Moves the tests of conformance to the end: they take about the same time each.
     pytest-xdist hands out long runs of tests, and a run of slow ones must not be last."""

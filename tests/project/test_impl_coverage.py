@@ -18,7 +18,7 @@ def measure(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_few_programs_of_every_kind_reach_nearly_all() -> None:
-    ended = measure("--programs", "25")
+    ended = measure("--programs", "10")
     summary = {
         line.split()[2]: float(line.split()[0])
         for line in ended.stdout.splitlines()
