@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,7 +69,7 @@ def test_a_part_that_fails_stops_no_other(
         parts.Part("absent", python(WRITES), read, "there is none here"),
         parts.Part("printed", python("print('[1]')"), read),
     ]
-    assert on_gpu.measure(MACHINE, made_up, (), tmp_path, 3) == 1
+    assert on_gpu.measure(MACHINE, made_up, (), tmp_path, 3, tmp_path / "none") == 1
     document = json.loads((tmp_path / "NVIDIA-Made-Up.json").read_text())
     results = document["parts"]
     assert all(result["machine"] == MACHINE for result in results.values())
@@ -99,7 +102,8 @@ def test_parts_may_be_measured_one_after_the_other(
     ]
 
     def run(machine: Any, *chosen: str) -> dict[str, str]:
-        assert on_gpu.measure(machine, made_up, chosen, tmp_path, 60) == 0
+        place = tmp_path, 60, tmp_path / "none"
+        assert on_gpu.measure(machine, made_up, chosen, *place) == 0
         found = json.loads((tmp_path / "NVIDIA-Made-Up.json").read_text())["parts"]
         return {name: result["status"] for name, result in found.items()}
 
@@ -110,6 +114,82 @@ def test_parts_may_be_measured_one_after_the_other(
     found = json.loads((tmp_path / "NVIDIA-Made-Up.json").read_text())["parts"]
     drivers = [found[name]["machine"]["driver"] for name in ("one a", "two")]
     assert drivers == ["1.2", "1.3"]
+
+
+def test_a_run_goes_on_where_it_stopped(
+    on_gpu: Any, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed or was not reached is measured; what has passed is once the sources or
+    the machine are others, or if it is asked for."""
+    code = "import pathlib; p = pathlib.Path(r'{}'); p.exists() or p.touch() or exit(1)"
+    flag = tmp_path / "flag"
+    made_up = [
+        parts.Part("steady", python(WRITES), parts.read_json),
+        parts.Part("late", python(WRITES + ";" + code.format(flag)), parts.read_json),
+    ]
+    ran: list[str] = []
+    own = on_gpu.run
+    monkeypatch.setattr(
+        on_gpu, "run", lambda part, limit: ran.append(part.name) or own(part, limit)
+    )
+
+    def run(*chosen: str, machine: Any = MACHINE, **more: bool) -> tuple[int, list[str]]:
+        ran.clear()
+        place = tmp_path / "out", 60, tmp_path / "none"
+        return on_gpu.measure(machine, made_up, chosen, *place, **more), [*ran]
+
+    assert run() == (1, ["steady", "late"])
+    assert run() == (0, ["late"])
+    assert run() == (0, [])
+    assert run("steady") == (0, ["steady"])
+    assert run(again=True) == (0, ["steady", "late"])
+    assert run(machine={**MACHINE, "driver": "1.3"}) == (0, ["steady", "late"])
+    monkeypatch.setattr(on_gpu, "hash_sources", lambda: "others")
+    assert run() == (0, ["steady", "late"])
+
+
+def test_the_sources_are_told_apart_by_what_they_hold(
+    on_gpu: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "impl" / "torch" / "x.py"
+    file.parent.mkdir(parents=True)
+    found = []
+    for text in ("1", "2", "1"):
+        file.write_text(text)
+        found.append(on_gpu.hash_sources(tmp_path))
+    assert found[0] == found[2] != found[1]
+
+
+def test_failures_come_back_in_one_file(
+    on_gpu: Any, parts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a part that runs again take the place of its earlier ones."""
+    failures, out = tmp_path / "failures", tmp_path / "out"
+    buggy = "tests.harness.misbehaving:shows_nan"
+    command = (*parts.LOCKSTEP, "check", "--backend", buggy, "--programs", "5", "--json")
+    command = (*command, "--failures", str(failures))
+    made_up = [parts.Part(name, command, parts.read_checks) for name in ("a", "b")]
+    for _ in range(2):
+        assert on_gpu.measure(MACHINE, made_up, ("a", "b"), out, 60, failures) == 1
+    with zipfile.ZipFile(out / "failures.zip") as archive:
+        names = archive.namelist()
+    assert len({*names}) == len(names)
+    assert {name.split("/")[0] for name in names} == {"a", "b"}
+    assert {path.name for path in out.iterdir()} == {
+        "NVIDIA-Made-Up.json",
+        "failures.zip",
+    }
+    replay = (*parts.LOCKSTEP, "replay", str(out / "failures.zip"), "--backend", buggy)
+    done = subprocess.run(replay, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.count("FAILED") == 2, done
+
+
+def test_what_is_missing_is_what_the_package_needs() -> None:
+    """A bare machine lacks some of it: `ci/gpu` installs that beside the checkout."""
+    (line,) = re.findall(r"^needs=\((.*)\)$", (ROOT / "ci" / "gpu").read_text(), re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert line.split() == [re.split("[>=<]", one)[0] for one in project["dependencies"]]
+    assert line in (ROOT / "ci" / "README.md").read_text(), "fetched for other machines"
 
 
 def test_what_lockstep_prints_is_read(parts: Any) -> None:
