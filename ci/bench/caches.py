@@ -2,12 +2,16 @@
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
+    python ci/bench/caches.py compare --save
 
 Ours on torch and MLX beside those of transformers and mlx-lm, and beside the
 bare limit: what the framework takes for the same bytes without a cache around it. In one
 process, in turns; what counts is the median of the rounds' ratios. The work is in
 `speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
 all, with pools of a million cells, it takes about ten minutes and 12 GB.
+
+`--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and puts
+the table into the README.
 """
 
 from __future__ import annotations
@@ -15,20 +19,23 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 os.environ.update(THREADS)  # before a framework is imported
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "ci" / "bench" / "results"
+sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from ci.bench.options import JSON  # noqa: E402
-from ci.bench.speed import report  # noqa: E402
+from ci.bench.speed import report, results  # noqa: E402
 from ci.bench.speed.bars import Verdict, judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
@@ -64,6 +71,9 @@ def main() -> None:
     type=click.IntRange(POOLS[0]),
     help="Of the largest pool.",
 )
+@click.option(
+    "--save", "is_kept", is_flag=True, help="Keep the numbers of all work on the CPU."
+)
 @JSON
 def compare(
     frameworks: Sequence[str],
@@ -73,12 +83,15 @@ def compare(
     forms: Sequence[str],
     rounds: int,
     cells: int,
+    is_kept: bool,
     path: Path | None,
 ) -> None:
     """Ours beside released caches and beside the bare limit."""
     on_cuda = device == "cuda"
     if on_cuda:
         check_cuda(frameworks)
+    if is_kept and (path or on_cuda or frameworks or workloads or dtypes or forms):
+        raise click.UsageError("--save keeps all on the CPU: give no other option to it")
     asked = frameworks
     frameworks = asked or (("torch",) if on_cuda else ("torch", "mlx"))
     precisions = dtypes or DTYPES[: 3 if on_cuda else 2]
@@ -110,7 +123,20 @@ def compare(
     if verdicts:
         console.print(report.make_verdicts(verdicts))
     save(verdicts)
+    if is_kept:
+        keep(report.make_report(device, outcomes, verdicts, rounds))
     sys.exit(not all(verdict.holds for verdict in verdicts))
+
+
+def keep(document: Mapping[str, Any]) -> None:
+    """Writes the numbers and the chart, and puts the table into the README."""
+    name = re.sub(r"[^0-9A-Za-z]+", "-", document["machine"]["processor"]).strip("-")
+    path, readme = RESULTS / f"{name}.json", ROOT / "README.md"
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    path.with_suffix(".svg").write_text(results.make_svg(document))
+    place = str(path.relative_to(ROOT))
+    readme.write_text(results.splice(readme.read_text(), document, place))
+    click.echo(f"written to {place}, and to the README")
 
 
 def check_cuda(frameworks: Sequence[str]) -> None:

@@ -37,13 +37,3 @@ def test_a_day_is_played_with_and_without_memory(tmp_path: Path) -> None:
     assert counts["preempted"] > 0 and counts["reused"] > 0
     assert found["read"] > counts["reused"] and not found["wrong"]
     assert "all right" in ended.stdout
-
-
-def test_attention_through_tables_is_that_of_transformers(tmp_path: Path) -> None:
-    """The two sides are compared before they are timed."""
-    pytest.importorskip("transformers")
-    path = tmp_path / "tables.json"
-    sizes = "--requests", "3", "--tokens", "40", "--rounds", "1"
-    ended = run("tables.py", tmp_path, *sizes, "--json", str(path))
-    assert "ratio" in ended.stdout, ended.stderr
-    assert json.loads(path.read_text())["ratio"] > 0

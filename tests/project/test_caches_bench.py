@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from click.testing import CliRunner
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 
-from ci.bench.speed import bars, measure, on_mlx, on_torch, workloads
+from ci.bench.speed import bars, measure, on_mlx, on_torch, results, workloads
 from ci.bench.speed.measure import Case, Contender, Outcome
 
+ROOT = Path(__file__).resolve().parents[2]
 CACHES = Path(measure.__file__).parents[1] / "caches.py"
 K = workloads.K
 
@@ -68,6 +71,7 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("batch_extend", (24, 24, False)),
         ("batch_extract", (24, None)),
         ("batch_extract", (24, 24)),
+        ("begin", (3, 24)),
     ],
 )
 def test_all_contenders_run(side: Any, name: str, arguments: Sequence[Any]) -> None:
@@ -91,6 +95,12 @@ def test_all_caches_on_torch_return_the_same(length: int) -> None:
             new = slice(24, None)  # what came before are other random numbers
             assert np.array_equal(got[0][:, :, new], keys[:, :, new].numpy())
             assert np.array_equal(got[1][:, :, new], values[:, :, new].numpy())
+
+
+def test_attention_through_tables_is_that_of_transformers() -> None:
+    side = on_torch.TorchSide("cpu", "float32", 2)
+    ours, released, _ = (run(one) for one in side.attend_paged(3, 40))
+    assert np.allclose(ours, released.reshape(ours.shape), atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["bool", "additive"])
@@ -193,9 +203,53 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
     assert "prefix copy" in done.stdout
 
 
+def test_the_readme_shows_what_was_measured() -> None:
+    """And its rows fit a window of 80 columns."""
+    readme = (ROOT / "README.md").read_text()
+    (place,) = re.findall(r"\[all (\S+)\]", readme)
+    report = json.loads((ROOT / place).read_text())
+    assert {case["workload"] for case in report["cases"]} == {*workloads.WORKLOADS}
+    assert results.splice(readme, report, place) == readme
+    assert (ROOT / place).with_suffix(".svg").read_text() == results.make_svg(report)
+    table = [line for line in readme.splitlines() if line.startswith("| batch")]
+    assert table and max(map(len, table)) <= 80
+
+
+def make_document(**times: float) -> dict[str, Any]:
+    roles = {"ours": "ours", "fast": "peer", "slow": "peer"}
+    own = times["ours"]
+    ratios = {name: own / taken for name, taken in times.items()}
+    cases = [
+        {"workload": "mask", "framework": "mlx", "times": times}
+        | {"ratios": ratios, "roles": {name: roles[name] for name in times}}
+    ]
+    return {
+        "cases": cases,
+        "versions": {"torch": "9", "pip": "8"},
+        "machine": {"processor": "Made Up"},
+        "date": "2026-01-02",
+    }
+
+
+def test_a_table_and_a_chart_have_the_ratio_to_the_fastest_peer() -> None:
+    document = make_document(ours=3.0, fast=2.0, slow=6.0)
+    table = results.make_markdown(document, "a/b.json")
+    assert "| mask | – | – | 1.50 | 1.50 |" in table
+    assert "Made Up, one thread, 2026-01-02: torch 9; [all a/b.json](a/b.json)." in table
+    chart = xml.fromstring(results.make_svg(document))
+    (dot,) = [one for one in chart.iter() if one.get("fill-opacity")]
+    assert results.place(1) < float(dot.get("cx", 0)) == results.place(1.5)
+    assert results.place(1e-9) == results.LEFT and results.place(1e9) == results.RIGHT
+    alone = results.make_markdown(make_document(ours=3.0), "a/b.json")
+    assert "mask" not in alone
+    with pytest.raises(ValueError, match="has 0 places"):
+        results.splice("no place", document, "a/b.json")
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
+        (("compare", "--save", "--workload", "mask"), "--save keeps all"),
         (("compare", "--workload", "stap"), "stap"),
         (("compare", "--device", "cuda", "--framework", "mlx"), "only torch"),
         (("compare", "--json", "/no/such/folder/x.json"), "no folder /no/such/folder"),

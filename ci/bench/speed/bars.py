@@ -99,6 +99,7 @@ BARS = (
         f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
         *(1.3, SMALL_POOL, "unified step"),
     ),
+    bar("attention through tables / best peer", 1.05, best_peer, "paged step", "torch"),
     *(
         bar(f"batch: {name} / best peer", bound, best_peer, f"batch {name}", **place)
         for name, bound, place in (

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, LRUPromptCache, RotatingKVCache
 
 from ci.bench.speed.measure import Contender
+from ci.bench.speed.prompts import Prompts
 from ci.bench.speed.workloads import Make
 
 Pair = tuple[mx.array, mx.array]
@@ -73,5 +74,17 @@ def keep(old: Pair, token: Pair, touched: bool) -> Make:
             fill(peer, token)
         peer.state = saved.state
         mx.eval(peer.state)
+
+    return [make_peer(peer, work)]
+
+
+def begin(prompts: Prompts, pair: Pair, token: Pair) -> Make:
+    peer = LRUPromptCache(max_size=len(prompts.stored))
+    for stored in prompts.stored:
+        peer.insert_cache("model", stored, [fill(KVCache(), pair)])
+
+    def work() -> None:
+        (cache,), _ = peer.fetch_nearest_cache("model", next(prompts.requests))
+        mx.eval(cache.update_and_fetch(*token))
 
     return [make_peer(peer, work)]

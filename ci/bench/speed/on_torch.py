@@ -8,6 +8,7 @@ from itertools import cycle
 
 import torch
 
+from ci.bench.speed import pages
 from ci.bench.speed.measure import Contender
 from ci.bench.speed.side import Side
 from ci.bench.speed.unified import open_filled
@@ -89,6 +90,9 @@ class TorchSide(Side):
             *self.mask(rows, width, "additive")[1:-1],
             Contender("bare write", "limit", lambda: kept.fill_(1)),
         ]
+
+    def attend_paged(self, requests: int, tokens: int) -> Make:
+        return pages.list_contenders(requests, tokens, self.heads, self.empty(0))
 
     def limit_writes(self, new: Pair, room: int, most: int) -> Make:
         length = new[0].shape[2]

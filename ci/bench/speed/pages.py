@@ -1,62 +1,56 @@
-"""Measures decode attention through tables beside transformers' paged path, on the CPU.
-
-    python ci/bench/tables.py
-    python ci/bench/tables.py --requests 8 --tokens 512 --rounds 3 --json tables.json
+"""Decode attention through tables of blocks on torch: ours, and transformers' paged path.
 
 Requests hold so many tokens each, in blocks of 16; a step writes one more token of each
-and attends. Both sides have 8 heads of 128 in float32, one thread, and the same indices
-for all layers of a step, which are not timed for either. Exit status 1 if our median is
-over 1.05 of transformers'.
+and attends. The indices, which are the same for all layers of a step, are not timed for
+either.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-os.environ.update(THREADS)  # before a framework is imported
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+import torch
 
-import click  # noqa: E402
-import torch  # noqa: E402
-from transformers import ContinuousBatchingConfig, LlamaConfig  # noqa: E402
-from transformers.generation.continuous_batching.cache import (  # noqa: E402
-    PagedAttentionCache,
-)
-from transformers.integrations.sdpa_attention import (  # noqa: E402
-    sdpa_attention_forward,
-)
+from ci.bench.speed.measure import Contender
+from ci.bench.speed.workloads import DIM, Make
+from lockstep.impl.shared.paged_memory import StoringManager
+from lockstep.impl.torch.paged import TorchBlocks
 
-from ci.bench.options import JSON  # noqa: E402
-from lockstep.impl.shared.paged_memory import StoringManager  # noqa: E402
-from lockstep.impl.torch.paged import TorchBlocks  # noqa: E402
-
-HEADS, DIM, BLOCK = 8, 128, 16
-BAR = 1.05
+BLOCK = 16
 
 Work = Callable[[], torch.Tensor]
 
 
+def list_contenders(requests: int, tokens: int, heads: int, like: torch.Tensor) -> Make:
+    """like: an empty tensor of the device and dtype of K and V."""
+    own = requests, tokens, fill(-1, requests, heads, like)
+    found = [Contender("ours", "ours", make_ours(*own))]
+    if find_spec("transformers"):
+        found.append(Contender("transformers paged", "peer", make_released(*own)))
+    return [*found, Contender("each alone", "limit", attend_alone(*own))]
+
+
+def fill(number: int, tokens: int, heads: int, like: torch.Tensor) -> torch.Tensor:
+    """Makes K and V of one request, the same for all."""
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn((1, heads, tokens, DIM), generator=generator).to(like)
+
+
 def make_ours(requests: int, tokens: int, step: torch.Tensor) -> Work:
     """Fills our cache; returns the step."""
-    blocks = requests * (tokens // BLOCK + 2)
-    memory = TorchBlocks(blocks, BLOCK, 1, HEADS, (DIM, DIM), torch.empty(0))
+    heads, blocks = step.shape[1], requests * (tokens // BLOCK + 2)
+    memory = TorchBlocks(blocks, BLOCK, 1, heads, (DIM, DIM), step.new_empty(0))
     group = {"type": "full", "block": BLOCK, "layers": 1}
     cache = StoringManager(memory, [group], blocks, tokens + 2)
     names = list(map(str, range(requests)))
     for number, name in enumerate(names):
         cache.open(name, [number] * (tokens + 1), None)
         cache.schedule(name, tokens)
-        filled = fill(number, tokens)
+        filled = fill(number, tokens, heads, step)
         cache.write(0, filled, filled)
         cache.run()
     for name in names:
@@ -70,14 +64,33 @@ def make_ours(requests: int, tokens: int, step: torch.Tensor) -> Work:
     return attend
 
 
+def attend_alone(requests: int, tokens: int, step: torch.Tensor) -> Work:
+    """Attention over K and V of each request that lie together already."""
+    heads = step.shape[1]
+    held = [fill(number, tokens + 1, heads, step) for number in range(requests)]
+    queries = [step[:, :, row : row + 1] for row in range(requests)]
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def attend() -> torch.Tensor:
+        every = zip(queries, held, strict=True)
+        return torch.cat([attention(query, own, own) for query, own in every], 2)
+
+    return attend
+
+
 def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
     """The same of transformers, as its continuous batching calls it."""
+    from transformers import ContinuousBatchingConfig, LlamaConfig
+    from transformers.generation.continuous_batching.cache import PagedAttentionCache
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
+    heads, device = step.shape[1], step.device
     config = LlamaConfig(
         num_hidden_layers=1,
-        hidden_size=HEADS * DIM,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
+        hidden_size=heads * DIM,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         head_dim=DIM,
         layer_types=["full_attention"],
     )
@@ -89,9 +102,8 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
         allow_block_sharing=False,
         max_memory_percent=0.9,
     )
-    cache = PagedAttentionCache(
-        config, sizes, torch.device("cpu"), SimpleNamespace(tp_size=1), torch.float32
-    )
+    alone = SimpleNamespace(tp_size=1)
+    cache = PagedAttentionCache(config, sizes, device, alone, step.dtype)
 
     def index(items: list[tuple[str, int, int]]) -> dict[str, Any]:
         groups = cache.cache_allocators.values()
@@ -101,8 +113,8 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
             cache.extend_read_and_write_indices(name, past, count, read, written)
         names = [group.layer_type for group in groups]
         return {
-            "read_index": list(map(torch.tensor, read)),
-            "write_index": list(map(torch.tensor, written)),
+            "read_index": [torch.tensor(each, device=device) for each in read],
+            "write_index": [torch.tensor(each, device=device) for each in written],
             "cu_seq_lens_k": dict.fromkeys(names, torch.tensor([0])),
             "max_length_k": dict.fromkeys(names, 0),
         }
@@ -111,12 +123,13 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
         request = Request(str(number), [number] * (tokens + 1))
         cache.search_prefix_match(request.request_id, request.initial_tokens)
         assert cache.can_store_request_tokens(request, tokens)
-        filled = fill(number, tokens)
+        filled = fill(number, tokens, heads, step)
         cache.update(filled, filled, 0, index([(request.request_id, 0, tokens)]))
         request.length = tokens
         assert cache.can_store_request_tokens(request, 1)
     made = index([(str(number), tokens, 1) for number in range(requests)])
-    mask = torch.full((1, 1, requests, requests * (tokens + 1)), float("-inf"))
+    size = 1, 1, requests, requests * (tokens + 1)
+    mask = step.new_full(size, float("-inf"))
     for number in range(requests):
         mask[..., number, number * (tokens + 1) : (number + 1) * (tokens + 1)] = 0
     module: Any = SimpleNamespace(layer_idx=0, num_key_value_groups=1)
@@ -140,47 +153,3 @@ class Request:
 
     def current_len(self) -> int:
         return self.length
-
-
-def fill(number: int, tokens: int) -> torch.Tensor:
-    """Makes K and V of one request, the same for both sides."""
-    generator = torch.Generator().manual_seed(number)
-    return torch.randn((1, HEADS, tokens, DIM), generator=generator)
-
-
-@click.command()
-@click.option("--requests", default=32, show_default=True, type=click.IntRange(1))
-@click.option("--tokens", default=4096, show_default=True, type=click.IntRange(1))
-@click.option("--rounds", default=9, show_default=True, type=click.IntRange(1))
-@JSON
-def main(requests: int, tokens: int, rounds: int, path: Path | None) -> None:
-    """Measures decode attention through tables."""
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        step = fill(-1, requests)
-        works = {
-            "ours": make_ours(requests, tokens, step),
-            "transformers": make_released(requests, tokens, step),
-        }
-        ours, released = (work() for work in works.values())
-        error = float((ours - released.reshape(ours.shape)).abs().max())
-        times: dict[str, list[float]] = {name: [] for name in works}
-        for turn in range(rounds):
-            for name in list(works)[:: 1 if turn % 2 else -1]:
-                begin = time.perf_counter()
-                works[name]()
-                times[name].append(time.perf_counter() - begin)
-    if error > 1e-4:
-        raise click.ClickException(f"the two sides differ by {error:.2g}")
-    medians = {name: 1e3 * median(own) for name, own in times.items()}
-    ratio = medians["ours"] / medians["transformers"]
-    for name, milliseconds in medians.items():
-        click.echo(f"{name:>12}: {milliseconds:9.2f} ms a step")
-    click.echo(f"{'ratio':>12}: {ratio:9.2f}, wanted at most {BAR}")
-    if path:
-        path.write_text(json.dumps({"milliseconds": medians, "ratio": ratio}, indent=1))
-    sys.exit(ratio > BAR)
-
-
-if __name__ == "__main__":
-    main()

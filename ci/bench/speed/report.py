@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,6 +63,8 @@ def make_report(
     device: str, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], rounds: int
 ) -> dict[str, Any]:
     return {
+        "format": "lockstep-speed/1",
+        "date": str(date.today()),
         "device": device,
         "machine": {"system": platform.system(), "processor": get_processor()},
         "python": sys.version.split()[0],

@@ -8,8 +8,10 @@ from typing import Any
 
 from ci.bench.speed.batches import BatchSide
 from ci.bench.speed.measure import STEPS, Contender
+from ci.bench.speed.prompts import Prompts
 from ci.bench.speed.unified import Decoding, Removing, Sharing
 from ci.bench.speed.workloads import SMALL_POOL, SMALLEST, Make
+from lockstep.impl.prefix.trie import Trie
 
 Pair = tuple[Any, Any]
 """K and V."""
@@ -152,6 +154,34 @@ class Side(BatchSide):
             Contender("ours", "ours", work),
             *self.ask_peers("keep", old, token, touched),
             self.limit_clone(old),
+        ]
+
+    def attend_paged(self, requests: int, tokens: int) -> Make:
+        """A token for each request, attention over its table of blocks included."""
+        raise NotImplementedError
+
+    def begin(self, prompts: int, tokens: int) -> Make:
+        """A request that repeats half of a stored prompt of `tokens` tokens gets K and V
+        of that half, and of one more token: a copy may be put off until then."""
+        given, layer, token = Prompts(prompts, tokens), self.kv(), self.make(1)
+        trie = Trie([layer])
+        for stored in given.stored:
+            trie.begin(stored)
+            self.finish(layer.update(*self.make(tokens)))
+            trie.close()
+
+        def work() -> None:
+            trie.begin(next(given.requests))
+            self.finish(layer.update(*token))
+
+        def start() -> None:
+            if trie.request is not None:
+                trie.cancel()
+
+        return [
+            Contender("ours", "ours", work, start, most=1),
+            *self.ask_peers("begin", Prompts(prompts, tokens), self.make(tokens), token),
+            self.limit_clone(self.make(tokens // 2)),
         ]
 
     @abstractmethod

@@ -143,3 +143,8 @@ class _Behind:
 
     def get_mask_sizes(self, length: int, layer: int = 0) -> tuple[int, int]:
         return self.tokens + length, 0
+
+
+def begin(*_: Any) -> Make:
+    """It has no cache of prompts."""
+    return []

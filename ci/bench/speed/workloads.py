@@ -36,6 +36,8 @@ WORKLOADS = (
     "batch filter",
     "batch extend",
     "batch extract",
+    "paged step",
+    "prefix begin",
 )
 
 SMALLEST = 4 * K
@@ -46,6 +48,8 @@ SMALL_POOL = f"in {SMALLEST:,} cells"
 
 MOVED = 4 * K
 KEPT = 16 * K
+REQUESTS = 32
+PROMPTS = 16
 
 Make = Sequence[Contender]
 
@@ -91,6 +95,9 @@ def list_cases(
         yield make("removal", side.remove, tokens=MOVED, where=where)
     for touched in (False, True):
         yield make("snapshot", side.keep, tokens=KEPT, touched=touched)
+    if framework == "torch":  # there is no released one on MLX
+        yield make("paged step", side.attend_paged, requests=REQUESTS, tokens=4 * K)
+    yield make("prefix begin", side.begin, prompts=PROMPTS, tokens=2 * K)
 
 
 def list_batch_cases(make: Callable[..., Case], side: Side) -> Iterator[Case]:
