@@ -8,7 +8,7 @@ Ours on torch and MLX beside those of transformers and mlx-lm, and beside the
 bare limit: what the framework takes for the same bytes without a cache around it. In one
 process, in turns; what counts is the median of the rounds' ratios. The work is in
 `speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
-all, with pools of a million cells, it takes about ten minutes and 12 GB.
+all, with pools of a million cells, it takes more than 20 minutes and 17 GB.
 
 `--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and puts
 the table into the README.

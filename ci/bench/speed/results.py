@@ -126,11 +126,20 @@ def place(ratio: float) -> float:
 
 
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
-"""Between these lines the README has the table and the chart; see `splice`."""
+"""Between these lines the README has the table and the chart, once a run was kept."""
+
+SECTION = """\
+## How fast our caches are
+
+How long a piece of an engine's work takes with our caches, over how long it takes with
+the fastest released cache, in turns in one process: below 1, ours is faster. Each kind of
+work has several cases (sizes, 8 heads of K and V or 2, float16 and float32); the columns
+have their median, and the worst. `python ci/bench/caches.py compare --save` measures it.
+"""
 
 
 def splice(text: str, report: Mapping[str, Any], path: str) -> str:
-    """Puts the table and the chart into a document.
+    """Puts the section with the table and the chart into a document.
 
     Args:
         text: of the document, with both lines.
@@ -138,9 +147,9 @@ def splice(text: str, report: Mapping[str, Any], path: str) -> str:
         path: of its file, from the document.
     """
     chart = f"![Each dot is one case]({Path(path).with_suffix('.svg').as_posix()})"
-    content = f"{BEGIN}\n{make_markdown(report, path)}\n\n{chart}\n{END}"
+    parts = BEGIN, SECTION, make_markdown(report, path), "", chart, END
     pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
-    found, count = re.subn(pattern, lambda _: content, text, flags=re.S)
+    found, count = re.subn(pattern, lambda _: "\n".join(parts), text, flags=re.S)
     if count != 1:
         raise ValueError(f"the document has {count} places for the table, not one")
     return found
