@@ -18,6 +18,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.hookimpl(optionalhook=True)  # there may be no pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """For `-n auto`: one more than there are cores, since many tests wait for a process
     to end or to be found hanging."""
