@@ -1,7 +1,7 @@
 """Generators of programs: a source of choices, and a drawer that makes programs of them.
 
-"hypothesis" takes a seed for each program from Hypothesis, "choices" each choice of it,
-as tests of other projects do. One more makes all programs: `exhaustive`.
+"hypothesis" takes a seed for every 25 programs from Hypothesis, "choices" each choice of
+it, as tests of other projects do. One more makes all programs: `exhaustive`.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,18 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.guided import GuidedDrawer
 
 
-def generate(*arguments: Any, **options: Any) -> None:
+def generate(*arguments: Any) -> None:
     """Calls `hypothesis.generate`; only the process that draws imports Hypothesis."""
     from lockstep.harness.programs.generate import hypothesis
 
-    hypothesis.generate(*arguments, **options)
+    hypothesis.generate(*arguments)
 
 
 def generate_choices(*arguments: Any) -> None:
-    generate(*arguments, seeded=False)
+    """Calls `hypothesis.generate_choices`."""
+    from lockstep.harness.programs.generate import hypothesis
+
+    hypothesis.generate_choices(*arguments)
 
 
 GENERATORS: Mapping[str, Any] = {

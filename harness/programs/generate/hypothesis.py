@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
@@ -18,6 +18,8 @@ from hypothesis.internal.conjecture import providers
 from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.generate.sources import ChoiceSource, RandomSource
 from lockstep.harness.programs.program import Program
+
+T = TypeVar("T")
 
 Draw = Callable[[Source], Program]
 """Makes a program from choices."""
@@ -94,21 +96,55 @@ def without_sources() -> Iterator[None]:
         setattr(providers, IS_SOURCE, before)
 
 
+BLOCK = 25
+"""Programs that follow from one seed of Hypothesis, which takes longer to make an example
+than most programs take to be drawn."""
+
+
 def generate(
-    count: int,
-    number: int,
-    draw: Draw,
-    consume: Callable[[Program], None],
-    seeded: bool = True,
+    count: int, number: int, draw: Draw, consume: Callable[[Program], None]
 ) -> None:
-    """Draws programs from Hypothesis, which does not shrink them.
+    """Draws programs from seeds of Hypothesis, each of which gives several.
+
+    The seeds are counted from `number`: Hypothesis likes to begin with its smallest, and
+    other numbers are to give other programs.
 
     Args:
-        count: the greatest number of programs.
+        count: the number of programs.
         number: the seed.
         draw: makes a program from choices.
         consume: is called with each program.
-        seeded: see `make_strategy`.
+    """
+    left = count
+
+    def consume_block(start: int) -> None:
+        nonlocal left
+        source = RandomSource(number + start - BASE)
+        for _ in range(min(BLOCK, left)):
+            left -= 1
+            consume(draw(source))
+
+    run(-(-count // BLOCK), number, SEEDS, consume_block)
+
+
+def generate_choices(
+    count: int, number: int, draw: Draw, consume: Callable[[Program], None]
+) -> None:
+    """Draws programs from choices of Hypothesis, which does not shrink them; as
+    `generate`."""
+    run(count, number, make_strategy(draw, seeded=False), consume)
+
+
+def run(
+    count: int, number: int, strategy: st.SearchStrategy[T], consume: Callable[[T], None]
+) -> None:
+    """Hands over what a strategy draws.
+
+    Args:
+        count: the greatest number of examples.
+        number: the seed.
+        strategy: of what is drawn.
+        consume: is called with each example.
     """
 
     @seed(number)
@@ -120,10 +156,10 @@ def generate(
         derandomize=False,
         suppress_health_check=UNLIMITED,
     )
-    @given(make_strategy(draw, seeded))
-    def check(program: Program) -> None:
+    @given(strategy)
+    def check(example: T) -> None:
         try:
-            consume(program)
+            consume(example)
         except Exception as error:
             raise Ended(error) from None
 
