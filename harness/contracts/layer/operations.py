@@ -197,7 +197,7 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 
 
 class State(LayerOperation):
-    name = "state"
+    name, weight = "state", 2
 
     def expect(self, op: Op, model: LayerModel) -> Answer:
         return model.tell(model.get(op["cache"]), answer_tags)
