@@ -51,6 +51,8 @@ class Contract(ABC):
         letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
             the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
+        depth: how many times as many programs it takes until a mistake is found as with
+            most contracts, since a longer history leads there (`ci/bench/find.py`).
         leaves_choices: several answers to an operation are right as a matter of course,
             and what follows depends on the one that was given.
     """
@@ -72,6 +74,7 @@ class Contract(ABC):
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
     model: ClassVar[type[Any]]
     leaves_choices: ClassVar[bool] = False
+    depth: ClassVar[int] = 1
 
     # --- what there is ------------------------------------------------------------------
 

@@ -12,6 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Clock, Shrinker
 from lockstep.harness.jobs.causes import number_causes
@@ -214,6 +217,7 @@ class Check:
         settings, pairs = self.settings, self.outcome.pairs
         self.later = {pair.key: deque() for pair in pairs}
         least = settings.least or settings.programs
+        first = {pair.key: least * CONTRACTS[pair.contract].depth for pair in pairs}
         for number, programs in settings.list_slices():
             for pair in pairs:
                 count = -(-programs // pair.share)
@@ -226,7 +230,7 @@ class Check:
                     programs=count,
                     corpus=self.choose_corpus(pair, number),
                 )
-                if number * settings.slice < least:
+                if number * settings.slice < first[pair.key]:
                     self.hand_out(pair, task)
                 else:
                     self.later[pair.key].append(task)
@@ -245,7 +249,8 @@ class Check:
             pair.wanted -= sum(task.programs for task in later)
             later.clear()
         else:
-            self.hand_out(pair, later.popleft())
+            task = later.popleft()
+            self.hand_out(pair, structs.replace(task, rare=pair.list_rare()))
 
     def choose_corpus(self, pair: Pair, number: int) -> list[messages.Document] | None:
         """The programs that a slice starts from; None if the user wants no corpus."""

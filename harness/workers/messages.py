@@ -294,6 +294,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
             operations.
         corpus: programs to start from; at the end, those that the next slice could start
             from are sent. None: they are not wanted.
+        rare: cells that were reached seldom; some of the programs aim at them alone.
     """
 
     generator: str
@@ -301,6 +302,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     programs: int
     enough: int = 0
     corpus: list[Document] | None = None
+    rare: list[Cell] = []
 
 
 class GivenTask(SliceTask, frozen=True, kw_only=True):

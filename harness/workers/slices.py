@@ -333,6 +333,7 @@ class RandomSlice(Slice[RandomTask]):
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, DRAWERS[task.generator])
+        self.drawer.aim_at({*task.rare})
         if task.corpus is not None:
             self.drawer.start_from(self.list_corpus(task.corpus))
         draw = self.drawer.draw

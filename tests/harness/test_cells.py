@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,8 +10,8 @@ from rich.console import Console
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Cell, Unreachable
-from lockstep.harness.jobs.outcome import OFTEN, PROFILES, SLICE, Outcome, Pair, Settings
+from lockstep.harness.contracts.operation import Unreachable
+from lockstep.harness.jobs.outcome import PROFILES, SLICE, Outcome, Pair, Settings
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
@@ -32,14 +31,21 @@ def declare(contract: str, kind: str) -> Kind:
     return load("torch-cpu").contracts[contract][kind]
 
 
+DTYPES = "float32", "float16", "bfloat16"
+
+
 def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Program]:
     """The programs of a check, without a backend."""
-    drawer = Drawer(contract, kind, declared, ("float32", "float16", "bfloat16"))
-    for shard, programs in Settings(programs=most).list_slices():
-        drawn: list[Program] = []
-        seed = get_seed(0, contract, kind, shard)
-        GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)
-        yield from drawn
+    drawer = Drawer(contract, kind, declared, DTYPES)
+    for number, programs in Settings(programs=most).list_slices():
+        yield from draw_slice(drawer, number, programs)
+
+
+def draw_slice(drawer: Drawer, number: int, programs: int) -> list[Program]:
+    drawn: list[Program] = []
+    seed = get_seed(0, drawer.rules.name, drawer.kind, number)
+    GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)
+    return drawn
 
 
 def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
@@ -54,23 +60,24 @@ def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
 def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str) -> None:
     """Each of them often, so that none is missed where a pair may end early."""
     declared, ci = declare(contract, kind), PROFILES["ci"]
-    cells = CONTRACTS[contract].list_cells(kind, declared)
-    counted: Counter[Cell] = Counter()
+    drawer = Drawer(contract, kind, declared, DTYPES)
+    pair = Pair("here", contract, kind, declared)
     assert ci.least is not None
-    for number, program in enumerate(draw(contract, kind, declared, ci.programs), 1):
-        count_cells([program], counted)
-        if number >= ci.least and number % SLICE == 0 and min(counted.values()) >= OFTEN:
-            break
-    assert {cell: counted[cell] for cell in cells if counted[cell] < OFTEN} == {}
-    assert set(counted) <= set(cells), "a rule says that it cannot be reached"
+    for number, programs in Settings(programs=ci.programs).list_slices():
+        if number * SLICE >= ci.least * CONTRACTS[contract].depth:
+            if pair.is_explored:
+                break
+            drawer.aim_at(pair.list_rare())
+        count_cells(draw_slice(drawer, number, programs), pair.coverage)
+    assert pair.list_rare() == []
+    assert set(pair.coverage) <= set(pair.cells), "a rule says that it cannot be reached"
 
 
 @every_kind
 def test_without_misuse_fewer_cells_can_be_reached(contract: str, kind: str) -> None:
     """And none beyond those."""
     declared = replace(declare(contract, kind), refuses=False)
-    dtypes = "float32", "float16", "bfloat16"
-    counted = count_cells(draw_some(125, contract, kind, declared, dtypes=dtypes))
+    counted = count_cells(draw_some(125, contract, kind, declared, dtypes=DTYPES))
     cells = CONTRACTS[contract].list_cells(kind, declared)
     assert set(counted) <= set(cells)
     assert len(counted) > 0.8 * len(cells)

@@ -81,6 +81,7 @@ class PagedContract(Contract):
     letters = LETTERS
     model = PagedModel
     leaves_choices = True
+    depth = 3
     why_illegal = staticmethod(why_illegal_config)
     get_states = staticmethod(get_states)
     list_states = staticmethod(list_states)

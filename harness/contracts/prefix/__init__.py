@@ -181,6 +181,7 @@ class PrefixContract(Contract):
     errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval", "scope"})
     rare = ("freed",)
+    depth = 3
     facts: ClassVar[Mapping[str, str]] = {
         "beyond": "tokens that the conversation which was closed last, of those that"
         " begin with the request, has behind it; null if there is none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,6 +67,9 @@ MISUSE = 8
 """One program in MISUSE breaks rules of usage, in one of three operations, if the cache
 declares that it refuses such calls."""
 
+RARE = 2
+"""One program in RARE aims at the cells that were reached seldom, if any are named."""
+
 
 Script = Sequence[Op | str]
 """Operations that are to come first in a program, as far as they are legal then. A name
@@ -116,6 +119,7 @@ class Drawer:
 
     Attributes:
         lengths: range of operations in a program.
+        rare: cells that were reached seldom: those of legal operations, and of misuses.
         known: for the operations that the last program left out, the latest ones, the
             programs that lead there.
     """
@@ -146,6 +150,12 @@ class Drawer:
         self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
         every = self.rules.list_cells(kind, declared)
         self.misuse_cells = [cell for cell in every if cell not in self.cells]
+        self.rare: tuple[Sequence[Cell], Sequence[Cell]] = [], []
+
+    def aim_at(self, cells: Collection[Cell]) -> None:
+        """Names the cells that were reached seldom; some programs aim at nothing else."""
+        legal = [cell for cell in self.cells if cell in cells]
+        self.rare = legal, [cell for cell in self.misuse_cells if cell in cells]
 
     def draw(self, source: Source) -> Program:
         """Draws a program of legal operations that the kind, as declared, supports.
@@ -176,8 +186,7 @@ class Drawer:
         rules = self.rules
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
-        misuses = self.declared.refuses and source.one_in(self.misuse)
-        cells = (misuses and self.misuse_cells) or self.cells
+        misuses, cells = self.choose_cells(source)
         aim = Aim(rules, rules.choose_cells(model, cells) or cells, misuses, source)
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         span = FARTHEST if source.one_in(FAR) else self.lengths
@@ -186,6 +195,15 @@ class Drawer:
         return Draft(
             *(rules, config, model, misuses, aim, most, least, longest), script=waiting
         )
+
+    def choose_cells(self, source: Source) -> tuple[bool, Sequence[Cell]]:
+        """Chooses whether a program breaks rules of usage, and the cells to aim at."""
+        legal, misuses = self.rare
+        if (legal or misuses) and source.one_in(RARE):
+            is_misuse = not legal or (bool(misuses) and source.one_in(2))
+            return is_misuse, misuses if is_misuse else legal
+        is_misuse = self.declared.refuses and source.one_in(self.misuse)
+        return is_misuse, (is_misuse and self.misuse_cells) or self.cells
 
     def propose(self, source: Source, draft: Draft) -> Op | None:
         """Draws what comes next in a program, or None."""
@@ -211,7 +229,7 @@ class Drawer:
         """Draws an operation that is legal now, or None: one in three is a mistake of
         usage, in programs that have such."""
         op = None
-        if draft.misuses and source.one_in(3):
+        if draft.misuses and source.one_in(2):
             op = self.rules.draw_misuse(source, draft.model, self.names)
         return op or self.rules.draw_operation(source, draft.model, self.names)
 
