@@ -19,11 +19,12 @@ def ask_backend(
         errors: the exceptions that it declares, by name; see `Backend.errors`. Of two
             that fit, the more special one counts.
     """
-    known: dict[type[BaseException], str] = {errors.get("usage", ValueError): "usage"}
-    known |= {kind: name for name, kind in errors.items()}
+    usage = errors.get("usage", ValueError)
     try:
         result = call()
-    except tuple(known) as error:
+    except (usage, *errors.values()) as error:
+        known: dict[type, str] = {usage: "usage"}
+        known |= {kind: name for name, kind in errors.items()}
         name = next(known[kind] for kind in type(error).__mro__ if kind in known)
         if not str(error).strip():
             raise Broken("error", f"a {name} error came without a message") from error

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import (
     LlamaConfig,
     LogitsProcessorList,
 )
+from transformers.generation.continuous_batching import utils
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.cache_allocators import (
     FullAttentionCacheAllocator,
@@ -37,6 +39,10 @@ from lockstep.impl.peers.transformers import SHARE, declare_backend
 from lockstep.impl.peers.transformers_layers import Config
 from lockstep.impl.peers.transformers_pages import Pages
 from lockstep.impl.peers.transformers_tables import PaddedPages, TablePages
+
+# For each cache the library reads this from the maps of the process's memory, which takes
+# longer than to run most programs; it does not change.
+utils._get_allowed_numa_nodes = cache(utils._get_allowed_numa_nodes)
 
 MOST_REQUESTS = 8
 """In one step, and so in all."""

@@ -68,7 +68,9 @@ class LayerMemory:
         """
         if self.factor is not None and not self.owned:
             self.fresh = ask_held([cache])
-        owned = self.owned.setdefault(id(cache), Owned(cache, self.least, self.least))
+        owned = self.owned.get(id(cache))
+        if owned is None:
+            owned = self.owned[id(cache)] = Owned(cache, self.least, self.least)
         if like is not None:
             owned.peak = self.own(like).peak
         return owned

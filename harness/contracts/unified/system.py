@@ -53,6 +53,7 @@ class UnifiedSystem(System):
 
     Attributes:
         places: (position, tag) of the tokens, as far as the program tells them.
+        model: the reference, once an operation has agreed.
     """
 
     writes: Collection[str] = ("forward", "remove", "load", "put")
@@ -70,7 +71,7 @@ class UnifiedSystem(System):
         self.attention = Attention(backend.arrays, config)
         self.last: list[View] = []
         self.cache = backend.open(self.config)
-        self.need: Need | None = None
+        self.model: UnifiedModel | None = None
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
@@ -394,15 +395,14 @@ class UnifiedSystem(System):
             self.watch.drop("a")
 
     def verify_memory(self, op: Op, model: UnifiedModel) -> None:
-        if self.declared.held is None:
-            return
-        self.need = count_need(model, self.config)
+        self.model = model
         if self.every:
             self.check_memory()
 
     def check_memory(self) -> None:
-        if self.declared.held is not None and self.need is not None:
-            self.need.check(ask_held([self.cache]), self.declared.held)
+        if self.declared.held is not None and self.model is not None:
+            need = count_need(self.model, self.config)
+            need.check(ask_held([self.cache]), self.declared.held)
 
     def finish(self) -> None:
         super().finish()
