@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ci.bench.speed.kernels import Decoding, Form, list_cases
 from lockstep.impl.shared.causal import FAR
-from lockstep.impl.torch.backend import is_fatal
-from lockstep.impl.torch.kernels import Spans, Table, choose
+from lockstep.impl.torch.arrays import TorchArrays
+from lockstep.impl.torch.backend import declare, is_fatal, warm_up
+from lockstep.impl.torch.kernels import Kernels, Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.rope import Rope
@@ -137,6 +140,23 @@ def test_a_cell_below_zero_is_none(kernels: Any, permuted: bool) -> None:
     PLAIN.scatter(expected, some, torch.tensor([7, 0], device=DEVICE), permuted)
     kernels.scatter(pools, tokens, kernels.place_fixed(cells), permuted)
     check_same(pools, expected)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_cell_beyond_the_pool_is_none(permuted: bool) -> None:
+    """Memory behind a pool belongs to others; an access beyond all of it would end the
+    process."""
+    whole = make_pools(2, (5, 3), torch.float32, permuted)
+    pools = tuple(pool[:1] for pool in whole)  # of a layer that others follow
+    before = [pool.clone() for pool in whole]
+    index = torch.tensor([CELLS, CELLS + 7], device=DEVICE)
+    tokens = tuple(draw(1, 1, 2, 2, dim) for dim in (5, 3))
+    FUSED.scatter(pools, tokens, index, permuted)
+    FUSED.gather(pools, index, permuted)
+    keys = draw(3, 1, 2, CELLS, 4)
+    turned = keys.clone()
+    FUSED.turn(turned[:1], index, Rope((1e4,), 1, 4, DEVICE), -3)
+    check_same((*whole, turned), (*before, keys))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -259,6 +279,18 @@ def test_each_request_attends_to_its_own_positions(
     assert attended.dtype == dtype
     largest = (attended.double() - torch.cat(wanted, dim=2)).abs().max()
     assert largest < {torch.float32: 1e-5, torch.float16: 4e-3}.get(dtype, 3e-2)
+
+
+def test_slots_beyond_the_memory_are_not_read() -> None:
+    pools = (draw(3, 1, 8, 16)[1:2],) * 2  # with memory of others on both sides
+    first = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    queries = draw(1, 1, 1, 16)
+    tables = torch.tensor([[1, 4, 5, -1]], dtype=torch.int32, device=DEVICE)
+    attended = [
+        FUSED.attend(queries, pools, Spans(tables, first, first + end, 2, 2, 8))
+        for end in (2, 8)
+    ]
+    assert torch.equal(*attended)
 
 
 # --- masks of batches -------------------------------------------------------------------
@@ -415,6 +447,22 @@ def test_a_program_fills_many_rows(
 # --- table ------------------------------------------------------------------------------
 
 
+def test_columns_beyond_the_table_are_not_seen() -> None:
+    table = torch.ones((2, 8), dtype=torch.int64, device=DEVICE)
+    limits = torch.tensor([[1], [0], [9]], device=DEVICE)
+    out = torch.empty((1, 12), device=DEVICE)
+    FUSED.mask(Table(table, True, True), limits, 4, out)
+    assert (out[0] == 0).tolist() == [True] * 4 + [False] * 8
+
+
+def test_a_change_of_a_cell_beyond_the_table_is_none() -> None:
+    whole = torch.zeros((6, 8), dtype=torch.int64, device=DEVICE)
+    changes = torch.ones((3, 2), dtype=torch.int64, device=DEVICE)
+    changes[0] = torch.tensor([8, 21])
+    FUSED.update(whole[:2], changes)
+    assert not whole.any()
+
+
 @pytest.mark.parametrize("number", [0, 1, 300])
 @pytest.mark.parametrize("kernels", [FUSED, PLAIN], ids=["triton", "plain"])
 def test_changes_reach_the_table(kernels: Any, number: int) -> None:
@@ -487,6 +535,38 @@ def test_the_work_that_is_timed_can_be_done() -> None:
     assert (keys[:, :, 60:] == 1).all()
 
 
+def test_what_a_program_may_launch_first_is_launched_by_the_factory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each kernel of each family: a program's first step would seem to hang."""
+    launched: set[str] = set()
+
+    def note(name: str) -> Any:
+        own = getattr(FUSED, name)
+        return lambda *given: launched.add(name) or own(*given)
+
+    names = {name for name, member in vars(Kernels).items() if inspect.isfunction(member)}
+    launches = {name for name in names if name[0] != "_"} - {"place", "place_fixed"}
+    for name in launches:
+        monkeypatch.setattr(FUSED, name, note(name))
+    for module in ("causal", "batched", "paged"):
+        place = f"lockstep.impl.torch.{module}.choose"
+        monkeypatch.setattr(place, lambda device: FUSED)
+    waits = Mock()
+    monkeypatch.setattr(torch.cuda, "synchronize", waits)
+    arrays = TorchArrays(DEVICE.type)
+    monkeypatch.setattr(arrays, "attend", Mock(wraps=arrays.attend))
+    warm_up(arrays)
+    assert launched == launches and waits.called and arrays.attend.called
+
+
+def test_the_kernels_stand_among_the_versions() -> None:
+    """Plain operations take their place where Triton is missing."""
+    kernels = {kernels: declare("x", DEVICE.type, kernels) for kernels in (FUSED, PLAIN)}
+    named = {one: backend.versions["kernels"] for one, backend in kernels.items()}
+    assert named == {FUSED: "TritonKernels", PLAIN: "PlainKernels"}
+
+
 def test_the_interpreter_must_be_asked_for() -> None:
     code = "from lockstep.impl.torch.backend import triton; triton()"
     done = run("-c", code, TRITON_INTERPRET="0")
@@ -507,8 +587,10 @@ def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
     assert rows["mask"]["shared"] == 0
 
 
-def test_an_error_of_cuda_ends_its_process() -> None:
-    lost = "CUDA error: an illegal memory access was encountered"
+@pytest.mark.parametrize("by", ["CUDA error", "CUDA driver error", "Triton Error [CUDA]"])
+def test_an_error_of_cuda_ends_its_process(by: str) -> None:
+    """Whoever calls CUDA next tells of it: torch or Triton."""
+    lost = f"{by}: an illegal memory access was encountered"
     assert is_fatal(RuntimeError(lost))
     assert not is_fatal(RuntimeError("The size of tensor a (3) must match"))
     if hasattr(torch, "AcceleratorError"):
