@@ -84,7 +84,9 @@ def mask(kernels: Any, rows: int, columns: int, begin: int, short: bool) -> Outc
     return [table, out]
 
 
-def see(kernels: Any, rows: int, length: int, columns: int, window: int | None) -> Outcome:
+def see(
+    kernels: Any, rows: int, length: int, columns: int, window: int | None
+) -> Outcome:
     ends = torch.arange(columns - length, columns - length + rows, device=DEVICE)
     given = ends, torch.arange(rows, device=DEVICE), length, (0, columns), window
     likes = (torch.empty(0, dtype=each) for each in (torch.bool, torch.float16))
@@ -128,7 +130,9 @@ def main() -> int:
     for name, work in list_works():
         pairs = zip(work(fused), work(plain), strict=True)
         most = FEW if name.startswith("attend") else 0.0
-        same = all(torch.allclose(*map(torch.Tensor.float, pair), 0, most) for pair in pairs)
+        same = all(
+            torch.allclose(*map(torch.Tensor.float, pair), 0, most) for pair in pairs
+        )
         failed += not same
         print(f"{name}: {'same' if same else 'DIFFERS'}", flush=True)
     return int(failed > 0)
