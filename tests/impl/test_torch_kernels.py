@@ -5,6 +5,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,12 @@ import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 from torch.nn.functional import scaled_dot_product_attention
 
-from ci.bench.speed.kernels import Decoding, Form, list_cases
+from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases
+from ci.bench.speed.steps import list_ways, measure_steps
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.torch.arrays import TorchArrays
 from lockstep.impl.torch.backend import declare, is_fatal, warm_up
+from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels import Kernels, Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
@@ -533,6 +539,49 @@ def test_the_work_that_is_timed_can_be_done() -> None:
     keys, _, mask = decoding.step.get(1)
     assert ((mask == 0).sum(dim=1) == 16).all()
     assert (keys[:, :, 60:] == 1).all()
+    assert {case.limited_by for case in cases} == {"memory", LAUNCHES}
+
+
+def test_steps_are_timed_in_every_way() -> None:
+    """A launch for each layer, or a graph; one stream, or several in turns."""
+    form = Form(2, 2, 16, sequences=4, visible=64)
+    like = torch.empty(0, dtype=torch.bfloat16, device=DEVICE)
+    entered = []
+
+    @contextmanager
+    def enter(number: int) -> Any:
+        entered.append(number)
+        yield
+
+    streams = [partial(enter, number) for number in range(2)]
+    ways = [*list_ways(form, FUSED, like, streams)]
+    rows = measure_steps(ways, rounds=1, repeats=1, wait=lambda: time.sleep(0.01))
+    assert [row["way"] for row in rows] == [
+        "eager",
+        "CUDA graph",
+        "eager, 2 streams in turns",
+        "CUDA graph, 2 streams in turns",
+    ]
+    assert all(0 < row["host_us"] < row["us"] - 4_000 for row in rows), "it waits"
+    assert [entered.count(number) for number in range(2)] == [1 + 4 * 2, 1 + 2 * 2]
+    decoding, seen = Decoding(replace(form, cells=64), FUSED, like), []
+    decoding.cache.get = lambda layer: seen.append(CausalCache.get(decoding.cache, layer))
+    decoding.run_eagerly()
+    assert decoding.cache.cells.free == 4  # taken back
+    (keys, _, mask), _ = seen
+    assert ((mask == 0).sum(dim=1) == 16).all() and (keys[:, :, 60:] == 1).all()
+
+
+def test_a_device_without_room_is_told() -> None:
+    code = (
+        "import torch; from ci.bench.kernels import main\n"
+        "torch.cuda.is_available = lambda: True\n"
+        "torch.cuda.mem_get_info = lambda: (3 << 30, 24 << 30)\n"
+        "main([])"
+    )
+    done = run("-c", code)
+    words = "the device has 3.0 GB free; 12 GB are needed: not measured\n"
+    assert (done.returncode, done.stderr) == (2, words)
 
 
 def test_what_a_program_may_launch_first_is_launched_by_the_factory(

@@ -432,6 +432,43 @@ def test_what_pytest_writes_is_read(parts: Any, tmp_path: Path) -> None:
     assert result["result"] == {**counts, "broken": ["test_wrong"]}
 
 
+def test_what_is_measured(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "find_mlx_gpu", lambda: "there is no mlx here")
+    monkeypatch.setattr(parts, "find_spec", lambda name: True)
+    monkeypatch.setattr(parts, "find_sanitizer", lambda: "/bin/compute-sanitizer")
+    found = {part.name: part for part in parts.list_parts(7, Path("failed"))}
+    both = {f"{what} {place}" for what in BOTH for place in ("torch-cuda", "mlx-gpu")}
+    assert found.keys() == both | {
+        "kernels",
+        "sanitizer memcheck",
+        "sanitizer initcheck",
+        "sanitizer racecheck",
+        "speed of kernels",
+        "speed of caches",
+    }
+    lacks = {name for name, part in found.items() if part.lacks}
+    assert lacks == {name for name in found if "mlx" in name}
+    for name, part in found.items():
+        words = " ".join(part.command)
+        if name.startswith(("conformance", "faults")):
+            assert "--step-time 120 " in f"{words} " and "--failures failed" in words
+        if name.startswith("conformance"):
+            assert "--programs 7" in words
+        is_sanitizer = name.startswith("sanitizer")
+        assert part.variables == (SANITIZED if is_sanitizer else {})
+
+
+BOTH = ("conformance", "faults", "speed of checking", "speed of workers")
+SANITIZED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""Otherwise a tool does not see an access to another array."""
+
+
+def test_a_part_gets_its_variables(parts: Any) -> None:
+    code = f"import os; print(os.environ[{[*SANITIZED][0]!r}])"
+    part = parts.Part("one", python(code), parts.read_json, None, SANITIZED)
+    assert parts.run(part, 60)["result"] == 1
+
+
 def test_a_sanitizer_is_used_where_there_is_one(
     parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
