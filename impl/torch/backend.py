@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -283,7 +286,17 @@ def cuda() -> Backend:
         raise Unavailable("torch finds no CUDA device here")
     backend = declare("torch-cuda", "cuda")
     warm_up(backend.arrays)
-    return backend
+    scopes = [partial(wait_within, one) for one in (backend.scope, *backend.scopes)]
+    return replace(backend, scope=scopes[0], scopes=tuple(scopes[1:]))
+
+
+@contextmanager
+def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Ends a scope when the device is done: an error in the last kernels of a program
+    must not show in the next one."""
+    with scope():
+        yield
+        torch.cuda.synchronize()
 
 
 def warm_up(arrays: Any) -> None:

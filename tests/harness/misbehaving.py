@@ -336,6 +336,27 @@ def loses_it_when_read() -> Backend:
     return lose(replace(misbehave(Cache.update)(), arrays=LostArrays()))
 
 
+class LateCache(Cache):
+    """An error in a kernel shows in the step that waits for it; if launches block, in its
+    own."""
+
+    def update(self, keys: Array, values: Array) -> Any:
+        if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            raise LOST
+        return super().update(keys, values)
+
+    def size(self) -> Any:
+        if self.keys is not None:
+            raise LOST
+        return 0
+
+    state = trim = lambda self, *_: self.size()
+
+
+def loses_its_device_late() -> Backend:
+    return lose(declare(LateCache))
+
+
 exits = misbehave(lambda *_: os._exit(3))
 dies = from_third_token(die)
 dies_in_open, hangs_in_open, interrupts_in_open = map(

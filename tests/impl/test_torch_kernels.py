@@ -22,9 +22,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases
 from ci.bench.speed.steps import list_ways, measure_steps
+from lockstep.harness.core.errors import DeviceLost
+from lockstep.harness.execution.executor import run as execute
+from lockstep.harness.programs.program import parse_program
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.torch.arrays import TorchArrays
-from lockstep.impl.torch.backend import declare, is_fatal, warm_up
+from lockstep.impl.torch.backend import cpu, cuda, declare, is_fatal, warm_up
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels import Kernels, Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
@@ -609,11 +612,38 @@ def test_what_a_program_may_launch_first_is_launched_by_the_factory(
     assert launched == launches and waits.called and arrays.attend.called
 
 
+def test_an_error_of_the_last_kernel_is_told_of_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it runs in; the process ends, and the record names this program."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("lockstep.impl.torch.backend.warm_up", lambda arrays: None)
+    declared = cuda()
+    lost = Mock(side_effect=RuntimeError("CUDA error: illegal address"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    document = {"contract": "layer", "config": {"kind": "kv"}, "ops": [{"op": "size"}]}
+    program, own = parse_program({"format": "lockstep/1", **document}, "here"), cpu()
+    for number in range(4):
+        backend = replace(own, scope=declared.get_scope(number), is_fatal=is_fatal)
+        with pytest.raises(DeviceLost, match="illegal address"):
+            execute(program, backend)
+    assert lost.call_count == 4
+
+
 def test_the_kernels_stand_among_the_versions() -> None:
     """Plain operations take their place where Triton is missing."""
     kernels = {kernels: declare("x", DEVICE.type, kernels) for kernels in (FUSED, PLAIN)}
     named = {one: backend.versions["kernels"] for one, backend in kernels.items()}
     assert named == {FUSED: "TritonKernels", PLAIN: "PlainKernels"}
+
+
+def test_children_find_what_this_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a bare machine the packages are on PYTHONPATH alone."""
+    (tmp_path / "carried.py").write_text("print('here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-c", "import carried").stdout == "here\n"
 
 
 def test_the_interpreter_must_be_asked_for() -> None:

@@ -396,6 +396,21 @@ def test_what_is_missing_is_what_the_package_needs() -> None:
     assert line in (ROOT / "ci" / "README.md").read_text(), "fetched for other machines"
 
 
+def test_the_numbers_of_the_documents_are_those_that_were_measured() -> None:
+    file = ROOT / "ci/bench/results/NVIDIA-H100-80GB-HBM3.json"
+    parts = json.loads(file.read_text())["parts"]
+    seconds = [part["seconds"] for part in parts.values() if "seconds" in part]
+    assert (len(seconds), round(sum(seconds) / 60), max(seconds) < 240) == (10, 10, True)
+    kernels = parts["speed of kernels"]["result"]
+    rows = {row["work"]: row["us"] for row in kernels["rows"]}
+    whole, device = kernels["whole_step_us"] / 1e3, rows["step, layer by layer"]
+    for name in ("README.md", "ci/README.md"):
+        text = (ROOT / name).read_text()
+        assert f"{whole:.1f} ms" in text and f"{device:.0f} µs" in text
+    assert "took ten minutes together, none more than four" in text
+    assert "not measured on a GPU" in text  # `steps` and the workers
+
+
 def test_what_lockstep_prints_is_read(parts: Any) -> None:
     pytest.importorskip("torch")
     commands = {
@@ -464,7 +479,7 @@ SANITIZED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def test_a_part_gets_its_variables(parts: Any) -> None:
-    code = f"import os; print(os.environ[{[*SANITIZED][0]!r}])"
+    code = f"import os; print(os.environ[{next(iter(SANITIZED))!r}])"
     part = parts.Part("one", python(code), parts.read_json, None, SANITIZED)
     assert parts.run(part, 60)["result"] == 1
 
