@@ -23,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TAIL = 4000
 """Characters of a failing part's last words that are kept."""
 
+GRACE = 20.0
+"""Seconds in which a part that is cut off may write what it has found."""
+
 Result = dict[str, Any]
 Read = Callable[[Path], Any]
 """What to keep of the file that a part wrote."""
@@ -42,8 +45,16 @@ class Part:
 
 
 def run(part: Part, limit: float) -> Result:
-    """status: "passed", "failed" or "not measured"; limit: seconds. What a part has
-    written is kept, whether it passed, failed or was cut off."""
+    """Runs a part.
+
+    Args:
+        part: what to run.
+        limit: seconds.
+
+    Returns:
+        "status" is "passed", "failed", "interrupted" by Ctrl-C, or "not measured". What a
+        part has written is kept in any case.
+    """
     if part.lacks:
         return {"status": "not measured", "why": part.lacks}
     started = time.monotonic()
@@ -54,19 +65,24 @@ def run(part: Part, limit: float) -> Result:
         command = [word.replace("{file}", str(file)) for word in part.command]
         try:
             with printed.open("wb") as out, words.open("wb") as err:
-                status = call(command, {**os.environ, **part.variables}, out, err, limit)
+                variables = {**os.environ, **part.variables}
+                status, cut = call(command, variables, out, err, limit)
         except OSError as error:
             return {"status": "failed", "why": str(error)}
         result: Result = {"status": "failed" if status else "passed"}
-        if status is None:
+        if cut is KeyboardInterrupt:
+            result = {"status": "interrupted", "why": "it was interrupted"}
+        elif cut:
             result = {"status": "failed", "why": f"it took more than {limit:g} s"}
         result["seconds"] = round(time.monotonic() - started, 1)
         try:
             result["result"] = part.read(file if file.exists() else printed)
         except (ValueError, KeyError, StopIteration, xml.ParseError) as error:
-            result = {"why": f"cannot be read: {error!r}", **result, "status": "failed"}
+            result = {"why": f"cannot be read: {error!r}", **result}
+            if result["status"] == "passed":
+                result["status"] = "failed"
         if result["status"] == "failed":
-            result["exit_status"] = status
+            result["exit_status"] = None if cut else status
             last = [each.read_text(errors="replace") for each in (printed, words)]
             result["last_words"] = "".join(last)[-TAIL:]
     return result
@@ -78,18 +94,31 @@ def call(
     out: IO[bytes],
     err: IO[bytes],
     limit: float,
-) -> int | None:
-    """The exit status; None if it was ended at the limit, with all that it started."""
+) -> tuple[int, type[BaseException] | None]:
+    """The exit status, and what has cut it off: the limit, Ctrl-C, or nothing.
+
+    It has a process group of its own, which is ended as a whole: a sanitizer leaves its
+    process on the device.
+    """
     own = {"stdout": out, "stderr": err, "start_new_session": True}
     process = subprocess.Popen(command, cwd=ROOT, env=variables, **own)
+    cut: type[BaseException] | None = None
     try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
+        try:
+            process.wait(limit)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            cut = next(each for each in CUTS if isinstance(error, each))
+            os.killpg(process.pid, signal.SIGINT)  # it writes what it has found
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(GRACE)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        status = process.wait()
+    return status, cut
+
+
+CUTS = (subprocess.TimeoutExpired, KeyboardInterrupt)
 
 
 # --- what is kept -----------------------------------------------------------------------
@@ -175,6 +204,8 @@ def list_parts(programs: int, failures: Path) -> list[Part]:
         bench = (sys.executable, "ci/bench/harness.py", "--backend", name)
         few = ("--programs", "40", "--rounds", "3", *JSON)
         parts.append(Part(f"speed of checking {place}", (*bench, *few), read_json, lacks))
+        bench = (sys.executable, "ci/bench/workers.py", "--backend", name, *JSON)
+        parts.append(Part(f"speed of workers {place}", bench, read_json, lacks))
     bench = (sys.executable, "ci/bench/kernels.py", *JSON)
     parts.append(Part("speed of kernels", bench, read_json, is_missing("triton")))
     compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda")
@@ -210,13 +241,20 @@ def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
 
 
+ANSWER = 120.0
+
+
 def find_mlx_gpu() -> str | None:
     """Why MLX has no GPU here; None if it has one."""
     if lacks := is_missing("mlx"):
         return lacks
     code = "from lockstep.impl.mlx.backend import gpu; gpu()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=ANSWER
+        )
+    except subprocess.TimeoutExpired:
+        return f"mlx did not find its GPU within {ANSWER:g} s"
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     return lines[-1] if done.returncode else None

@@ -68,6 +68,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     "impl/torch/kernels/copies.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/fused.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/masks.py": {EVERYTHING: TRITON},
+    "impl/torch/kernels/paged.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/rounding.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/tables.py": {EVERYTHING: TRITON},
     "impl/torch/kernels/turns.py": {EVERYTHING: TRITON},
@@ -204,6 +205,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
     },
     "impl/torch/backend.py": {
         "cuda": GPU,
+        "wait_within": GPU,
         "warm_up": GPU,
         "is_fatal": "asked only of an exception, and no program raises one here",
         "triton": TRITON,

@@ -19,10 +19,14 @@ import zipfile
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 
 import click
 from gpu_parts import ROOT, Part, Result, list_parts, read_json, run
+
+from lockstep.harness.cli.frame import signals
+from lockstep.harness.cli.options import Seconds
 
 PACKAGES = ("torch", "triton", "mlx", "numpy", "hypothesis", "pytest")
 
@@ -32,9 +36,10 @@ def describe_machine() -> Result:
     try:
         import torch
     except ImportError as error:
-        raise RuntimeError("this python has no torch") from error
+        raise RuntimeError(f"this python has no torch ({error})") from error
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
+    torch.cuda.init()  # says why, if the device cannot be used
     return {
         "device": torch.cuda.get_device_name(0),
         "capability": ".".join(map(str, torch.cuda.get_device_capability(0))),
@@ -95,7 +100,7 @@ def measure(
         again: run those, too, that have passed.
 
     Returns:
-        1 if a part failed, else 0.
+        1 if a part failed, 130 if Ctrl-C ended one, else 0.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{machine['device'].replace(' ', '-')}.json"
@@ -113,26 +118,54 @@ def measure(
             continue
         click.echo(f"== {part.name} on {machine['device']}")
         result = run(part, limit)
-        results[part.name] = {**result, "date": str(date.today()), **about}
-        pack(failures, part.name, out / "failures.zip")
-        failed += result["status"] == "failed"
-        click.echo(f"{result['status']}{format_result(result)}")
-        document = {"format": "lockstep-gpu/2", "parts": results}
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        if left_out := pack(failures, part.name, out / "failures.zip"):
+            result["failures_left_out"] = left_out
+        status = result["status"]
+        failed += status == "failed"
+        click.echo(f"{status}{format_result(result)}")
+        if status in LESS and results[part.name]["status"] == "passed":
+            click.echo("what was measured before is kept")
+        else:
+            results[part.name] = {**result, "date": str(date.today()), **about}
+        write(path, {"format": "lockstep-gpu/2", "parts": results})
+        if status == "interrupted":
+            return 130
     click.echo(f"written to {path}")
     return int(failed > 0)
 
 
-def pack(folder: Path, name: str, archive: Path) -> None:
+LESS = ("interrupted", "not measured")
+"""What does not take the place of a whole measurement."""
+
+
+def write(path: Path, document: Result) -> None:
+    """Writes a file whole or not at all."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(document, indent=1) + "\n")
+    draft.replace(path)
+
+
+MOST_PACKED = 2 << 20
+"""Bytes of a part's programs that failed, before they are compressed."""
+
+
+def pack(folder: Path, name: str, archive: Path) -> int:
     """Adds the files of a folder to an archive, below a name, in place of those that were
-    there before; the folder is empty then."""
+    there before; the folder is empty then.
+
+    Returns:
+        The number of files that were too much; those are the largest.
+    """
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    smallest = sorted(files, key=get_size)
+    fitting = sum(end <= MOST_PACKED for end in accumulate(map(get_size, smallest)))
     kept = {}
     if archive.exists():
         with zipfile.ZipFile(archive) as old:
             names = [one for one in old.namelist() if not one.startswith(f"{name}/")]
             kept = {one: old.read(one) for one in names}
-    kept |= {f"{name}/{file.relative_to(folder)}": file.read_bytes() for file in files}
+    for file in smallest[:fitting]:
+        kept[f"{name}/{file.relative_to(folder)}"] = file.read_bytes()
     for file in files:
         file.unlink()
     if kept:
@@ -141,6 +174,11 @@ def pack(folder: Path, name: str, archive: Path) -> None:
                 new.writestr(place, content)
     else:
         archive.unlink(missing_ok=True)
+    return len(files) - fitting
+
+
+def get_size(file: Path) -> int:
+    return file.stat().st_size
 
 
 def format_result(result: Result) -> str:
@@ -152,9 +190,27 @@ def format_result(result: Result) -> str:
 
 @click.command()
 @click.argument("chosen", nargs=-1, metavar="[PART]...")
-@click.option("--out", type=click.Path(path_type=Path), default="ci/bench/results")
-@click.option("--programs", default=200, show_default=True, help="For each kind.")
-@click.option("--limit", default=480.0, show_default=True, help="Seconds for each part.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="ci/bench/results",
+    show_default=True,
+    help="The folder of the results.",
+)
+@click.option(
+    "--programs",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="For each kind.",
+)
+@click.option(
+    "--limit",
+    type=Seconds(1.0),
+    default=480.0,
+    show_default=True,
+    help="Seconds for each part.",
+)
 @click.option("--again", is_flag=True, help="Those, too, that have passed.")
 def main(
     chosen: Sequence[str], out: Path, programs: int, limit: float, again: bool
@@ -162,21 +218,28 @@ def main(
     """Measures what is to be measured on a GPU: the parts whose name begins so, or all
     that have not passed yet, on this machine and with these sources.
 
-    Exit status: 0 all passed, 1 one failed, 2 there is no GPU.
+    Ctrl-C ends the part that is running, and keeps what was measured.
+
+    Exit status: 0 all passed, 1 one failed, 2 there is no GPU, 130 Ctrl-C.
     """
     try:
         machine = describe_machine()
-    except RuntimeError as error:
-        click.echo(f"ci/gpu: {error}: not measured on a GPU", err=True)
+    except (RuntimeError, OSError) as error:
+        why = str(error).strip().partition("\n")[0]
+        click.echo(f"ci/gpu: {why}: not measured on a GPU", err=True)
         sys.exit(2)
-    with tempfile.TemporaryDirectory() as failures:
+    with signals(), tempfile.TemporaryDirectory() as failures:
         parts = list_parts(programs, Path(failures))
         for name in chosen:
             if not any(part.name.startswith(name) for part in parts):
                 names = ", ".join(part.name for part in parts)
                 raise click.UsageError(f"no part begins with {name!r}; there are {names}")
-        sys.exit(measure(machine, parts, chosen, out, limit, Path(failures), again))
+        try:
+            own = machine, parts, chosen, out, limit, Path(failures), again
+            sys.exit(measure(*own))
+        except KeyboardInterrupt:  # between two parts
+            sys.exit(130)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="ci/gpu")

@@ -5,25 +5,25 @@
 Each piece of work is captured in a CUDA graph, so that only the device is timed, by
 events around replays; ours and the limit take turns, and the median of the rounds' ratios
 counts. The limit is what torch takes to move the same bytes without a cache around it.
-Exit status 1 if a bar is missed, 2 without a GPU. It takes 12 GB and about a minute.
+Exit status 1 if a bar is missed, 2 without a GPU that has 12 GB free.
 
 * put: K and V of a chunk for all layers, into neighbouring and into scattered cells,
   beside a plain copy of as many bytes.
 * mask: beside filling it.
 * turn, save: of scattered cells of all layers, beside a plain copy of as many bytes.
 * step: one token for each of many sequences, changes of the table and the mask included,
-  beside index_copy_ for K and V of each layer. Also a whole step, the host's work
-  included, for which there is no bar.
+  beside index_copy_ for K and V of each layer.
+* whole steps, the host's work included (`speed/steps.py`): eager, as a CUDA graph, and on
+  several streams. There is no bar.
 
-A step's few bytes stay in the cache of the device (50 MB on an H100), and what bounds it
-is the number of launches, not the memory.
+A step's few bytes stay in the cache of the device (50 MB on an H100), and what limits it
+is the number of launches, not the memory. Each row says what limits it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -37,19 +37,17 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table as Printed  # noqa: E402
 
 from ci.bench.options import JSON  # noqa: E402
-from ci.bench.speed.kernels import (  # noqa: E402
-    Case,
-    Decoding,
-    Form,
-    Work,
-    list_cases,
-)
-from lockstep.impl.torch.kernels import Kernels, choose  # noqa: E402
+from ci.bench.speed.kernels import Case, Form, Work, list_cases  # noqa: E402
+from ci.bench.speed.steps import list_ways, make_streams, measure_steps  # noqa: E402
+from lockstep.impl.torch.kernels import choose  # noqa: E402
 
 Timer = Callable[[Work], float]
 """Microseconds for a piece of work."""
 
 ROUNDS, REPLAYS = 15, 20
+
+ROOM = 12 << 30
+"""Bytes of the device."""
 
 
 def capture(work: Work) -> Work:
@@ -90,37 +88,32 @@ def measure(
             "limit_us": median(other for _, other in times),
             "ratio": ratio,
             "gb_per_s": case.moved / own / 1e3,
+            "limited_by": case.limited_by,
             "bound": case.bound,
             "holds": case.bound is None or ratio <= case.bound,
         }
 
 
-def time_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> float:
-    """Microseconds from one step to the next until the device is done with it, as a
-    model's loop without a model."""
-    decoding = Decoding(form, kernels, like)
-    decoding.step.capture(decoding.put_each)
-    times = []
-    for _ in range(ROUNDS):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(REPLAYS):
-            decoding.run()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - begin) / REPLAYS)
-    return median(times) * 1e6
-
-
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     table = Printed(title="kernels on CUDA", title_justify="left")
-    for column in ("work", "ours", "limit", "ratio", "at most", "GB/s"):
-        table.add_column(column, justify="left" if column == "work" else "right")
+    for column in ("work", "ours", "limit", "ratio", "at most", "GB/s", "limited by"):
+        is_text = column in ("work", "limited by")
+        table.add_column(column, justify="left" if is_text else "right")
     for row in rows:
         bound = "" if row["bound"] is None else f"{row['bound']:.2f}"
         times = (f"{row[name]:.1f} µs" for name in ("us", "limit_us"))
         ratio = f"{row['ratio']:.2f}" + ("" if row["holds"] else " ✗")
-        table.add_row(row["work"], *times, ratio, bound, f"{row['gb_per_s']:.0f}")
+        speed = f"{row['gb_per_s']:.0f}"
+        table.add_row(row["work"], *times, ratio, bound, speed, row["limited_by"])
     Console().print(table)
+
+
+def print_steps(rows: Sequence[dict[str, Any]], sequences: int) -> None:
+    for row in rows:
+        host, whole = round(row["host_us"]), round(row["us"])
+        click.echo(
+            f"a step of {sequences} sequences, {row['way']}: {whole} µs, the host {host}"
+        )
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
@@ -136,6 +129,11 @@ def main(path: Path | None) -> None:
     if not torch.cuda.is_available():
         click.echo("torch finds no CUDA device here: not measured", err=True)
         sys.exit(2)
+    free, _ = torch.cuda.mem_get_info()
+    if free < ROOM:
+        needed = f"{ROOM >> 30} GB are needed: not measured"
+        click.echo(f"the device has {free / 2**30:.1f} GB free; {needed}", err=True)
+        sys.exit(2)
     torch.set_grad_enabled(False)
     form, device = Form(), torch.device("cuda")
     like = torch.empty(0, dtype=torch.bfloat16, device=device)
@@ -145,10 +143,11 @@ def main(path: Path | None) -> None:
     for row in measure(list_cases(form, kernels, like), capture, time_device, ROUNDS):
         rows.append(row)
         save(path, document)
-    whole = time_steps(form, kernels, like)
-    save(path, {**document, "whole_step_us": whole})
+    ways = [*list_ways(form, kernels, like, make_streams())]
+    steps = measure_steps(ways, ROUNDS, REPLAYS, torch.cuda.synchronize)
+    save(path, {**document, "steps": steps})
     print_rows(rows)
-    click.echo(f"a whole step, the host's work included: {whole:.0f} µs")
+    print_steps(steps, form.sequences)
     sys.exit(not all(row["holds"] for row in rows))
 
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec import structs
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.shrink import Clock, Shrinker
+from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
 from lockstep.harness.jobs.causes import number_causes
 from lockstep.harness.jobs.outcome import (
     Failure,
@@ -31,7 +32,7 @@ from lockstep.harness.jobs.outcome import (
 )
 from lockstep.harness.programs.corpus import open_corpus
 from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.programs.program import Divergence, Program, parse_program
+from lockstep.harness.programs.program import Divergence, Flaky, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.pool import Pool
@@ -457,8 +458,20 @@ class Check:
         self.save(pair, task, program, divergence)
         original = program.digest()
         with open_pool(self.settings, jobs=1, variables=BLOCKING) as pool:
-            smaller = shrink_crash(pool, pair.backend, program, divergence)
-        self.save(pair, task, *smaller, original)
+            small = shrink_crash(pool, pair.backend, program, divergence)
+        flaky = {} if small.flaky is None else {"flaky": str(small.flaky)}
+        self.save(pair, task, small.program, small.divergence, original, flaky)
+        moved = small.divergence.get_signature(small.program) != signature
+        if moved and small.divergence.what == divergence.what:
+            self.forget(pair, signature)
+
+    def forget(self, pair: Pair, signature: str) -> None:
+        """Removes failures that have turned out to be of another signature."""
+        for failure in [one for one in pair.failures if one.signature == signature]:
+            pair.failures.remove(failure)
+            self.remove_file(failure.path)
+            with suppress(OSError):  # an earlier run has left more there
+                failure.path.parent.rmdir()
 
 
 def shrink_crash(
@@ -468,21 +481,35 @@ def shrink_crash(
     divergence: Divergence,
     seconds: float = CRASH_SHRINK_SECONDS,
     clock: Clock = time.monotonic,
-) -> tuple[Program, Divergence]:
+) -> Shrunk:
     """Shortens a program that ends its process, or hangs, in processes of its own.
 
-    seconds: when to stop, at the latest, as `clock` tells.
+    First it runs alone, and what it does then counts: beside others, an error in a kernel
+    (see `BLOCKING`) may have shown in a later step, or in another program.
+
+    Args:
+        pool: one worker, with the variables of `BLOCKING`.
+        backend: runs the candidates.
+        program: has ended a process.
+        divergence: says how.
+        seconds: when to stop, at the latest.
+        clock: measures `seconds`.
+
+    Returns:
+        The shortest program; the given one, as flaky, if it ends nothing alone.
     """
-    signature = divergence.get_signature(program)
-    latest = shown = divergence
+    alone = find_end(pool, backend, program)
+    if alone is None:
+        return Shrunk(program, divergence, flaky=Flaky(0, 1))
+    signature = alone.get_signature(program)
+    latest = shown = alone
 
     def fails(candidate: Program) -> bool:
         nonlocal latest
-        event = pool.call(messages.RunProgram(backend, candidate.to_json()))
-        blamed = event.blame() if isinstance(event, messages.Died) else None
-        if blamed is None or blamed[1].get_signature(candidate) != signature:
+        found = find_end(pool, backend, candidate)
+        if found is None or found.get_signature(candidate) != signature:
             return False
-        latest = blamed[1]
+        latest = found
         return True
 
     def cut(failing: Program) -> Program:
@@ -490,10 +517,15 @@ def shrink_crash(
         shown = latest  # of the program that is the best from now on
         return replace(failing, ops=failing.ops[: latest.step + 1])
 
-    if not fails(program):
-        return program, divergence
-    best = cut(program)
-    return Shrinker(best, fails, seconds, cut=cut, clock=clock).shrink(), shown
+    best = Shrinker(cut(program), fails, seconds, cut=cut, clock=clock).shrink()
+    return Shrunk(best, shown)
+
+
+def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:
+    """Runs a program in a process; says how it ends or hangs, if it does."""
+    event = pool.call(messages.RunProgram(backend, program.to_json()))
+    blamed = event.blame() if isinstance(event, messages.Died) else None
+    return None if blamed is None else blamed[1]
 
 
 def list_pairs(

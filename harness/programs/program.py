@@ -148,7 +148,8 @@ class Flaky:
     def describe(self) -> str:
         """The line of a report."""
         if self.failed == 0:
-            return f"flaky: failed once, then agreed {self.runs} times"
+            times = "once" if self.runs == 1 else f"{self.runs} times"
+            return f"flaky: failed once, then agreed {times}"
         again = f"failed {self} times when it ran again"
         return f"flaky: {again}; the program is not shortened"
 

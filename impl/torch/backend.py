@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from lockstep.harness.backends import Backend, Kind, Unavailable
@@ -27,6 +32,7 @@ from lockstep.impl.shared.operations import (
     PAGED_TELLS,
 )
 from lockstep.impl.shared.paged_facts import get_room, open_paged
+from lockstep.impl.shared.paged_memory import HostSpans
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.batched import BatchedCache
 from lockstep.impl.torch.batched_state import BatchedState
@@ -257,13 +263,17 @@ def cpu() -> Backend:
     return declare("torch-cpu", "cpu")
 
 
+LOST = re.compile(r"CUDA (driver )?error|Triton Error \[CUDA\]")
+
+
 def is_fatal(error: Exception) -> bool:
     """Returns whether CUDA no longer works in this process.
 
-    Older versions of torch raise a plain RuntimeError.
+    After an illegal access the next launch fails, whoever launches: Triton, and older
+    versions of torch, raise a plain RuntimeError.
     """
     lost = getattr(torch, "AcceleratorError", ())
-    return isinstance(error, lost) or "CUDA error" in str(error)
+    return isinstance(error, lost) or LOST.search(str(error)) is not None
 
 
 def cuda() -> Backend:
@@ -276,20 +286,43 @@ def cuda() -> Backend:
         raise Unavailable("torch finds no CUDA device here")
     backend = declare("torch-cuda", "cuda")
     warm_up(backend.arrays)
-    return backend
+    scopes = [partial(wait_within, one) for one in (backend.scope, *backend.scopes)]
+    return replace(backend, scope=scopes[0], scopes=tuple(scopes[1:]))
+
+
+@contextmanager
+def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Ends a scope when the device is done: an error in the last kernels of a program
+    must not show in the next one."""
+    with scope():
+        yield
+        torch.cuda.synchronize()
 
 
 def warm_up(arrays: Any) -> None:
-    """Does what is slow the first time: CUDA context, kernel compilation, attention.
+    """Does what is slow the first time: CUDA context, each kernel of each family of
+    caches, attention.
 
     In a program, the first step would look as if it hangs.
     """
     like = torch.empty(0, device=arrays.device)
-    cache = CausalCache(Sizes(1, 8, 2), like=like, mask=like)
-    cache.forward([0], [0])
     token = like.new_zeros((1, 1, 1, 16))
-    cache.put(0, token, token)
-    arrays.attend(token, *cache.get(0))
+    cache = CausalCache(Sizes(1, 8, 2), like=like, mask=like)
+    for position in range(2):
+        cache.forward([position], [0])
+        cache.put(0, token, token)
+        arrays.attend(token, *cache.get(0))
+    cache.remove(0, 0, 1)  # turns the key behind it
+    batch, pair = BatchedCache(2, mask=like), token.expand(2, -1, 2, -1)
+    batch.pad_left([1, 0])
+    mask = batch.make_mask(2)
+    arrays.attend(pair, *batch.update(pair, pair), mask)
+    blocks = TorchBlocks(1, 1, 1, 1, (16, 16), like)
+    blocks.write(0, [0], token, token)
+    blocks.read(0, [0])
+    ends = np.ones(1, np.int32)
+    spans = HostSpans(ends[None] - 1, ends - 1, ends, block=1)
+    blocks.attend_each(0, token, blocks.prepare(spans))
     torch.cuda.synchronize()
 
 

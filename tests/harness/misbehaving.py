@@ -336,6 +336,48 @@ def loses_it_when_read() -> Backend:
     return lose(replace(misbehave(Cache.update)(), arrays=LostArrays()))
 
 
+def lose_for_all(*_: Any) -> Any:
+    os.environ["LOCKSTEP_TEST_DEVICE"] = "lost"
+    raise LOST
+
+
+def need_the_device(cache: Cache, keys: Array, values: Array) -> Any:
+    """One column less; every call fails in a process that has lost the device."""
+    if os.environ.get("LOCKSTEP_TEST_DEVICE") == "lost":
+        raise LOST
+    keys, values = Cache.update(cache, keys, values)
+    return keys[:, :, 1:], values
+
+
+def loses_it_for_all() -> Backend:
+    return lose(misbehave(lose_for_all)())
+
+
+def needs_the_device() -> Backend:
+    return lose(misbehave(need_the_device)())
+
+
+class LateCache(Cache):
+    """An error in a kernel shows in the step that waits for it; if launches block, in its
+    own."""
+
+    def update(self, keys: Array, values: Array) -> Any:
+        if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            raise LOST
+        return super().update(keys, values)
+
+    def size(self) -> Any:
+        if self.keys is not None:
+            raise LOST
+        return 0
+
+    state = trim = lambda self, *_: self.size()
+
+
+def loses_its_device_late() -> Backend:
+    return lose(declare(LateCache))
+
+
 exits = misbehave(lambda *_: os._exit(3))
 dies = from_third_token(die)
 dies_in_open, hangs_in_open, interrupts_in_open = map(
@@ -418,6 +460,10 @@ def plant(id: str, factory: str, shortest: int = 1) -> Planted:
     return Planted(id, "constructed", "layer", "kv", mistake, shortest, *names)
 
 
+def list_deadly() -> list[Planted]:
+    return [plant("loses-it", "loses_it_for_all"), plant("one-less", "needs_the_device")]
+
+
 def list_found() -> list[Planted]:
     return [
         plant("nan-in-the-third", "shows_nan", 1),
@@ -441,5 +487,6 @@ def declare_faults(name: str) -> Callable[[], Backend]:
 
 has_faults = declare_faults("list_found")
 has_a_survivor = declare_faults("list_survivor")
+has_a_deadly_fault = declare_faults("list_deadly")
 has_a_broken_fault = declare_faults("list_broken")
 names_no_function = declare_faults("there_is_none")

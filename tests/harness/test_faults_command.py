@@ -33,6 +33,17 @@ def test_a_survivor_is_told_and_is_exit_status_1(run: Run) -> None:
     assert "1 of 2 faults found" in ended.words
 
 
+def test_a_mistake_that_loses_the_device_is_not_found(run_workers: Run) -> None:
+    """Nor does it spoil the search for the next one, in a process of its own."""
+    one_worker = ("--jobs", 1, "--json")
+    ended = run_workers("faults", "--backend", f"{HERE}:has_a_deadly_fault", *one_worker)
+    assert ended.status == 2
+    deadly, other = json.loads(ended.out)["faults"]
+    assert (deadly["found"], other["found"]) == (False, True)
+    assert "CUDA error: illegal address" in deadly["error"]
+    assert other["signature"] == "layer-kv-update-malformed"
+
+
 def test_one_fault_as_json(run: Run) -> None:
     arguments = ("--fault", "one-less", "--generator", "plain", "--json")
     ended = run("faults", "--backend", f"{HERE}:has_faults", *arguments)

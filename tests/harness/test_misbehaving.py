@@ -11,6 +11,7 @@ import pytest
 from lockstep.harness.programs.program import load_programs
 from tests.harness.building import update
 from tests.harness.commands import CORRECT, HERE, Ended, Run
+from tests.harness.misbehaving import PID_FILE
 
 DIVERGES, CANNOT = 1, 2
 
@@ -112,6 +113,35 @@ def test_the_opening_of_a_cache_is_to_blame_and_nothing_else(
         shown = run_workers(command, path, *again)
         assert (shown.status, what in shown.words) == (command == "replay", True)
         assert "in another way" not in shown.words
+
+
+def test_an_error_of_a_kernel_is_told_of_the_step_that_launched_it(
+    run_workers: Run,
+) -> None:
+    """A crash is run again, alone and with launches that block: what it shows then is
+    what counts."""
+    ended = check(run_workers, "loses_its_device_late")
+    assert ended.status == DIVERGES
+    (path,) = Path("failures").glob("layer-*/*.json")
+    assert path.parent.name == "layer-kv-update-crash"
+    assert [folder.name for folder in Path("failures").glob("layer-*")] == [
+        "layer-kv-update-crash"
+    ]
+    (program,) = load_programs(path)
+    assert program.to_json()["ops"] == [update(1)]
+    assert "size-crash" not in ended.words and "flaky" not in ended.words
+
+
+def test_a_crash_that_does_not_come_back_alone_is_flaky(
+    run_workers: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(PID_FILE, str(tmp_path / "once"))
+    ended = check(run_workers, "dies_once")
+    assert ended.status == DIVERGES
+    assert "flaky: failed once, then agreed once" in ended.words
+    (path,) = Path("failures").glob("layer-*/*.json")
+    replayed = run_workers("replay", path, "--backend", f"{HERE}:dies_once")
+    assert (replayed.status, replayed.text[:5]) == (DIVERGES, "FLAKY")
 
 
 def test_a_pair_that_crashes_stops_and_says_so(run_workers: Run) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,10 +20,16 @@ import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 from torch.nn.functional import scaled_dot_product_attention
 
-from ci.bench.speed.kernels import Decoding, Form, list_cases
+from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases
+from ci.bench.speed.steps import list_ways, measure_steps
+from lockstep.harness.core.errors import DeviceLost
+from lockstep.harness.execution.executor import run as execute
+from lockstep.harness.programs.program import parse_program
 from lockstep.impl.shared.causal import FAR
-from lockstep.impl.torch.backend import is_fatal
-from lockstep.impl.torch.kernels import Spans, Table, choose
+from lockstep.impl.torch.arrays import TorchArrays
+from lockstep.impl.torch.backend import cpu, cuda, declare, is_fatal, warm_up
+from lockstep.impl.torch.causal import CausalCache
+from lockstep.impl.torch.kernels import Kernels, Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.rope import Rope
@@ -137,6 +149,23 @@ def test_a_cell_below_zero_is_none(kernels: Any, permuted: bool) -> None:
     PLAIN.scatter(expected, some, torch.tensor([7, 0], device=DEVICE), permuted)
     kernels.scatter(pools, tokens, kernels.place_fixed(cells), permuted)
     check_same(pools, expected)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_cell_beyond_the_pool_is_none(permuted: bool) -> None:
+    """Memory behind a pool belongs to others; an access beyond all of it would end the
+    process."""
+    whole = make_pools(2, (5, 3), torch.float32, permuted)
+    pools = tuple(pool[:1] for pool in whole)  # of a layer that others follow
+    before = [pool.clone() for pool in whole]
+    index = torch.tensor([CELLS, CELLS + 7], device=DEVICE)
+    tokens = tuple(draw(1, 1, 2, 2, dim) for dim in (5, 3))
+    FUSED.scatter(pools, tokens, index, permuted)
+    FUSED.gather(pools, index, permuted)
+    keys = draw(3, 1, 2, CELLS, 4)
+    turned = keys.clone()
+    FUSED.turn(turned[:1], index, Rope((1e4,), 1, 4, DEVICE), -3)
+    check_same((*whole, turned), (*before, keys))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -259,6 +288,18 @@ def test_each_request_attends_to_its_own_positions(
     assert attended.dtype == dtype
     largest = (attended.double() - torch.cat(wanted, dim=2)).abs().max()
     assert largest < {torch.float32: 1e-5, torch.float16: 4e-3}.get(dtype, 3e-2)
+
+
+def test_slots_beyond_the_memory_are_not_read() -> None:
+    pools = (draw(3, 1, 8, 16)[1:2],) * 2  # with memory of others on both sides
+    first = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    queries = draw(1, 1, 1, 16)
+    tables = torch.tensor([[1, 4, 5, -1]], dtype=torch.int32, device=DEVICE)
+    attended = [
+        FUSED.attend(queries, pools, Spans(tables, first, first + end, 2, 2, 8))
+        for end in (2, 8)
+    ]
+    assert torch.equal(*attended)
 
 
 # --- masks of batches -------------------------------------------------------------------
@@ -415,6 +456,22 @@ def test_a_program_fills_many_rows(
 # --- table ------------------------------------------------------------------------------
 
 
+def test_columns_beyond_the_table_are_not_seen() -> None:
+    table = torch.ones((2, 8), dtype=torch.int64, device=DEVICE)
+    limits = torch.tensor([[1], [0], [9]], device=DEVICE)
+    out = torch.empty((1, 12), device=DEVICE)
+    FUSED.mask(Table(table, True, True), limits, 4, out)
+    assert (out[0] == 0).tolist() == [True] * 4 + [False] * 8
+
+
+def test_a_change_of_a_cell_beyond_the_table_is_none() -> None:
+    whole = torch.zeros((6, 8), dtype=torch.int64, device=DEVICE)
+    changes = torch.ones((3, 2), dtype=torch.int64, device=DEVICE)
+    changes[0] = torch.tensor([8, 21])
+    FUSED.update(whole[:2], changes)
+    assert not whole.any()
+
+
 @pytest.mark.parametrize("number", [0, 1, 300])
 @pytest.mark.parametrize("kernels", [FUSED, PLAIN], ids=["triton", "plain"])
 def test_changes_reach_the_table(kernels: Any, number: int) -> None:
@@ -485,6 +542,108 @@ def test_the_work_that_is_timed_can_be_done() -> None:
     keys, _, mask = decoding.step.get(1)
     assert ((mask == 0).sum(dim=1) == 16).all()
     assert (keys[:, :, 60:] == 1).all()
+    assert {case.limited_by for case in cases} == {"memory", LAUNCHES}
+
+
+def test_steps_are_timed_in_every_way() -> None:
+    """A launch for each layer, or a graph; one stream, or several in turns."""
+    form = Form(2, 2, 16, sequences=4, visible=64)
+    like = torch.empty(0, dtype=torch.bfloat16, device=DEVICE)
+    entered = []
+
+    @contextmanager
+    def enter(number: int) -> Any:
+        entered.append(number)
+        yield
+
+    streams = [partial(enter, number) for number in range(2)]
+    ways = [*list_ways(form, FUSED, like, streams)]
+    rows = measure_steps(ways, rounds=1, repeats=1, wait=lambda: time.sleep(0.01))
+    assert [row["way"] for row in rows] == [
+        "eager",
+        "CUDA graph",
+        "eager, 2 streams in turns",
+        "CUDA graph, 2 streams in turns",
+    ]
+    assert all(0 < row["host_us"] < row["us"] - 4_000 for row in rows), "it waits"
+    assert [entered.count(number) for number in range(2)] == [1 + 4 * 2, 1 + 2 * 2]
+    decoding, seen = Decoding(replace(form, cells=64), FUSED, like), []
+    decoding.cache.get = lambda layer: seen.append(CausalCache.get(decoding.cache, layer))
+    decoding.run_eagerly()
+    assert decoding.cache.cells.free == 4  # taken back
+    (keys, _, mask), _ = seen
+    assert ((mask == 0).sum(dim=1) == 16).all() and (keys[:, :, 60:] == 1).all()
+
+
+def test_a_device_without_room_is_told() -> None:
+    code = (
+        "import torch; from ci.bench.kernels import main\n"
+        "torch.cuda.is_available = lambda: True\n"
+        "torch.cuda.mem_get_info = lambda: (3 << 30, 24 << 30)\n"
+        "main([])"
+    )
+    done = run("-c", code)
+    words = "the device has 3.0 GB free; 12 GB are needed: not measured\n"
+    assert (done.returncode, done.stderr) == (2, words)
+
+
+def test_what_a_program_may_launch_first_is_launched_by_the_factory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each kernel of each family: a program's first step would seem to hang."""
+    launched: set[str] = set()
+
+    def note(name: str) -> Any:
+        own = getattr(FUSED, name)
+        return lambda *given: launched.add(name) or own(*given)
+
+    names = {name for name, member in vars(Kernels).items() if inspect.isfunction(member)}
+    launches = {name for name in names if name[0] != "_"} - {"place", "place_fixed"}
+    for name in launches:
+        monkeypatch.setattr(FUSED, name, note(name))
+    for module in ("causal", "batched", "paged"):
+        place = f"lockstep.impl.torch.{module}.choose"
+        monkeypatch.setattr(place, lambda device: FUSED)
+    waits = Mock()
+    monkeypatch.setattr(torch.cuda, "synchronize", waits)
+    arrays = TorchArrays(DEVICE.type)
+    monkeypatch.setattr(arrays, "attend", Mock(wraps=arrays.attend))
+    warm_up(arrays)
+    assert launched == launches and waits.called and arrays.attend.called
+
+
+def test_an_error_of_the_last_kernel_is_told_of_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it runs in; the process ends, and the record names this program."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("lockstep.impl.torch.backend.warm_up", lambda arrays: None)
+    declared = cuda()
+    lost = Mock(side_effect=RuntimeError("CUDA error: illegal address"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    document = {"contract": "layer", "config": {"kind": "kv"}, "ops": [{"op": "size"}]}
+    program, own = parse_program({"format": "lockstep/1", **document}, "here"), cpu()
+    for number in range(4):
+        backend = replace(own, scope=declared.get_scope(number), is_fatal=is_fatal)
+        with pytest.raises(DeviceLost, match="illegal address"):
+            execute(program, backend)
+    assert lost.call_count == 4
+
+
+def test_the_kernels_stand_among_the_versions() -> None:
+    """Plain operations take their place where Triton is missing."""
+    kernels = {kernels: declare("x", DEVICE.type, kernels) for kernels in (FUSED, PLAIN)}
+    named = {one: backend.versions["kernels"] for one, backend in kernels.items()}
+    assert named == {FUSED: "TritonKernels", PLAIN: "PlainKernels"}
+
+
+def test_children_find_what_this_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a bare machine the packages are on PYTHONPATH alone."""
+    (tmp_path / "carried.py").write_text("print('here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-c", "import carried").stdout == "here\n"
 
 
 def test_the_interpreter_must_be_asked_for() -> None:
@@ -507,8 +666,10 @@ def test_every_kernel_compiles_for_an_h200(tmp_path: Path) -> None:
     assert rows["mask"]["shared"] == 0
 
 
-def test_an_error_of_cuda_ends_its_process() -> None:
-    lost = "CUDA error: an illegal memory access was encountered"
+@pytest.mark.parametrize("by", ["CUDA error", "CUDA driver error", "Triton Error [CUDA]"])
+def test_an_error_of_cuda_ends_its_process(by: str) -> None:
+    """Whoever calls CUDA next tells of it: torch or Triton."""
+    lost = f"{by}: an illegal memory access was encountered"
     assert is_fatal(RuntimeError(lost))
     assert not is_fatal(RuntimeError("The size of tensor a (3) must match"))
     if hasattr(torch, "AcceleratorError"):

@@ -271,3 +271,28 @@ def test_bad_input_is_named_at_once(
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())
+
+
+def test_room_is_asked_of_the_device_where_the_pools_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    from ci.bench.caches import get_room
+
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 90))
+    assert get_room("cuda") == 60
+    assert get_room("cpu") > 1 << 20
+
+
+def test_a_time_on_a_gpu_ends_when_the_device_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is awaited before the clock starts, too."""
+    torch, done = pytest.importorskip("torch"), []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    side = on_torch.TorchSide("cpu", "float16", 2)
+    side.device = "cuda"
+    contender = Contender("one", "ours", lambda: done.append("work"))
+    measure.time_round(contender, 2, side.wait)
+    assert done == ["wait", "work", "work", "wait"]

@@ -14,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 
 from ci.bench.pace import stopwatch
-from ci.bench.pace.passes import Bench
+from ci.bench.pace.passes import Bench, measure_rounds
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.generate import GENERATORS
@@ -64,3 +64,68 @@ def test_what_a_backend_takes_is_its_own(kind: str, tmp_path: Path) -> None:
     bench.run_watched()
     record.close()
     assert 3 * SLEEP < bench.watch.take() < 20 * SLEEP
+
+
+@pytest.mark.parametrize(
+    ("device", "seeds"), [("cpu", [3, 0, 1, 2]), ("cuda", [*"012012"])]
+)
+def test_no_compiler_is_timed(
+    device: str, seeds: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU all programs run before any is timed, by the clock of the wall."""
+    pytest.importorskip("torch")
+    record, ran = Record(tmp_path / "record.json"), []
+    bench = Bench(replace(load("torch-cpu"), device=device), "kv", record, programs=3)
+    monkeypatch.setattr(bench, "measure", lambda seed: ran.append(seed) or {"plain": 1.0})
+    assert measure_rounds(bench, 3) == {"plain": 1.0}
+    assert ran == [int(seed) for seed in seeds]
+    assert bench.clock is (time.process_time if device == "cpu" else time.perf_counter)
+    record.close()
+
+
+WORKERS = HARNESS.with_name("workers.py")
+
+
+def run_workers(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(WORKERS), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_workers_share_the_programs(tmp_path: Path) -> None:
+    """A test of the whole path, on the CPU: nobody measures a GPU here."""
+    pytest.importorskip("torch")
+    path = tmp_path / "workers.json"
+    few = ("--programs", "7", "--rounds", "1", "--workers", "1", "--workers", "2")
+    kinds = ("--kind", "kv", "--kind", "paged-full", "--json", str(path))
+    done = run_workers("--backend", "torch-cpu", *few, *kinds)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(path.read_text())
+    assert document["kinds"] == ["kv", "paged-full"]
+    assert document["versions"]["kernels"] == "HostKernels"
+    assert [row["workers"] for row in document["rows"]] == [1, 2]
+    for row in document["rows"]:
+        assert row["programs_per_s"] * row["round_s"] == pytest.approx(14)
+        assert row["steps_per_s"] > row["programs_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--backend", "nope"), "no backend has this name"),
+        (("--backend", "torch-cpu", "--kind", "kw"), "declares no cache of kind kw"),
+        (("--workers", "0"), "0 is not in the range x>=1"),
+        (("--json", "/nowhere/at/all"), "there is no folder /nowhere/at"),
+    ],
+)
+def test_wrong_options_of_the_workers_are_told(
+    options: tuple[str, ...], words: str
+) -> None:
+    pytest.importorskip("torch")
+    done = run_workers(*options)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_a_program_that_diverges_ends_the_measurement(tmp_path: Path) -> None:
+    few = ("--programs", "5", "--rounds", "1", "--workers", "1")
+    done = run_workers("--backend", "tests.harness.misbehaving:shows_nan", *few)
+    assert done.returncode == 1 and "a program diverges" in done.stderr

@@ -59,8 +59,6 @@ class Bench:
         plain, hypothesis = GENERATORS["plain"], GENERATORS["hypothesis"]
         draw, count = self.drawer.draw, self.count
         self.programs = []
-        if self.backend.device != "cpu":  # the kernels of these programs are compiled now
-            plain(count, seed, draw, self.check)
         draw_seconds = self.time(lambda: plain(count, seed, draw, self.programs.append))
         taken = {
             "plain": self.rate(lambda: plain(count, seed, draw, self.check)),

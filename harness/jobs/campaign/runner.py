@@ -112,9 +112,13 @@ class ShardRunner:
         with self.open_pool(BLOCKING) as pool:
             own = pool, task.backend, program, divergence
             clock = make_counting_clock(self.watch)
-            small, last = shrink_crash(*own, CRASH_TRIES, clock)
-        original = program.digest()
-        yield messages.Found(small.to_json(), last, original=original)
+            small = shrink_crash(*own, CRASH_TRIES, clock)
+        yield messages.Found(
+            small.program.to_json(),
+            small.divergence,
+            original=program.digest(),
+            flaky=None if small.flaky is None else str(small.flaky),
+        )
 
 
 def make_counting_clock(watch: Callable[[], None]) -> Callable[[], float]:

@@ -49,7 +49,8 @@ def copy_head(
 
     Args:
         pool, tokens: the begin of the head in each.
-        cells, rows: cell and row number of each row to copy; a negative cell is skipped.
+        cells, rows: cell and row number of each row to copy; a cell that the pool does
+            not have is skipped.
         count: number of cells in the pool.
         token_row, token_dim: strides of the tokens.
         DIM: numbers of a row.
@@ -72,7 +73,7 @@ def copy_head(
         tokens += rows + dims * token_dim
     else:
         tokens += rows * token_row + dims * token_dim
-    inside = (cells >= 0) & (dims < DIM)
+    inside = (cells >= 0) & (cells < count) & (dims < DIM)
     if TO_POOL:
         content = convert(tl.load(tokens, mask=inside), pool.dtype.element_ty, CUTS_OFF)
         tl.store(pool, content, mask=inside)

@@ -52,7 +52,7 @@ def mask_kernel(
 
     SHORT_POSITIONS and SHORT_SETS are as in `Table`; ALONE means that all rows belong to
     one sequence. A cell that the row's sequence does not hold is treated as one at
-    position -1, which no row sees.
+    position -1, which no row sees; so is one that the table does not have.
 
     The rows are handled one by one, so that all tensors have one axis and a thread keeps
     the columns it has read: with two axes the compiler moves each tile through shared
@@ -60,8 +60,9 @@ def mask_kernel(
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     cells = table + begin + column
-    positions = tl.load(cells, mask=column < width, other=0)
-    bits = tl.load(cells + count, mask=column < width, other=0)
+    inside = column < tl.minimum(width, count - begin)
+    positions = tl.load(cells, mask=inside, other=0)
+    bits = tl.load(cells + count, mask=inside, other=0)
     if SHORT_POSITIONS:
         positions = positions.to(tl.int32)
     if SHORT_SETS:

@@ -67,6 +67,7 @@ def attend_kernel(
     WIDENS: tl.constexpr,
 ) -> None:
     """Attends to one part of one request, for the queries that share a head of K and V.
+    Slots that the pools do not have are not seen.
 
     Args:
         queries: [requests, heads * GROUP, DIM].
@@ -106,6 +107,7 @@ def attend_kernel(
         place = position // BLOCK
         block = tl.load(blocks + request * places + place, mask=seen, other=0)
         slot = block.to(tl.int64) * SIZE + position % BLOCK
+        seen &= (slot >= 0) & (slot < slots)
         key = tl.load(
             keys + slot[:, None] * DIM + dims[None, :],
             mask=seen[:, None] & (dims < DIM)[None, :],

@@ -21,14 +21,15 @@ def update_kernel(
     number: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Applies a block of changes; those of a negative cell are skipped."""
+    """Applies a block of changes; those of a cell that there is not are skipped."""
     change = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = change < number
-    cells = tl.load(changes + change, mask=inside, other=-1)
-    positions = tl.load(changes + number + change, mask=inside)
-    bits = tl.load(changes + 2 * number + change, mask=inside)
-    tl.store(table + cells, positions, mask=cells >= 0)
-    tl.store(table + count + cells, bits, mask=cells >= 0)
+    given = change < number
+    cells = tl.load(changes + change, mask=given, other=-1)
+    positions = tl.load(changes + number + change, mask=given)
+    bits = tl.load(changes + 2 * number + change, mask=given)
+    inside = (cells >= 0) & (cells < count)
+    tl.store(table + cells, positions, mask=inside)
+    tl.store(table + count + cells, bits, mask=inside)
 
 
 def update(table: torch.Tensor, changes: torch.Tensor) -> None:

@@ -30,7 +30,8 @@ def turn_kernel(
     BLOCK_HALF: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Rotates a block of rows of one head in one layer."""
+    """Rotates a block of rows of one head in one layer; a cell that the pool does not
+    have is skipped."""
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     cells = tl.load(index + number, mask=number < rows, other=-1)[:, None]
     head = tl.program_id(1).to(tl.int64)
@@ -40,7 +41,7 @@ def turn_kernel(
     sin = tl.load(sines + layer * HALF + pair, mask=pair < HALF, other=0)[None, :]
     row = (layer * tl.num_programs(1) + head) * tl.cast(count, tl.int64) + cells
     keys += row * (2 * HALF) + pair[None, :]
-    inside = (cells >= 0) & (pair[None, :] < HALF)
+    inside = (cells >= 0) & (cells < count) & (pair[None, :] < HALF)
     x = tl.load(keys, mask=inside).to(tl.float32)
     y = tl.load(keys + HALF, mask=inside).to(tl.float32)
     first = convert(x * cos - y * sin, keys.dtype.element_ty, CUTS_OFF)
