@@ -182,6 +182,9 @@ DERIVED = "derived"
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
 # The number of one of the scopes that a backend declares; it changes no answer.
 SCOPE: Schema = {**integer(0, 15), "default": 0}
+# The number of one of several ways that a cache has to do the same; it changes no answer.
+# 0 for the one that it would choose.
+VARIANT: Schema = {**integer(0, 15), "default": 0}
 
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}
 

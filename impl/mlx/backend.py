@@ -157,7 +157,7 @@ def make_layer(config: Mapping[str, Any]) -> Any:
         return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]])
     options = get_options(config)
     if config["kind"] == "rotating":
-        return RotatingCache(config["window"], *options)
+        return RotatingCache(config["window"], *options, twin=not config["variant"])
     return KVCache(*options)
 
 

@@ -15,7 +15,16 @@ from lockstep.impl.shared.memory import Linear, Part, compute_capacity
 
 
 class LinearMemory(PairMemory, Linear):
-    """K and V of position p at index p of two buffers [1, heads, capacity, dim]."""
+    """K and V of position p at index p of two buffers [1, heads, capacity, dim].
+
+    Args:
+        step: see `impl.shared.memory.compute_capacity`.
+        fill: see `PairMemory`.
+    """
+
+    def __init__(self, step: int, fill: float) -> None:
+        super().__init__(step)
+        self.fill = fill
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
         """Makes room for `needed` positions; the first `used` keep their content."""
@@ -72,7 +81,7 @@ class KVCache(KVCacheBase):
     update is evaluated, or it copies the whole buffer.
 
     Args:
-        step, fill: see `PairMemory`.
+        step, fill: see `LinearMemory`.
         mask: dtype of masks. bool_ for True where a row sees a column (or "causal" if
             that is equivalent), a floating type for 0 there and -inf elsewhere.
     """

@@ -23,16 +23,12 @@ Pair = tuple[mx.array, mx.array]
 class PairMemory(TokenMemory):
     """Two buffers, of K and of V, with room for `capacity` consecutive positions.
 
-    Args:
-        step: see `impl.shared.memory.compute_capacity`.
+    Attributes:
         fill: initial content of the memory; any value costs the same.
     """
 
-    def __init__(self, step: int, fill: float) -> None:
-        super().__init__()
-        self.step, self.fill = step, fill
-        self.buffers: Pair | None = None
-        self.capacity = 0
+    buffers: Pair | None
+    fill: float
 
     def copy(self, begin: int, end: int) -> Pair:
         """Returns compact copies, computed no later than the next write of the buffers.
@@ -78,7 +74,7 @@ class PairMemory(TokenMemory):
         """Frees the buffers, and starts the copies that wait for their next write."""
         if self.buffers is not None:
             mx.async_eval(self.buffers)  # type: ignore[no-untyped-call]
-        self.buffers, self.capacity, self.form = None, 0, None
+        super().clear()
 
 
 def make_compact(arrays: Pair) -> Pair:

@@ -36,9 +36,17 @@ class Pool(PoolBase):
     def settle(self) -> None:
         self.lines: Ints | None = None
 
-    def allocate(self, like: mx.array, slots: int, room: int) -> mx.array:
-        shape = (slots, like.shape[1], room, like.shape[3])
-        return mx.full(shape, self.fill, like.dtype)
+    def allocate(self, like: mx.array, slots: int, room: int, kept: int) -> mx.array:
+        _, heads, _, dim = like.shape
+        if not kept:
+            return mx.full((slots, heads, room, dim), self.fill, like.dtype)
+        old = like[self.first : self.first + kept]
+        line = mx.full((1, 1, 1, dim), self.fill, like.dtype)
+        if can_widen(like):
+            old, line = old.view(mx.uint64), line.view(mx.uint64)
+        shape = (slots - kept, heads, room, line.shape[3])
+        made = mx.concatenate([old, mx.broadcast_to(line, shape)])
+        return made.view(like.dtype)
 
     def read_slot(self, slot: int, begin: int, end: int) -> Pair:
         assert self.arrays is not None

@@ -1,103 +1,75 @@
-"""The sliding window on MLX: a ring with a twin, so that no window wraps."""
+"""The sliding window on MLX: a ring, with a twin where several tokens go around it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 from typing import Literal, Self
 
 import mlx.core as mx
-import numpy as np
 
 from lockstep.impl.mlx.masks import make_band
 from lockstep.impl.mlx.memory import Pair, PairMemory
 from lockstep.impl.mlx.wide import write_wide
-from lockstep.impl.shared.memory import Part, Ring, compute_capacity
+from lockstep.impl.shared.memory import Part, Ring
 from lockstep.impl.shared.rotating import RotatingCacheBase
-
-LINE = 64
-"""Columns of a row that are copied at once, if this divides their number."""
 
 
 class RingMemory(PairMemory, Ring):
-    """K and V of position p in slot (p - base) mod capacity, in two buffers [1, heads,
-    room, dim].
-
-    At first the room is the capacity. When a ring whose first tokens have been evicted is
-    full, it is laid out anew, with a twin behind it, and from then on a write goes to
-    both. Any `capacity` consecutive positions are one slice in order: nothing is rolled
-    or concatenated, and a step moves only its own tokens. The price is the memory of the
-    twin.
-
-    What is laid out is not written to the twin. It begins in slot 0: a slice that begins
-    there or later reaches the twins only of positions that were written since.
+    """A ring in two buffers [1, heads, room, dim].
 
     Args:
-        window: beyond this capacity the ring grows only as far as needed.
-        step, fill: as in `PairMemory`.
+        window, step, twin: see `Ring`.
+        fill: as in `PairMemory`.
     """
 
-    def __init__(self, window: int, step: int, fill: float) -> None:
-        super().__init__(step, fill)
-        self.window = window
-        self.base = self.room = 0
+    def __init__(self, window: int, step: int, fill: float, twin: bool) -> None:
+        super().__init__(window, step, twin)
+        self.fill = fill
 
-    def reserve(self, like: Pair, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` consecutive positions; [begin, end) are kept."""
-        self.accept(like)
-        if needed <= self.capacity and self.get_slot(begin) + needed <= self.room:
-            return
-        self.secure_all()
-        slot = self.get_slot(begin) if end > begin else 0
-        kept, (keys, values) = (slot, slot + end - begin), self.buffers or like
-        self.capacity = compute_capacity(self.capacity, needed, self.step, self.window)
-        self.base, self.room = begin, (2 if begin else 1) * self.capacity
-        self.buffers = (
-            self.extend(keys, kept, self.room),
-            self.extend(values, kept, self.room),
-        )
+    def lay_out(self, like: Pair, begin: int, end: int, room: int) -> Pair:
+        old, span = self.buffers or like, (0, 0)
+        if end > begin:
+            column = self.get_column(begin)
+            span = column, column + end - begin
+        if span[1] > self.room:  # around the ring
+            old, span = self.read(begin, end), (0, end - begin)
+        return self.extend(old[0], span, room), self.extend(old[1], span, room)
 
     def adopt(self, columns: Pair, parts: Sequence[Part]) -> None:
         self.accept(columns)
+        (position, first, _), room = parts[0], columns[0].shape[2]
         used = sum(end - begin for _, begin, end in parts)
-        position, first, _ = parts[0]
-        line = gcd(columns[0].shape[2], LINE)
-        before = first % line  # columns in the same line
-        lines = -(-(before + used + 1) // line)
-        self.base, self.capacity = position - before, lines * line
-        self.room = self.capacity
-        keys, values = (unroll(ring, first // line, lines, line) for ring in columns)
-        for buffer in (keys, values):
-            if buffer.size:  # see `write_wide`
-                buffer[:, :, :before] = self.fill
-                buffer[:, :, before + used :] = self.fill
-        self.buffers = keys, values
-
-    def get_slot(self, position: int) -> int:
-        return (position - self.base) % self.capacity
+        is_full = used == self.window == room
+        if is_full or first + used < room <= 2 * used:  # one block, copied faster
+            self.base, self.capacity, self.room = position - first, room, room
+            self.buffers = mx.array(columns[0]), mx.array(columns[1])
+            return
+        tokens = join_columns(columns[0], parts), join_columns(columns[1], parts)
+        self.reserve(tokens, position, position, min(used + 1, self.window))
+        self.write(position, position + used, tokens)
 
     def share(self, other: Self) -> None:
         super().share(other)
         self.base, self.room = other.base, other.room
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
-        """Writes at most `capacity` positions to the ring, and to its twin if it has one.
-
-        In MLX one token is fastest with one slice of two steps, and several with a slice
-        for each half. A view of the buffer with both halves in an axis was slower for
-        either.
-        """
+        """In MLX one token is fastest with one slice of up to two steps, and several with
+        a slice for each part. A view of the buffer with both halves in an axis was slower
+        for either."""
         assert self.buffers is not None
-        slot, length = self.get_slot(begin), end - begin
         keys, values = self.buffers
-        if length == 1:
-            keys[:, :, slot :: self.capacity] = arrays[0]
+        if end - begin == 1:
+            column = self.get_column(begin)
+            keys[:, :, column :: self.capacity] = arrays[0]
             if values.size:  # see `write_wide`
-                values[:, :, slot :: self.capacity] = arrays[1]
+                values[:, :, column :: self.capacity] = arrays[1]
             return
+        targets = self.find_targets(begin, end)
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:
-            self.write_chunk(buffer, slot, length, tokens)
+            for first, column, stop in targets:
+                part = tokens[:, :, first - begin : first - begin + stop - column]
+                buffer[:, :, column:stop] = part
             return buffer
 
         self.buffers = (
@@ -105,48 +77,25 @@ class RingMemory(PairMemory, Ring):
             write_wide(values, arrays[1], write),
         )
 
-    def write_chunk(
-        self, buffer: mx.array, slot: int, length: int, array: mx.array
-    ) -> None:
-        """Writes a chunk; at the ring's end the first slice continues into the twin."""
-        buffer[:, :, slot : slot + length] = array
-        if self.room == self.capacity:
-            return
-        twin = slot + self.capacity
-        fits = min(length, self.capacity - slot)
-        buffer[:, :, twin : twin + fits] = array[:, :, :fits]
-        if fits < length:
-            buffer[:, :, : length - fits] = array[:, :, fits:]
-
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
-        slot = self.get_slot(begin)
         keys, values = self.buffers
-        stop = slot + end - begin
-        return keys[:, :, slot:stop], values[:, :, slot:stop]
+        column = self.get_column(begin)
+        stop = column + end - begin
+        if stop <= self.room:
+            return keys[:, :, column:stop], values[:, :, column:stop]
+        parts = self.find_columns(begin, end)
+        return join_columns(keys, parts), join_columns(values, parts)
+
+    def read_all(self) -> Pair:
+        """Returns other objects than the buffers: these are written in place."""
+        assert self.buffers is not None
+        return self.buffers[0][...], self.buffers[1][...]
 
 
-def unroll(ring: mx.array, begin: int, count: int, line: int) -> mx.array:
-    """Copies a ring, from one of its lines on and around it.
-
-    A gather copies each line as one block; slices are copied number by number.
-
-    Args:
-        ring: [1, heads, room, dim].
-        begin, count: first line, and number of lines.
-        line: number of columns of a line; divides the room.
-
-    Returns:
-        [1, heads, count * line, dim].
-    """
-    _, heads, room, dim = ring.shape
-    shape = (1, heads, count * line, dim)
-    if not ring.size:
-        return mx.zeros(shape, ring.dtype)
-    lines = room // line
-    index = np.arange(begin, begin + count) % lines + lines * np.arange(heads)[:, None]
-    flat = ring.reshape(heads * lines, line * dim)
-    return flat[mx.array(index.astype(np.uint32))].reshape(shape)
+def join_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
+    """Returns columns, one part behind the other."""
+    return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in parts], axis=2)
 
 
 class RotatingCache(RotatingCacheBase):
@@ -158,6 +107,8 @@ class RotatingCache(RotatingCacheBase):
     Args:
         window: number of tokens.
         step, fill, mask: as in `impl.mlx.kv`.
+        twin: False for less memory, at most half: then several tokens that go around the
+            ring copy the window.
     """
 
     memory: RingMemory
@@ -168,9 +119,10 @@ class RotatingCache(RotatingCacheBase):
         step: int = 256,
         fill: float = 0.0,
         mask: mx.Dtype = mx.bool_,
+        twin: bool = True,
     ) -> None:
         super().__init__(window)
-        self.memory = RingMemory(window, step, fill)
+        self.memory = RingMemory(window, step, fill, twin)
         self.mask = mask
 
     def make_mask(self, length: int, rows: int) -> mx.array | Literal["causal"] | None:
@@ -197,7 +149,8 @@ class RotatingCache(RotatingCacheBase):
         The memory is shared until one of the two writes.
         """
         memory = self.memory
-        other = RotatingCache(self.window, memory.step, memory.fill, self.mask)
+        options = memory.step, memory.fill, self.mask, memory.twin
+        other = RotatingCache(self.window, *options)
         other.memory.share(memory)
         other.offset = self.offset
         return other

@@ -59,6 +59,10 @@ class Memory(Form, ABC):
     @abstractmethod
     def get_bytes(self, arrays: Arrays) -> int: ...
 
+    def count_bytes(self, begin: int, end: int) -> int:
+        """Returns the size of the positions [begin, end)."""
+        return self.get_bytes(self.read(begin, end))
+
     @abstractmethod
     def list_arrays(self) -> Sequence[Any]:
         """Lists the arrays that hold the content."""
@@ -91,11 +95,24 @@ class Memory(Form, ABC):
 class TokenMemory(Memory):
     """A memory of tokens.
 
+    Args:
+        step: see `compute_capacity`.
+
     Attributes:
+        buffers: K and V, as the framework holds them; None before the first write.
         capacity: number of positions that there is room for.
     """
 
-    capacity: int
+    buffers: Any
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+        self.buffers = None
+        self.capacity = 0
+
+    def clear(self) -> None:
+        self.buffers, self.capacity, self.form = None, 0, None
 
     @abstractmethod
     def adopt(self, columns: Arrays, parts: Sequence[Part]) -> None:
@@ -139,22 +156,132 @@ class Linear(TokenMemory):
 
 
 class Ring(TokenMemory):
-    """A memory with consecutive positions in consecutive slots, modulo the capacity."""
+    """Position p in column (p - base) mod capacity of buffers with `room` columns.
+
+    A ring of `window` columns is read as it is, in any order, by the token that completes
+    a full window: a step moves only its own tokens. Several tokens need a window in order
+    of position. So where these would go around the ring, it is laid out anew with a twin
+    behind it, and from then on a write goes to both: any `capacity` positions are one
+    slice. What is laid out is not written to the twin: it begins in column 0, and a slice
+    from there on reaches the twins only of what was written since. A step that is back in
+    column 0 drops the twin.
+
+    Args:
+        window: number of tokens that are kept. There are no more columns than that as
+            long as they are enough.
+        step: see `compute_capacity`.
+        twin: whether the ring may get a twin. If not, several tokens that go around it
+            lay it out anew each time: they copy the window.
+
+    Attributes:
+        base: position in column 0, unless the ring has turned since.
+        room: number of columns, those of the twin included.
+    """
+
+    def __init__(self, window: int, step: int, twin: bool) -> None:
+        super().__init__(step)
+        self.window, self.twin = window, twin
+        self.base = self.room = 0
 
     @abstractmethod
+    def lay_out(self, like: Arrays, begin: int, end: int, room: int) -> Any:
+        """Returns buffers of so many columns, of which the first hold [begin, end).
+
+        Args:
+            like: has the form of the buffers, if there are none yet.
+            begin, end: positions; equal if none is kept.
+            room: number of columns.
+        """
+
+    @abstractmethod
+    def write(self, begin: int, end: int, arrays: Arrays) -> None:
+        """Writes at most `capacity` positions to the ring, and to its twin if it has
+        one."""
+
+    @abstractmethod
+    def read_all(self) -> Arrays:
+        """Returns all columns."""
+
+    def read_window(self, begin: int, end: int) -> Arrays:
+        """Returns [begin, end) as a view: in order, or all columns in any order."""
+        return self.read_all() if end - begin == self.room else self.read(begin, end)
+
+    def get_column(self, position: int) -> int:
+        return (position - self.base) % self.capacity
+
     def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:
         """Makes room for `needed` consecutive positions; [begin, end) are kept."""
+        self.accept(like)
+        if self.fits(begin, end, needed):
+            return
+        self.secure_all()
+        if begin < end or needed > self.capacity:
+            self.grow(like, begin, end, needed)
+        self.base = begin
 
-    @abstractmethod
-    def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
+    def fits(self, begin: int, end: int, needed: int) -> bool:
+        """Returns whether positions can be written, and then read by `read_window`."""
+        is_step = needed == self.window == end - begin + 1
+        if is_step and needed == self.room:
+            return True
+        if needed > self.capacity:
+            return False
+        column = self.get_column(begin)
+        if is_step and column == 0 and self.room > self.capacity:
+            return False
+        return column + needed <= self.room
+
+    def grow(self, like: Arrays, begin: int, end: int, needed: int) -> None:
+        """Makes other buffers; see `reserve`."""
+        capacity = compute_capacity(self.capacity, needed, self.step, self.window)
+        if needed <= self.window:
+            capacity = min(capacity, self.window)
+        has_twin = self.twin and begin > 0 and needed > self.window
+        room = 2 * capacity if has_twin else capacity
+        self.buffers = self.lay_out(like, begin, end, room)
+        self.capacity, self.room = capacity, room
+
+    def find_columns(self, begin: int, end: int) -> list[Part]:
+        """Returns where [begin, end) are, in order of position."""
+        column = self.get_column(begin)
+        stop = column + end - begin
+        if stop <= self.room:
+            return [(begin, column, stop)]
+        return [
+            (begin, column, self.room),
+            (begin + self.room - column, 0, stop - self.room),
+        ]
+
+    def find_targets(self, begin: int, end: int) -> list[Part]:
+        """Returns the columns to which [begin, end) are written; some positions have two.
+
+        At the end of the ring the first slice continues into the twin.
+        """
+        parts = self.find_columns(begin, end)
+        if self.room == self.capacity:
+            return parts
+        column = self.get_column(begin)
+        fits = min(end - begin, self.capacity - column)
+        parts.append((begin, column + self.capacity, column + self.capacity + fits))
+        if begin + fits < end:
+            parts.append((begin + fits, 0, end - begin - fits))
+        return parts
+
+    def count_bytes(self, begin: int, end: int) -> int:
+        held = sum(array.nbytes for array in self.list_arrays())
+        return held // self.room * (end - begin)
 
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Returns whether a slot of [begin, end) is one of the snapshot's, around the
+        """Returns whether a column of [begin, end) is one of the snapshot's, around the
         ring."""
         ahead = (begin - snapshot.first) % self.capacity
         return (
             ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
         )
+
+    def clear(self) -> None:
+        super().clear()
+        self.base = self.room = 0
 
 
 class Snapshot:
@@ -196,7 +323,7 @@ class Snapshot:
         """Returns the size of the content in bytes, whether or not it has been copied."""
         if self.memory is None:
             return self.nbytes
-        return self.memory.get_bytes(self.read())
+        return self.memory.count_bytes(self.first, self.end)
 
     def own(self) -> None:
         """Copies the content out of the memory that it refers to."""

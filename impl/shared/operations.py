@@ -5,6 +5,9 @@ from typing import Any
 
 SNAPSHOTS = {"snapshot", "restore", "split", "merge", "close", "prepare", "take"}
 ALWAYS = {"update", "state", "view", "trim", "clone", "free", *SNAPSHOTS}
+RINGS = (*[0] * 3, 1)
+"""Variants of a window; 1: its ring gets no twin."""
+
 STEP = {"step": (4, 1, 2, 3, 8, 256)}
 MASKS = {**STEP, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
 
@@ -16,7 +19,7 @@ OPERATIONS: Mapping[str, frozenset[str]] = {
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": MASKS,
-    "rotating": MASKS,
+    "rotating": {**MASKS, "variant": RINGS},
     "state": {},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 from lockstep.impl.shared.columns import Columns
@@ -53,11 +54,16 @@ class Pool(Form, Columns, ABC):
     # --- arrays of a framework ----------------------------------------------------------
 
     @abstractmethod
-    def allocate(self, like: Any, slots: int, room: int) -> Any:
-        """Returns a new array with the heads, dim and dtype of `like`.
+    def allocate(self, like: Any, slots: int, room: int, kept: int) -> Any:
+        """Returns a new array.
 
         Attention multiplies hidden columns by 0, so every number in it is finite, unless
         it is poison.
+
+        Args:
+            like: has its heads, dim and dtype.
+            slots, room: number of slots, and of columns.
+            kept: the first so many slots are those of the first rows in `like`.
         """
 
     @abstractmethod
@@ -223,15 +229,16 @@ class Pool(Form, Columns, ABC):
     ) -> None:
         """Moves the rows into new arrays, where each has a new start. like: see
         `reserve`."""
+        kept = self.count_kept(rows, starts) if room == self.room else 0
         held = [
             (number, self.list_parts(row.slot, row.start, row.length))
-            for number, row in enumerate(rows)
+            for number, row in enumerate(rows[kept:], kept)
             if row.slot is not None and row.length and self.arrays is not None
         ]
         keys, values = self.arrays or like or ()
         self.arrays = (
-            self.allocate(keys, slots, room),
-            self.allocate(values, slots, room),
+            self.allocate(keys, slots, room, kept),
+            self.allocate(values, slots, room, kept),
         )
         self.slots, self.room, self.first = slots, room, 0
         self.starts = tuple(starts)
@@ -239,6 +246,12 @@ class Pool(Form, Columns, ABC):
             for position, arrays in parts:
                 self.put(number, position, arrays)
         self.set_rows(len(rows))
+
+    def count_kept(self, rows: Sequence[Row], starts: Sequence[int]) -> int:
+        """Counts the first rows that are still the first, and stay in their columns."""
+        places = enumerate(zip(rows, starts, strict=True), self.first)
+        stay = (row[:2] == (slot, start) for slot, (row, start) in places)
+        return sum(takewhile(bool, stay))
 
     def set_rows(self, rows: int) -> None:
         self.rows = rows

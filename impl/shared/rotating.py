@@ -29,18 +29,19 @@ class RotatingCacheBase(WholeSnapshots):
 
         Returns:
             K and V of the last window - 1 old tokens and of all new ones, in order of
-            position.
+            position; but all see the columns of a full window, which may be in any order.
         """
         length = keys.shape[2]
         memory, begin, arrays = self.memory, self.offset, (keys, values)
-        self.capture_here(lambda: memory.accept(arrays))
+        if self.captures.boundaries:
+            self.capture_here(lambda: memory.accept(arrays))
         first, end = begin - self.count_before(length), begin + length
         if memory.named:
             memory.secure(begin, end)
         memory.reserve(arrays, first, begin, end - first)
         memory.write(begin, end, arrays)
         self.advance(length)
-        return memory.read(first, end)
+        return memory.read_window(first, end)
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Replaces the whole content by a window that begins at `position`."""

@@ -103,7 +103,7 @@ def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:
         return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]], device)
     options = get_options(config, device)
     if config["kind"] == "rotating":
-        return RotatingCache(config["window"], *options)
+        return RotatingCache(config["window"], *options, twin=not config["variant"])
     return KVCache(*options)
 
 

@@ -53,29 +53,8 @@ class Buffer:
             count = 2 * len(self.ahead) if at == len(self.ahead) else 0
             count = min(max(FEWEST, count), MOST, self.room - slot)
             self.first, at = slot, 0
-            self.ahead = self.split(slot, slot + count)
+            self.ahead = self.take(slot, slot + count).split(1, dim=2)
         return self.ahead[at]
-
-    def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
-        return self.take(begin, end).split(1, dim=2)
-
-
-class TwinBuffer(Buffer):
-    """A buffer whose second half is to hold the same as the first."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__(tensor)
-        self.room //= 2
-
-    def split(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
-        """Returns for each slot its token in both halves, [batch, heads, 2, dim]."""
-        return self.take_both(begin, end).unbind(dim=3)
-
-    def take_both(self, begin: int, end: int) -> torch.Tensor:
-        """Returns slots [begin, end) of both halves, [batch, heads, 2, tokens, dim]."""
-        size = (self.batch, self.heads, 2, end - begin, self.dim)
-        strides = (*self.strides[:2], self.room * self.dim, self.dim, 1)
-        return self.tensor.as_strided(size, strides, begin * self.dim)
 
 
 def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:

@@ -27,11 +27,11 @@ class LinearMemory(Linear):
         fill: initial content of the memory; None for uninitialized memory.
     """
 
+    buffers: tuple[Buffer, Buffer] | None
+
     def __init__(self, step: int, fill: float | None) -> None:
-        super().__init__()
-        self.step, self.fill = step, fill
-        self.buffers: tuple[Buffer, Buffer] | None = None
-        self.capacity = 0
+        super().__init__(step)
+        self.fill = fill
 
     def reserve(self, like: Pair, used: int, needed: int) -> None:
         """Makes room for `needed` positions; the first `used` keep their content."""
@@ -81,9 +81,6 @@ class LinearMemory(Linear):
 
     def list_arrays(self) -> list[torch.Tensor]:
         return [buffer.tensor for buffer in self.buffers or ()]
-
-    def clear(self) -> None:
-        self.buffers, self.capacity, self.form = None, 0, None
 
 
 class KVCache(KVCacheBase):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+import numpy as np
 import torch
 
 from lockstep.impl.shared.pool import Pool as PoolBase
@@ -14,6 +16,9 @@ from lockstep.impl.torch.buffer import (
     copy_both,
     has_gradient,
 )
+
+ALIGNMENT = 64
+"""Of an array, in bytes."""
 
 
 class Pool(PoolBase):
@@ -44,11 +49,15 @@ class Pool(PoolBase):
             rows = slice(self.first, self.first + self.rows)
             self.buffers = Buffer(keys[rows]), Buffer(values[rows])
 
-    def allocate(self, like: torch.Tensor, slots: int, room: int) -> torch.Tensor:
+    def allocate(
+        self, like: torch.Tensor, slots: int, room: int, kept: int
+    ) -> torch.Tensor:
         shape = (slots, like.shape[1], room, like.shape[3])
-        if self.fill == 0:  # memory that the system has cleared costs nothing
-            return like.new_zeros(shape)
-        return like.new_full(shape, self.fill)
+        clears = self.fill == 0 and like.device.type == "cpu"
+        made = clear(shape, like.dtype) if clears else like.new_full(shape, self.fill)
+        if kept:
+            made[:kept].copy_(like[self.first : self.first + kept])
+        return made
 
     def read_slot(self, slot: int, begin: int, end: int) -> Pair:
         assert self.arrays is not None
@@ -117,3 +126,16 @@ class Pool(PoolBase):
             other.starts = self.starts
             other.settle()
         return other
+
+
+def clear(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Returns zeros in memory that the system clears when it is touched.
+
+    `torch.zeros` writes them at once. numpy does not, and asks for large pages, of which
+    there are fewer to make: a pool of 0.4 GB that three quarters of are copied into took
+    an eighth of the time.
+    """
+    size = prod(shape) * dtype.itemsize
+    array = np.zeros(size + ALIGNMENT, np.uint8)
+    begin = -array.ctypes.data % ALIGNMENT
+    return torch.from_numpy(array[begin : begin + size]).view(dtype).view(shape)

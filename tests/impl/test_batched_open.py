@@ -18,6 +18,7 @@ CONFIG = {
     "conv_width": 3,
     "dtype": "float32",
     "mask_form": "any",
+    "variant": 0,
     "poison": True,
     "rows": None,
     "caches": None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -77,7 +79,7 @@ HARMLESS: dict[str, tuple[str, Change]] = {
     "trim": ("kv", lambda on, cache: cache.trim(2)),
     "capture": ("kv", lambda on, cache: (cache.prepare([6]), append(4)(on, cache))),
     "clone": ("kv", lambda on, cache: on.append(cache.clone(), [50])),
-    "append-to-a-ring": ("rotating", append(4)),
+    "trim-a-ring": ("rotating", lambda on, cache: cache.trim(2)),
     "clone-a-ring": ("rotating", lambda on, cache: on.append(cache.clone(), [50])),
     "refused": ("state", lambda on, cache: cache.restore(None, 2)),
     "clone-a-state": ("state", lambda on, cache: on.append(cache.clone(), [50])),
@@ -254,20 +256,65 @@ def test_a_long_update_takes_no_more_than_it_needs(on: Framework) -> None:
 def test_the_ring_of_a_full_window_stays_where_it_is(
     on: Framework, window: int, step: int
 ) -> None:
-    """After single tokens, and after a chunk that was longer."""
     cache = on.layer("rotating", window=window, step=step)
     for number in range(window):
         on.append(cache, [number])
-    assert cache.memory.capacity <= max(2 * window, step)
+    assert cache.memory.room == window
+    places = get_places(on, cache)
     for number in range(window, 12 * window):
-        if number == 6 * window:
-            on.append(cache, range(number, number + 10))
-        at = cache.offset
-        if number in (window, 6 * window):
-            places = get_places(on, cache)
-        pair = cache.update(*on.feed([at]))
-        assert on.hold(pair) == list(range(at - window + 1, at + 1))
+        pair = cache.update(*on.feed([number]))
+        assert sorted(on.hold(pair)) == list(range(number - window + 1, number + 1))
+        assert on.hold(cache.view()) == sorted(on.hold(pair))
         assert get_places(on, cache) == places
+
+
+def count_columns(cache: Any) -> int:
+    return int(cache.held()["bytes"]) // TOKEN_BYTES
+
+
+@pytest.mark.parametrize(("twin", "most"), [(True, 22), (False, 11)])
+def test_a_window_takes_more_columns_than_its_own_for_chunks_only(
+    on: Framework, twin: bool, most: int
+) -> None:
+    """A window of 8 and chunks of 4, each of which returns 11 tokens."""
+    cache = on.layer("rotating", window=8, step=1, twin=twin)
+    columns = []
+    for begin in range(0, 80, 4):
+        chunk = range(begin, begin + 4)
+        first = max(0, begin - 7)
+        assert on.hold(cache.update(*on.feed(chunk))) == list(range(first, begin + 4))
+        columns.append(count_columns(cache))
+    assert columns == [4, 8] + [most] * 18
+    for number in range(80, 110):
+        on.append(cache, [number])
+    assert on.hold(cache.view()) == list(range(102, 110))
+    assert count_columns(cache) == 8
+
+
+@pytest.mark.parametrize("lengths", [[1], [2], [1, 3], [4, 1, 1], [1] * 9 + [5]])
+@pytest.mark.parametrize("twin", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 4, 5])
+def test_a_window_goes_on(
+    on: Framework, window: int, twin: bool, lengths: Sequence[int]
+) -> None:
+    """Several tokens see the others in order. Unused memory is NaN, which `hold` does not
+    accept; clones and snapshots keep what they held."""
+    cache = on.layer("rotating", window=window, step=2, twin=twin, fill=math.nan)
+    kept: list[tuple[Any, Any, int]] = []
+    for _, length in zip(range(30), cycle(lengths), strict=False):
+        first, end = max(0, cache.offset - window + 1), cache.offset + length
+        numbers = on.hold(cache.update(*on.feed(range(cache.offset, end))))
+        assert (sorted(numbers) if length == 1 else numbers) == [*range(first, end)]
+        assert on.hold(cache.view()) == [*range(max(0, end - window), end)]
+        kept.append((cache.clone(), cache.snapshot(0), end))
+    for clone, snapshot, end in kept:
+        window_then = [*range(max(0, end - window), end)]
+        assert on.hold(clone.view()) == on.hold(snapshot.read()) == window_then
+        assert snapshot.get_size() == len(window_then) * TOKEN_BYTES
+        assert cache.restore(snapshot, end)
+        assert on.hold(cache.view()) == window_then
+        on.append(cache, [end, end + 1])
+        assert on.hold(cache.view()) == [*range(max(0, end + 2 - window), end + 2)]
 
 
 # --- mistakes ---------------------------------------------------------------------------

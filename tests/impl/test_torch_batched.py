@@ -11,6 +11,7 @@ from batches import BOTH, decode, fill, go_on, make, update
 from frameworks import Framework
 
 from lockstep.impl.torch import batched
+from lockstep.impl.torch.pool import ALIGNMENT, clear
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +91,12 @@ def test_memory_that_nobody_wrote_is_finite(on: Framework) -> None:
         batch, reference, tags = make(on, 3, None)
         update(on, batch, reference, tags, 4, [0, 2, 3])
         go_on(on, batch, reference, tags)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7), (2, 1, 4, 0)])
+def test_memory_of_a_pool_is_cleared(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    array = clear(shape, dtype)
+    assert (tuple(array.shape), array.dtype) == (shape, dtype)
+    assert array.data_ptr() % ALIGNMENT == 0
+    assert array.is_contiguous() and not array.any()

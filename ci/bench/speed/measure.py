@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
@@ -26,7 +26,8 @@ class Contender:
 
     work: does it once, until the results are there, or, on a device that runs beside the
     process, until it is under way. start: brings it to where a round begins; not timed.
-    most: repetitions until `start` is needed again.
+    most: repetitions until `start` is needed again. held: tells the bytes that its cache
+    holds, where that is of interest.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Contender:
     work: Callable[[], object]
     start: Callable[[], object] = lambda: None
     most: int = STEPS
+    held: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,13 @@ def format_field(name: str, value: int | str | None) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Microseconds that a piece of work took, by contender, in each round."""
+    """Microseconds that a piece of work took, by contender, in each round; and the bytes
+    that caches held afterwards, of those that tell."""
 
     case: Case
     rounds: Mapping[str, Sequence[float]]
     roles: Mapping[str, Role]
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def get_time(self, contender: str) -> float:
         """The median."""
@@ -126,4 +130,5 @@ def measure(case: Case, rounds: int) -> Outcome:
         for contender in contenders:
             taken = time_round(contender, steps[contender.name], case.wait)
             times[contender.name].append(taken * 1e6)
-    return Outcome(case, times, {one.name: one.role for one in contenders})
+    held = {one.name: one.held() for one in contenders if one.held is not None}
+    return Outcome(case, times, {one.name: one.role for one in contenders}, held)

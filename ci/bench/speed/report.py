@@ -20,7 +20,8 @@ PACKAGES = ("torch", "triton", "mlx", "mlx-lm", "transformers", "numpy")
 
 
 def make_table(framework: str, outcomes: Sequence[Outcome]) -> Table:
-    """A row for each case: our time, and ratios to the fastest others."""
+    """A row for each case: our time, and ratios to the fastest others. Another one for
+    each other way of ours that tells what it holds."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     table = Table(title=title, title_justify="left")
     for name in ("workload", "dtype", "heads", "ours"):
@@ -29,15 +30,25 @@ def make_table(framework: str, outcomes: Sequence[Outcome]) -> Table:
     table.add_column("/ limit", justify="right")
     for outcome in outcomes:
         case, ours = outcome.case, outcome.get_best("ours")
-        others = (outcome.get_best(role) for role in ("peer", "limit"))
-        table.add_row(
-            case.format_work(),
-            case.dtype,
-            str(case.heads),
-            f"{outcome.get_time(ours):,.1f}" if ours else "–",
-            *(format_ratio(outcome.get_ratio(other)) for other in others),
-        )
+        others = [outcome.get_best(role) for role in ("peer", "limit")]
+        for name in [ours, *(name for name in outcome.held if name != ours)]:
+            table.add_row(
+                format_way(outcome, name),
+                case.dtype,
+                str(case.heads),
+                f"{outcome.get_time(name):,.1f}" if name else "–",
+                *(format_ratio(outcome.get_ratio(other, name or "")) for other in others),
+            )
     return table
+
+
+def format_way(outcome: Outcome, name: str | None) -> str:
+    """The work, how it is done if not as usual, and the memory that is held."""
+    text = outcome.case.format_work()
+    if name in outcome.roles and outcome.roles[name] == "also":
+        text += f", {name}"
+    held = outcome.held.get(name or "")
+    return f"{text}: {held / 1e6:,.1f} MB" if held is not None else text
 
 
 def format_ratio(ratio: float | None) -> str:
@@ -87,6 +98,7 @@ def make_report(
                     if (ratio := outcome.get_ratio(name)) is not None
                 },
                 "roles": dict(outcome.roles),
+                **({"held": dict(outcome.held)} if outcome.held else {}),
             }
             for outcome in outcomes
         ],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ci.bench.speed.batches import BatchSide
-from ci.bench.speed.measure import STEPS, Contender
+from ci.bench.speed.measure import STEPS, Contender, Role
 from ci.bench.speed.prompts import Prompts
 from ci.bench.speed.unified import Decoding, Removing, Sharing
 from ci.bench.speed.workloads import SMALL_POOL, SMALLEST, Make
@@ -29,7 +29,7 @@ class Side(BatchSide):
     """
 
     kv: Callable[[], Any]
-    rotating: Callable[[int], Any]
+    rotating: Callable[..., Any]
     peers: Any
 
     @abstractmethod
@@ -80,18 +80,27 @@ class Side(BatchSide):
         """The same where the last `window` tokens stay, which fill a quarter of it or
         have gone round it twice."""
         context = 2 * window if wrapped else window // 4
-        old, new, ours = self.make(context), self.make(length), self.rotating(window)
+        old, new = self.make(context), self.make(length)
         most = STEPS if wrapped else min(STEPS, (window - context) // length)
-        for part in (slice(context - 1), slice(context - 1, None)):
-            self.finish(ours.update(*(array[:, :, part] for array in old)))
 
-        def back() -> None:
-            if not wrapped:
-                ours.trim(ours.offset - context)
+        def make_ours(name: str, role: Role, twin: bool) -> Contender:
+            ours = self.rotating(window, twin=twin)
+            for part in (slice(context - 1), slice(context - 1, None)):
+                self.finish(ours.update(*(array[:, :, part] for array in old)))
 
-        work = self.run(lambda: ours.update(*new))
+            def back() -> None:
+                if not wrapped:
+                    ours.trim(ours.offset - context)
+
+            def count_bytes() -> int:
+                return int(ours.held()["bytes"])
+
+            work = self.run(lambda: ours.update(*new))
+            return Contender(name, role, work, back, most, count_bytes)
+
         return [
-            Contender("ours", "ours", work, back, most),
+            make_ours("ours", "ours", True),
+            *([make_ours("without a twin", "also", False)] if wrapped else []),
             *self.ask_peers("slide", old, new, window, most),
             *self.limit_writes(new, 2 * window, min(most, 2 * window // length)),
         ]

@@ -96,6 +96,7 @@ class BatchedContract(Contract):
             "record",
             "chunk",
             "mask_form",
+            "variant",
             "scope",
             "offsets",
             "ring",

@@ -370,7 +370,12 @@ class LayerContract(Contract):
     kinds = ("kv", "rotating", "state")
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"keep", "record", "chunk", "mask_padding", "mask_form", "scope"})
+    opt_in = frozenset(
+        {
+            *("keep", "record", "chunk", "mask_padding", "mask_form"),
+            *("variant", "scope"),
+        }
+    )
     operations = OPERATIONS
     required = ("update",)
     states = STATES

@@ -34,6 +34,7 @@ from lockstep.harness.core.document import (
     DIMENSION,
     DTYPE,
     SCOPE,
+    VARIANT,
     WINDOW,
     Schema,
     integer,
@@ -65,12 +66,14 @@ CONFIG: Mapping[str, Schema] = {
     "mask_padding": {**integer(1, 1024), "default": 1},
     "mask_form": {"enum": ["any", "additive"], "default": "any"},
     "shift": {"type": "boolean", "default": True},
+    "variant": VARIANT,
     "scope": SCOPE,
 }
 """Beyond the common fields: `keep` sinks of a rotating cache, and whether it can `record`
 what slides out, for later trims; `chunk` of chunked attention in a kv cache; `conv_width`
-of a state; `mask_form` "additive" asks for numbers; `scope`, which changes no answer, see
-`Backend.scopes`."""
+of a state; `mask_form` "additive" asks for numbers. Two change no answer: `variant`, the
+number of one of several ways that a cache has to do the same, 0 for the one that it would
+choose; `scope`, see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
