@@ -14,6 +14,11 @@ from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 
+BLOCK = 1 << 19
+"""How many numbers are best rotated at a time: what lies between takes a few MiB then,
+which the system gives back at once; more comes page by page, and takes several times as
+long."""
+
 
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
@@ -133,10 +138,17 @@ class CausalCache(CausalCacheBase):
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:
-        """Rotates the keys of all layers in one call."""
+        """Rotates the keys of all layers, some cells at a time."""
         if self.form is None:
             return
+        heads, key_dim, _ = self.form
+        step = max(1, BLOCK // (self.layers * heads * key_dim))
         cells = np.sort(cells)
+        for begin in range(0, len(cells), step):
+            self.turn_block(cells[begin : begin + step], distance)
+
+    def turn_block(self, cells: Ints, distance: int) -> None:
+        """Rotates the keys of all layers in one call."""
         places = Places(cells)
         taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)

@@ -50,7 +50,7 @@ class Cells:
         self.positions, self.bits = self.table
         self.indexes = Indexes(sequences, alone)
         self.free = count
-        self.lowest = 0  # no cell below is free
+        self.lowest = 0
 
     def add(self, batch: Batch) -> Ints:
         """Stores the rows and returns the cell of each.
@@ -96,16 +96,14 @@ class Cells:
 
     def release(self, owner: int, cells: Places) -> None:
         """Removes the sequence from these cells; its index no longer has them."""
-        left = self.bits[cells] & OTHERS[owner]
-        self.bits[cells] = left
-        freed = left == 0
-        count = int(np.count_nonzero(freed))
-        if count:
-            self.free += count
-            if isinstance(cells, slice):
-                lowest = cells.start + int(freed.argmax())
-            else:
-                lowest = int(cells[freed].min())
+        left = self.bits[cells]  # a view if they are a slice, else a copy
+        left &= OTHERS[owner]
+        if not isinstance(cells, slice):
+            self.bits[cells] = left
+        freed = len(left) - int(np.count_nonzero(left))
+        if freed:
+            self.free += freed
+            lowest = cells.start if isinstance(cells, slice) else int(cells.min())
             self.lowest = min(self.lowest, lowest)
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:

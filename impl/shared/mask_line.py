@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.impl.shared.batch import Batch, Ints, as_slice
+from lockstep.impl.shared.batch import Batch, Ints, as_slice, get_bounds
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
 Seen = npt.NDArray[np.bool_]
@@ -88,9 +88,14 @@ class Sight:
 
     @classmethod
     def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
-        owners = batch.sequences if batch.is_step else np.array(batch.owners)
-        bounds = compute_bounds(batch, limits)
-        return cls(batch, limits, indexes, owners, indexes.find(owners, bounds))
+        if batch.is_step:  # the rows of a sequence all see the same
+            owners, bounds = batch.sequences, limits[1:].copy()
+            bounds[1] += 1
+            ranges = indexes.find(owners, bounds).repeat(2, axis=0)
+        else:
+            owners = np.array(batch.owners)
+            ranges = indexes.find(owners, compute_bounds(batch, limits))
+        return cls(batch, limits, indexes, owners, ranges)
 
     def get_cells(self) -> tuple[int, int]:
         """Returns the lowest and the highest cell that some row sees."""
@@ -188,19 +193,9 @@ class Sight:
 def compute_bounds(batch: Batch, limits: Ints) -> Ints:
     """Returns [4, sequences]: the lowest and the highest first position that a row of the
     sequence sees, and the lowest and the highest position behind the last one."""
-    if batch.is_step:
-        bounds = limits[[1, 1, 2, 2]]
-    else:
-        groups = [limits[1:, rows] for rows in batch.groups.values()]
-        bounds = np.array(
-            [(*get_limits(low), *get_limits(high)) for low, high in groups], np.int64
-        ).T
-    bounds[2:] += 1
-    return bounds
-
-
-def get_limits(numbers: Ints) -> tuple[int, int]:
-    return int(numbers.min()), int(numbers.max())
+    groups = [limits[1:, rows] for rows in batch.groups.values()]
+    bounds = [(*get_bounds(low), *get_bounds(high)) for low, high in groups]
+    return np.array(bounds, np.int64).T + np.array([[0], [0], [1], [1]])
 
 
 def shift(cells: Places, first: int) -> Places:

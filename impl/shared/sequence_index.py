@@ -11,28 +11,29 @@ from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending
 Places = Ints | slice
 """Some cells; a slice if they are consecutive and ascending."""
 
-POSITION, CELL = 0, 1
-
 FEW = 3
 """Up to this many sequences are looked at one by one, which takes less time than a few
 operations on arrays."""
+
+ROOM = 64
 
 
 class Indexes:
     """The tokens of all sequences: their positions, ascending, and the cell of each.
 
-    All are rows of one array, so that a step of many sequences is a few operations. A row
-    has room at either end: tokens are added at the end and evicted at the begin, and
-    neither moves the others.
+    All are parts of one array, so that a step of many sequences is a few operations. A
+    sequence has room at either end: tokens are added at the end and evicted at the begin,
+    and neither moves the others.
 
     Args:
         count: number of sequences.
         few: up to so many sequences are looked at one by one.
 
     Attributes:
-        arrays: int64 [2, sequences, room], positions and cells; used of a row are
-            [begin, end).
-        begin, end: int64 [sequences].
+        arrays: int64 [2, sequences * room], positions and cells.
+        positions, cells: the two rows of it.
+        begin, end: int64 [sequences], which part of a row is used by each.
+        limit: int64 [sequences], where the room of each ends.
         ascending: bool [sequences]. If True, the cells ascend too; if False, they may or
             may not.
         rows: the index of each sequence.
@@ -40,10 +41,22 @@ class Indexes:
 
     def __init__(self, count: int, few: int = FEW) -> None:
         self.few = few
-        self.arrays = np.empty((2, count, 64), np.int64)
-        self.begin, self.end = np.zeros((2, count), np.int64)
+        self.arrays = np.empty((2, 0), np.int64)
+        self.begin = self.end = np.zeros(count, np.int64)
         self.ascending = np.ones(count, np.bool_)
         self.rows = [SequenceIndex(self, owner) for owner in range(count)]
+        self.allocate(ROOM)
+
+    def allocate(self, room: int) -> None:
+        """Makes room for so many tokens of each sequence."""
+        held = [index.used for index in self.rows]
+        self.room, count = room, len(held)
+        self.arrays = np.empty((2, count * room), np.int64)
+        self.positions, self.cells = self.arrays
+        lengths, self.begin = self.end - self.begin, np.arange(count) * room
+        self.end, self.limit = self.begin + lengths, self.begin + room
+        for index, tokens in zip(self.rows, held, strict=True):
+            index.used[:] = tokens
 
     def __getitem__(self, owner: int) -> SequenceIndex:
         return self.rows[owner]
@@ -66,20 +79,17 @@ class Indexes:
 
     def append_last(self, owners: Ints, positions: Ints, cells: Ints) -> bool:
         """Does the same if no token belongs before another one; else returns False."""
-        ends = self.end[owners]
-        if int(ends.max()) >= self.arrays.shape[2]:
+        if (self.end[owners] == self.limit[owners]).any():
             for owner in owners.tolist():
                 self.rows[owner].make_room(1)
-            ends = self.end[owners]
-        last_position, last_cell = self.arrays[:, owners, ends - 1]
-        first = ends == self.begin[owners]
-        if not (first | (last_position <= positions)).all():
+        end = self.end[owners]
+        last, first = end - 1, end == self.begin[owners]
+        if not (first | (self.positions[last] <= positions)).all():
             return False
-        self.arrays[POSITION, owners, ends] = positions
-        self.arrays[CELL, owners, ends] = cells
-        self.ascending[owners] &= last_cell < cells
-        self.ascending[owners] |= first
-        self.end[owners] = ends + 1
+        ascending = (self.cells[last] < cells) & self.ascending[owners]
+        self.ascending[owners] = ascending | first
+        self.positions[end], self.cells[end] = positions, cells
+        self.end[owners] = end + 1
         return True
 
     def find(self, owners: Ints, positions: Ints) -> Ints:
@@ -102,24 +112,22 @@ class Indexes:
         """Returns what `find` does if positions are consecutive, and where they are not,
         so that it is wrong."""
         begin, end = self.begin[owners], self.end[owners]
-        stored = self.arrays[POSITION]
-        found = positions + (end - 1 - stored[owners, end - 1])
-        np.maximum(found, begin, out=found)
+        stored, last = self.positions, end - 1
+        found = np.maximum(positions + (last - stored[last]), begin)
         np.minimum(found, end, out=found)
-        before = stored[owners, np.maximum(found - 1, begin)]
-        there = stored[owners, np.minimum(found, end - 1)]
+        before = stored[np.maximum(found - 1, begin)]
+        there = stored[np.minimum(found, last)]
         wrong = (before >= positions) & (found > begin)
         wrong |= (there < positions) & (found < end)
-        found -= begin
-        return found, wrong
+        return found - begin, wrong
 
     def get_range(self, owners: Ints, first: Ints, last: Ints) -> tuple[int, int]:
         """Returns the lowest and the highest cell of the tokens at indexes [first, last)
         of some sequences, each with one such token at least."""
         if len(owners) > self.few and self.ascending[owners].all():
-            begin, cells = self.begin[owners], self.arrays[CELL]
-            lowest = cells[owners, begin + first].min()
-            return int(lowest), int(cells[owners, begin + last - 1].max())
+            begin, cells = self.begin[owners], self.cells
+            lowest, highest = cells[begin + first].min(), cells[begin + last - 1].max()
+            return int(lowest), int(highest)
         spans = zip(owners.tolist(), first.tolist(), last.tolist(), strict=True)
         bounds = [self.rows[owner].get_range(*span) for owner, *span in spans]
         lowests, highests = zip(*bounds, strict=True)
@@ -129,19 +137,10 @@ class Indexes:
         """Returns the cells of the tokens at indexes [first, last) of some sequences, one
         sequence after the other, and how many each has."""
         counts = np.maximum(last - first, 0)
-        ends = counts.cumsum()
-        starts = owners * self.arrays.shape[2] + self.begin[owners] + first
-        at = np.repeat(starts - ends + counts, counts)
+        starts = self.begin[owners] + first - counts.cumsum() + counts
+        at = np.repeat(starts, counts)
         at += np.arange(len(at))
-        return self.arrays[CELL].reshape(-1)[at], counts
-
-    def grow(self, room: int) -> None:
-        arrays = np.empty((2, len(self.rows), room), np.int64)
-        for owner, index in enumerate(self.rows):
-            arrays[:, owner, : len(index)] = index.used
-        self.arrays = arrays
-        self.end -= self.begin
-        self.begin[:] = 0
+        return self.cells[at], counts
 
 
 class SequenceIndex:
@@ -156,35 +155,35 @@ class SequenceIndex:
         self.book, self.owner = book, owner
 
     def __len__(self) -> int:
-        begin, end = self.get_span()
-        return end - begin
+        return self.book.end.item(self.owner) - self.book.begin.item(self.owner)
 
     def get_span(self) -> tuple[int, int]:
-        """Returns which indexes of the row are used: [begin, end)."""
-        book, owner = self.book, self.owner
-        return book.begin.item(owner), book.end.item(owner)
+        """Returns which part of the arrays it uses."""
+        return self.book.begin.item(self.owner), self.book.end.item(self.owner)
 
     @property
     def used(self) -> Ints:
         """[2, tokens], positions and cells."""
         begin, end = self.get_span()
-        return self.book.arrays[:, self.owner, begin:end]
+        return self.book.arrays[:, begin:end]
 
     @property
     def positions(self) -> Ints:
-        return self.used[POSITION]
+        begin, end = self.get_span()
+        return self.book.positions[begin:end]
 
     @property
     def cells(self) -> Ints:
-        return self.used[CELL]
+        begin, end = self.get_span()
+        return self.book.cells[begin:end]
 
     @property
     def first(self) -> int:
-        return self.positions.item(0)
+        return self.book.positions.item(self.book.begin.item(self.owner))
 
     @property
     def last(self) -> int:
-        return self.positions.item(-1)
+        return self.book.positions.item(self.book.end.item(self.owner) - 1)
 
     @property
     def ascending(self) -> bool:
@@ -196,20 +195,19 @@ class SequenceIndex:
 
     def find(self, position: int) -> int:
         """Returns the index of the first token at or behind `position`."""
-        (begin, end), arrays = self.get_span(), self.book.arrays
-        if begin == end or position <= arrays.item(POSITION, self.owner, begin):
+        (begin, end), positions = self.get_span(), self.book.positions
+        if begin == end or position <= positions.item(begin):
             return 0
-        if position > arrays.item(POSITION, self.owner, end - 1):
+        if position > positions.item(end - 1):
             return end - begin
-        return int(arrays[POSITION, self.owner, begin:end].searchsorted(position))
+        return int(positions[begin:end].searchsorted(position))
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
         """Returns the lowest and the highest cell of the tokens at [first, last)."""
-        begin, arrays = self.book.begin.item(self.owner), self.book.arrays
+        begin, cells = self.book.begin.item(self.owner), self.book.cells
         if self.ascending:
-            lowest = arrays.item(CELL, self.owner, begin + first)
-            return lowest, arrays.item(CELL, self.owner, begin + last - 1)
-        return get_bounds(arrays[CELL, self.owner, begin + first : begin + last])
+            return cells.item(begin + first), cells.item(begin + last - 1)
+        return get_bounds(cells[begin + first : begin + last])
 
     def locate(self, first: int, last: int) -> Places:
         """Returns the cells of the tokens at [first, last), of a slice without looking at
@@ -229,46 +227,46 @@ class SequenceIndex:
             return
         self.make_room(count)
         begin, end = self.get_span()
-        row = self.book.arrays[:, self.owner]
-        row[POSITION, end : end + count], row[CELL, end : end + count] = positions, cells
+        added = self.book.arrays[:, end : end + count]
+        added[0], added[1] = positions, cells
         self.book.end[self.owner] = end + count
         self.ascending = self.ascending or begin == end
         if end + count - begin == 1:
             return
         # Compare from the last old token on.
-        since = row[:, max(begin, end - 1) : end + count]
-        ordered, ascending = is_ascending(since[POSITION]), is_ascending(since[CELL])
+        since = self.book.arrays[:, max(begin, end - 1) : end + count]
+        ordered, ascending = is_ascending(since[0]), is_ascending(since[1])
         self.ascending = self.ascending and ordered and ascending
         if not ordered:
             used = self.used
-            used[:] = used[:, used[POSITION].argsort(kind="stable")]
+            used[:] = used[:, used[0].argsort(kind="stable")]
 
     def append(self, position: int, cell: int) -> None:
         """Adds one token; faster than `add`, which handles many."""
-        book, owner = self.book, self.owner
+        book = self.book
         self.make_room(1)
         begin, end = self.get_span()
-        arrays = book.arrays
-        if begin == end or position < arrays.item(POSITION, owner, end - 1):
+        if begin == end or position < book.positions.item(end - 1):
             self.add(np.array([position]), np.array([cell]))
             return
-        if arrays.item(CELL, owner, end - 1) > cell:
+        if book.cells.item(end - 1) > cell:
             self.ascending = False
-        arrays[POSITION, owner, end], arrays[CELL, owner, end] = position, cell
-        book.end[owner] = end + 1
+        book.positions[end], book.cells[end] = position, cell
+        book.end[self.owner] = end + 1
 
     def make_room(self, count: int) -> None:
-        """Makes room for more tokens, behind a row that evictions freed at its begin, or
-        in rows that are larger."""
-        (begin, end), room = self.get_span(), self.book.arrays.shape[2]
-        if end + count <= room:
+        """Makes room for more tokens: where evictions freed some at the begin, or in
+        larger arrays."""
+        book, (begin, end) = self.book, self.get_span()
+        limit = book.limit.item(self.owner)
+        if end + count <= limit:
             return
         needed = 2 * (end - begin + count)
-        if needed > room:
-            self.book.grow(needed)
+        if needed > book.room:
+            book.allocate(needed)
             return
-        used = self.used.copy()
-        self.book.begin[self.owner], self.book.end[self.owner] = 0, end - begin
+        used, start = self.used.copy(), limit - book.room
+        book.begin[self.owner], book.end[self.owner] = start, start + end - begin
         self.used[:] = used
 
     def cut(self, first: int, last: int) -> Places:
@@ -281,10 +279,9 @@ class SequenceIndex:
         if first == 0:
             book.begin[owner] = begin + last
             return cells
-        behind = book.arrays[:, owner, begin + last : end]
-        if behind.shape[1]:
-            to = begin + first
-            book.arrays[:, owner, to : to + behind.shape[1]] = behind.copy()
+        if begin + last < end:
+            behind = book.arrays[:, begin + last : end].copy()
+            book.arrays[:, begin + first : begin + first + behind.shape[1]] = behind
         book.end[owner] = end - (last - first)
         return cells
 

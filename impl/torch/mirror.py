@@ -21,10 +21,10 @@ class WatchedCells(Cells):
     Every change of the table goes through one of these methods.
     """
 
-    def __init__(self, count: int, sequences: int, few: int, alone: int) -> None:
-        super().__init__(count, sequences, few, alone)
-        self.changed = np.zeros(count, np.bool_)
-        self.first, self.end = count, 0  # all changed cells are in [first, end)
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.changed = np.zeros(self.count, np.bool_)
+        self.first, self.end = self.count, 0  # all changed cells are in [first, end)
 
     def add(self, batch: Batch) -> Ints:
         return self.note(super().add(batch))

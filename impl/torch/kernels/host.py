@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lockstep.impl.torch.kernels.plain import Index, PlainKernels
+from lockstep.impl.torch.kernels.plain import ROWS, Index, PlainKernels, write
 from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
@@ -31,10 +31,13 @@ class HostKernels(PlainKernels):
         for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
             along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
             for head in layer[0]:  # [cells, dim]
-                own = head[index]  # a view of a slice, a copy of an index
+                if isinstance(index, slice):
+                    own = head[index]  # a view
+                else:  # a subscript takes ten times as long
+                    own = head.index_select(0, index)
                 for block in own.split(self.block):
                     content = block.float()
                     swapped = content.roll(len(cos), -1)
                     block.copy_(swapped.mul_(across).addcmul_(content, along))
                 if not isinstance(index, slice):
-                    head.index_copy_(0, index, own)
+                    write(head, own, index, ROWS)
