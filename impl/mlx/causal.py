@@ -142,7 +142,8 @@ class CausalCache(CausalCacheBase):
         if self.form is None:
             return
         heads, key_dim, _ = self.form
-        step = max(1, BLOCK // (self.layers * heads * key_dim))
+        block = self.sizes.get_small(BLOCK)
+        step = max(1, block // (self.layers * heads * key_dim))
         cells = np.sort(cells)
         for begin in range(0, len(cells), step):
             self.turn_block(cells[begin : begin + step], distance)
