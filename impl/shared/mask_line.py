@@ -180,8 +180,7 @@ class Sight:
         for (owner, rows), ranges in zip(groups, self.ranges.T.tolist(), strict=True):
             least, begin, end, most = ranges
             index = self.indexes[owner]
-            parts = ((least, begin), (end, most)) if begin < end else ((least, most),)
-            for part in parts:
+            for part in (least, begin), (end, most):
                 if part[0] < part[1]:
                     columns = shift(index.locate(*part), first)
                     positions = index.positions[slice(*part)]
