@@ -205,7 +205,7 @@ class CausalCacheBase(ABC):
         self.current = Pass(batch, cells, *self.compute_columns(sight), sight)
 
     def compute_columns(self, sight: Sight) -> tuple[int, int]:
-        """Returns the smallest range of cells that contains all that any row may see."""
+        """Returns a range of cells that contains all that any row sees."""
         first, last = sight.get_cells()
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)

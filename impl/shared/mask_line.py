@@ -76,8 +76,9 @@ class Sight:
             the last position that it may see.
         indexes: the tokens of all sequences.
         owners: int64 [sequences], those of the batch, in the order of its groups.
-        ranges: int64 [4, sequences]: some row sees the tokens of its sequence at indexes
-            [ranges[0], ranges[3]), and all rows those at [ranges[1], ranges[2]).
+        ranges: int64 [4, sequences]: no row sees tokens of its sequence but those at
+            indexes [ranges[0], ranges[3]), and all rows see those at [ranges[1],
+            ranges[2]).
     """
 
     batch: Batch
@@ -98,7 +99,8 @@ class Sight:
         return cls(batch, limits, indexes, owners, ranges)
 
     def get_cells(self) -> tuple[int, int]:
-        """Returns the lowest and the highest cell that some row sees."""
+        """Returns the lowest and the highest cell of what the rows see, from the first
+        token that one of them sees to the last."""
         return self.indexes.get_range(self.owners, self.ranges[0], self.ranges[3])
 
     def paint(self, lines: Numbers, first: int) -> None:
