@@ -89,7 +89,7 @@ class Sight:
 
     @classmethod
     def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
-        if batch.is_step:  # the rows of a sequence all see the same
+        if batch.is_step:  # one row of each: what some see, all see
             owners, bounds = batch.sequences, limits[1:].copy()
             bounds[1] += 1
             ranges = indexes.find(owners, bounds).repeat(2, axis=0)

@@ -130,12 +130,9 @@ class CausalCache(CausalCacheBase):
         if isinstance(self.table, Shared):
             return self.masks.make(current.sight, current.begin, width, padded)
         mask = self.allocate_mask(padded, width)
-        bounds, table = (
-            upload(current.sight.limits, mask.device),
-            self.table.read(self.cells),
-        )
-        alone = len(current.batch.owners) == 1
-        self.kernels.mask(table, bounds, current.begin, mask, alone)
+        limits = upload(current.sight.limits, mask.device)
+        table, alone = self.table.read(self.cells), len(current.batch.owners) == 1
+        self.kernels.mask(table, limits, current.begin, mask, alone)
         return mask
 
     def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:
