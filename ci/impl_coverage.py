@@ -81,8 +81,6 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "index = index.cells[rows]": GRAPHS,
     },
     "impl/torch/causal.py": {
-        'if self.mask_like.device.type != "cpu":': GPU,
-        "return self.allocate_mask(rows, columns)": GPU,
         "if self.form is None:": UNPUT,
         "return": UNPUT,
     },

@@ -89,10 +89,10 @@ def copy_prefix_keeps_target(cache: Any) -> None:
 
     def copy_prefix(source: int, target: int, length: int) -> None:
         index, old = cells.indexes[source], cells.indexes[target]
-        copied = index.copy(index.find(length))
-        new = ~np.isin(copied.cells, old.cells)
-        cells.bits[copied.cells] |= 1 << target
-        old.add(copied.positions[new], copied.cells[new])
+        positions, copied = index.used[:, : index.find(length)]
+        new = ~np.isin(copied, old.cells)
+        cells.bits[copied] |= 1 << target
+        old.add(positions[new], copied[new])
 
     cells.copy_prefix = copy_prefix  # type: ignore[method-assign]
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.batch import Batch, Ints
-from lockstep.impl.shared.causal import round_up
+from lockstep.impl.shared.causal import Pass, round_up
 from lockstep.impl.shared.cells import Cells
+from lockstep.impl.shared.mask_line import Sight
 
 Move = tuple[int, int]
 """(from, to)"""
@@ -101,7 +102,7 @@ def defrag_block_copy(cache: Any) -> None:
 def defrag_range_stale(cache: Any) -> None:
     """The visible range is not recomputed after defragmenting."""
     keep_together(cache, order_cells)
-    cells, add = cache.cells, cache.cells.add
+    cells, add, make_mask = cache.cells, cache.cells.add, cache.make_mask
     shown: list[Ints] = []
 
     def look_up(batch: Batch, owner: int) -> Ints:
@@ -116,10 +117,16 @@ def defrag_range_stale(cache: Any) -> None:
         shown[:] = [*before, added]
         return added
 
-    def compute_columns(batch: Batch) -> tuple[int, int]:
+    def compute_columns(_: Sight) -> tuple[int, int]:
         columns, padding = np.concatenate(shown), cache.sizes.cache_padding
         first, last = int(columns.min()), int(columns.max())
         return first // padding * padding, round_up(last + 1, padding)
 
+    def cut_mask(current: Pass) -> Any:
+        if current.sight is None:
+            return make_mask(current)
+        whole = make_mask(current._replace(begin=0, end=cells.count))
+        return whole[:, current.begin : current.end]
+
     cells.add = look_up_and_add
-    cache.compute_columns = compute_columns
+    cache.compute_columns, cache.make_mask = compute_columns, cut_mask

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from lockstep.impl.mlx.masks import make_small
+from lockstep.impl.mlx.masks import CPU, get_numbers, paste
 from lockstep.impl.mlx.memory import Pair
 from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
 from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
-from lockstep.impl.shared.mask_line import Patch, Seen, compute_mask_line, see
+
+BLOCK = 1 << 19
+"""How many numbers are best rotated at a time: what lies between takes a few MiB then,
+which the system gives back at once; more comes page by page, and takes several times as
+long."""
 
 
 class CausalCache(CausalCacheBase):
@@ -47,9 +51,7 @@ class CausalCache(CausalCacheBase):
         super().__init__(sizes, layers, rope is not None)
         self.bases = rope
         self.dtype, self.fill = dtype, fill
-        self.mask_dtype, self.unseen = mask, mx.array(-mx.inf, mask)
-        integer = {2: mx.int16, 4: mx.int32, 8: mx.int64}[mask.size]
-        self.never = np.array(self.unseen.view(integer))  # its bits
+        self.mask_dtype, self.numbers = mask, get_numbers(mask)
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]
         self.values: list[mx.array] = []
@@ -97,34 +99,29 @@ class CausalCache(CausalCacheBase):
     def make_mask(self, current: Pass) -> mx.array:
         """Returns the padded mask [rows, columns]: 0 where a row sees a column, else
         -inf."""
-        batch = current.batch
-        rows = round_up(len(batch), self.sizes.mask_padding)
-        width = current.end - current.begin
-        if current.cells is None:
-            return mx.broadcast_to(self.unseen, (rows, width))
-        table = self.cells.table[:, current.begin : current.end]
-        limits = self.compute_limits(batch)
-        if rows * width <= self.small:
-            return make_small(see(limits, *table, rows), self.mask_dtype)
-        mask_line = compute_mask_line(limits, *table)
-        # Rows of padding are slices behind the end of the line.
-        line = np.concatenate((mask_line.line, np.zeros(width, np.bool_)))
-        begins = np.full(rows, len(mask_line.line))
-        begins[: len(batch)] = mask_line.begins
-        form = (len(mask_line.line) + 1, width)
-        stretches = mx.as_strided(self.make_additive(line), form, (1, 1))
-        mask = mx.take(stretches, mx.array(begins), axis=0)
+        rows = round_up(len(current.batch), self.sizes.mask_padding)
+        width, sight = current.end - current.begin, current.sight
+        if sight is None:
+            return mx.broadcast_to(mx.array(-mx.inf, self.mask_dtype), (rows, width))
+        unseen = self.numbers[0]
+        if sight.batch.is_step:
+            numbers = np.full((rows, width), unseen)
+            sight.paint(numbers, current.begin)
+            return mx.array(numbers, self.mask_dtype)
+        mask_line = sight.compute_line(current.begin, width, rows, unseen)
+        line = mx.array(mask_line.line, self.mask_dtype)
+        if (
+            mask_line.is_band
+            and rows == len(current.batch)
+            and mx.default_device() == CPU
+        ):
+            return mx.as_strided(line, (rows, width), (-1, 1), rows - 1)
+        stretches = mx.as_strided(line, (line.size - width + 1, width), (1, 1))
+        mask = mx.take(stretches, mx.array(mask_line.begins), axis=0)
         for patch in mask_line.patches:
-            paste(mask, patch, self.make_additive(patch.seen))
+            part = mx.array(self.numbers.take(patch.seen), self.mask_dtype)
+            paste(mask, patch, part)
         return mask
-
-    def make_additive(self, seen: Seen) -> mx.array:
-        """Returns 0 where `seen` is True, else -inf.
-
-        seen - 1 has no bit set where `seen` is True, and all bits elsewhere.
-        """
-        bits = (seen.view(np.int8) - np.int8(1)).astype(self.never.dtype) & self.never
-        return mx.array(bits).view(self.mask_dtype)
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:
         if self.bases is not None:
@@ -141,10 +138,18 @@ class CausalCache(CausalCacheBase):
     # --- between passes -----------------------------------------------------------------
 
     def turn(self, cells: Ints, distance: int) -> None:
-        """Rotates the keys of all layers in one call."""
+        """Rotates the keys of all layers, some cells at a time."""
         if self.form is None:
             return
+        heads, key_dim, _ = self.form
+        block = self.sizes.get_small(BLOCK)
+        step = max(1, block // (self.layers * heads * key_dim))
         cells = np.sort(cells)
+        for begin in range(0, len(cells), step):
+            self.turn_block(cells[begin : begin + step], distance)
+
+    def turn_block(self, cells: Ints, distance: int) -> None:
+        """Rotates the keys of all layers in one call."""
         places = Places(cells)
         taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)
@@ -168,13 +173,3 @@ class CausalCache(CausalCacheBase):
         places = Places(np.arange(arrays[0].shape[1 + ROWS]))
         for layer, (keys, values) in enumerate(zip(*arrays, strict=True)):
             self.write(layer, places, keys, values)
-
-
-def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:
-    """Writes `part` [rows, columns] to the rows and columns of the patch."""
-    if isinstance(patch.rows, slice) and isinstance(patch.columns, slice):
-        mask[patch.rows, patch.columns] = part
-        return
-    axes = zip(mask.shape, (patch.rows, patch.columns), strict=True)
-    rows, columns = (np.arange(size)[numbers] for size, numbers in axes)
-    mask[mx.array(rows)[:, None], mx.array(columns)] = part

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.impl.shared.mask_line import Patch
+
 CPU = mx.Device(mx.cpu)
 
-EITHER = np.array([-np.inf, 0], np.float32)
+
+def get_numbers(dtype: mx.Dtype) -> npt.NDArray[Any]:
+    """Returns -inf and 0 as numpy has them: bfloat16 as float32."""
+    narrow = dtype == mx.float16
+    return np.array([-np.inf, 0], np.float16 if narrow else np.float32)
 
 
-def make_small(seen: npt.NDArray[np.bool_], dtype: mx.Dtype) -> mx.array:
-    """Returns 0 where a row sees a column, else -inf.
-
-    Nothing is left to evaluate; for few numbers an evaluation takes longer than numpy.
-    """
-    return mx.array(EITHER.take(seen), dtype)
+def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:
+    """Writes `part` [rows, columns] to the rows and columns of the patch."""
+    if isinstance(patch.rows, slice) and isinstance(patch.columns, slice):
+        mask[patch.rows, patch.columns] = part
+        return
+    axes = zip(mask.shape, (patch.rows, patch.columns), strict=True)
+    rows, columns = (np.arange(size)[numbers] for size, numbers in axes)
+    mask[mx.array(rows)[:, None], mx.array(columns)] = part
 
 
 def make_band(

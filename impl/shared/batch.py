@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,6 @@ class Batch:
     Attributes:
         positions, sequences: int64 [rows].
         owners: the sequences, each once, in order of first appearance.
-        groups: the rows of each sequence, in order.
-        spans: the lowest and the highest position of each sequence.
         free: `exceptions` as an array.
         images: `multimodal` as an array.
 
@@ -60,22 +59,12 @@ class Batch:
         # Copied because masks are made later, when the caller may have changed its own.
         self.positions = np.array(positions, np.int64)
         self.sequences = np.array(sequences, np.int64)
-        span = get_bounds(self.positions)
-        if span[0] < 0:
-            raise MisuseError(f"position {span[0]} is negative")
+        lowest, _ = get_bounds(self.positions)
+        if lowest < 0:
+            raise MisuseError(f"position {lowest} is negative")
         self.owners = list(dict.fromkeys(self.sequences.tolist()))
-        for owner in self.owners:
+        for owner in min(self.owners), max(self.owners):
             check_sequence(owner, count)
-        self.groups = self.group()
-        self.spans = {self.owners[0]: span}
-        if self.is_step:
-            own = self.positions.tolist()
-            self.spans = dict(zip(self.owners, zip(own, own, strict=True), strict=True))
-        elif len(self.owners) > 1:
-            self.spans = {
-                owner: get_bounds(self.positions[own])
-                for owner, own in self.groups.items()
-            }
         self.free = self.name(exceptions)
         self.images = self.name(multimodal)
 
@@ -102,10 +91,11 @@ class Batch:
                 )
         return np.array(rows, np.int64)
 
-    def group(self) -> dict[int, Ints | slice]:
-        """Returns the rows of each sequence, in order."""
+    @cached_property
+    def groups(self) -> dict[int, Ints | slice]:
+        """The rows of each sequence, in order."""
         if len(self.owners) == 1:
-            return {self.owners[0]: slice(None)}
+            return {self.owners[0]: slice(0, len(self))}
         if self.is_step:
             return {owner: slice(row, row + 1) for row, owner in enumerate(self.owners)}
         order = self.sequences.argsort(kind="stable")
@@ -114,6 +104,15 @@ class Batch:
             owner: as_slice(order[ends[owner - 1] if owner else 0 : ends[owner]])
             for owner in self.owners
         }
+
+    @cached_property
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """The lowest and the highest position of each sequence."""
+        if self.is_step:
+            own = self.positions.tolist()
+            return dict(zip(self.owners, zip(own, own, strict=True), strict=True))
+        groups = self.groups.items()
+        return {owner: get_bounds(self.positions[rows]) for owner, rows in groups}
 
     def get_rows(self, owner: int) -> Ints | slice:
         """Returns the rows of one sequence, in order."""

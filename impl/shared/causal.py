@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -19,16 +19,14 @@ from lockstep.impl.shared.batch import (
 )
 from lockstep.impl.shared.cells import BITS, FEW, Cells
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError, SharedError
+from lockstep.impl.shared.mask_line import Sight
+from lockstep.impl.shared.sequence_index import FEW as ALONE
 
 Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
 
 FAR = 1 << 62
 """A position behind all others."""
-
-SMALL = 4096
-"""Masks of up to this many numbers are made by direct comparison, unless `Sizes.small`
-says otherwise: the setup of the faster method would take longer."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +98,15 @@ class Pass(NamedTuple):
         batch: its rows.
         cells: the cell of each row; None if the pass only reserves memory.
         begin, end: the columns of the mask are the cells [begin, end).
+        sight: what the rows see; None if the pass only reserves memory. Whatever changes
+            a cell ends the pass first, so it is never out of date.
     """
 
     batch: Batch
     cells: Ints | None
     begin: int
     end: int
+    sight: Sight | None = None
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class CausalCacheBase(ABC):
         self.written = [False] * layers
         self.window, self.chunk = sizes.window or None, sizes.chunk or None
         self.memory = sizes.get_memory()
-        self.small = sizes.get_small(SMALL)
-        self.cells = Cells(sizes.count_cells(), sizes.sequences, sizes.get_small(FEW))
+        few, alone = sizes.get_small(FEW), sizes.get_small(ALONE)
+        self.cells = Cells(sizes.count_cells(), sizes.sequences, few, alone)
         self.current: Pass | None = None
         self.mask: Any = None
 
@@ -199,33 +200,23 @@ class CausalCacheBase(ABC):
 
     def add(self, batch: Batch) -> None:
         cells = self.cells.add(batch)
-        self.current = Pass(batch, cells, *self.compute_columns(batch))
+        limits = self.compute_limits(batch)
+        sight = Sight.find(batch, limits, self.cells.indexes)
+        self.current = Pass(batch, cells, *self.compute_columns(sight), sight)
 
-    def compute_columns(self, batch: Batch) -> tuple[int, int]:
-        """Returns the smallest range of cells that contains all that any row may see."""
-        first, last = self.cells.count, 0
-        all_ahead = len(batch.free) > 0
-        for owner in batch.owners:
-            low, high = batch.get_span(owner)
-            index = self.cells.indexes[owner]
-            end = len(index) if all_ahead else index.find(high + 1)
-            lowest, highest = index.get_range(index.find(self.get_low(low)), end)
-            first, last = min(first, lowest), max(last, highest)
+    def compute_columns(self, sight: Sight) -> tuple[int, int]:
+        """Returns a range of cells that contains all that any row sees."""
+        first, last = sight.get_cells()
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
-    def get_low(self, position: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
-        """Returns the first position that a query may see.
-
-        Args:
-            position: position of the query, or an array of positions.
-            larger: the maximum of two numbers, or of two arrays.
-        """
-        low: Any = 0
+    def get_low(self, positions: Ints) -> Ints | int:
+        """Returns the first position that a query at each of these may see."""
+        low: Ints | int = 0
         if self.window is not None:
-            low = larger(low, position - self.window)
+            low = np.maximum(low, positions - self.window)
         if self.chunk is not None:
-            low = larger(low, position - position % self.chunk)
+            low = np.maximum(low, positions - positions % self.chunk)
         return low
 
     def compute_limits(self, batch: Batch) -> Ints:
@@ -233,7 +224,7 @@ class CausalCacheBase(ABC):
         last position that it may see."""
         limits = np.empty((3, len(batch)), np.int64)
         limits[0] = BITS[batch.sequences]
-        limits[1] = self.get_low(batch.positions, np.maximum)
+        limits[1] = self.get_low(batch.positions)
         limits[2] = batch.positions
         if len(batch.free):
             limits[2, batch.free] = FAR

@@ -6,7 +6,8 @@ import numpy as np
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.errors import CacheFullError, MisuseError
-from lockstep.impl.shared.sequence_index import SequenceIndex
+from lockstep.impl.shared.sequence_index import FEW as ALONE
+from lockstep.impl.shared.sequence_index import Indexes, Places
 
 MAX_SEQUENCES = 64
 BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
@@ -27,6 +28,7 @@ class Cells:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
         few: number of cells among which free ones are looked for at first.
+        alone: up to so many sequences are looked at one by one.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
@@ -38,15 +40,17 @@ class Cells:
         lowest: no cell below this one is free.
     """
 
-    def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
+    def __init__(
+        self, count: int, sequences: int, few: int = FEW, alone: int = ALONE
+    ) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
         self.count, self.few = count, few
         self.table = np.zeros((2, count), np.int64)
         self.positions, self.bits = self.table
-        self.indexes = [SequenceIndex() for _ in range(sequences)]
+        self.indexes = Indexes(sequences, alone)
         self.free = count
-        self.lowest = 0  # no cell below is free
+        self.lowest = 0
 
     def add(self, batch: Batch) -> Ints:
         """Stores the rows and returns the cell of each.
@@ -62,9 +66,7 @@ class Cells:
         self.free -= rows
         self.lowest = int(cells[-1]) + 1
         if batch.is_step:
-            rows_of_all = batch.owners, batch.positions.tolist(), cells.tolist()
-            for owner, position, cell in zip(*rows_of_all, strict=True):
-                self.indexes[owner].append(position, cell)
+            self.indexes.append(batch.sequences, batch.positions, cells)
             return cells
         for owner in batch.owners:
             own = batch.get_rows(owner)
@@ -92,16 +94,17 @@ class Cells:
             assert first + size < self.count, "fewer are free than were counted"
             size *= 4
 
-    def release(self, owner: int, cells: Ints) -> None:
+    def release(self, owner: int, cells: Places) -> None:
         """Removes the sequence from these cells; its index no longer has them."""
-        if not len(cells):
-            return
-        left = self.bits[cells] & OTHERS[owner]
-        self.bits[cells] = left
-        freed = cells[left == 0]
-        if len(freed):
-            self.free += len(freed)
-            self.lowest = min(self.lowest, int(freed.min()))
+        left = self.bits[cells]  # a view if they are a slice, else a copy
+        left &= OTHERS[owner]
+        if not isinstance(cells, slice):
+            self.bits[cells] = left
+        freed = len(left) - int(np.count_nonzero(left))
+        if freed:
+            self.free += freed
+            lowest = cells.start if isinstance(cells, slice) else int(cells.min())
+            self.lowest = min(self.lowest, lowest)
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """Removes the sequence from its cells at positions [begin, end)."""
@@ -123,8 +126,9 @@ class Cells:
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
         index = self.indexes[source]
-        self.indexes[target] = copied = index.copy(index.find(length))
-        self.bits[copied.cells] |= BITS[target]
+        count = index.find(length)
+        self.indexes[target].replace(index, count)
+        self.bits[index.locate(0, count)] |= BITS[target]
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
         """Returns whether another sequence holds one of the cells."""
@@ -155,5 +159,6 @@ class Cells:
         positions, bits = table
         for owner in range(len(self.indexes)):
             (cells,) = (bits & BITS[owner]).nonzero()
-            self.indexes[owner] = SequenceIndex()
-            self.indexes[owner].add(positions[cells], cells)
+            index = self.indexes[owner]
+            index.cut(0, len(index))
+            index.add(positions[cells], cells)

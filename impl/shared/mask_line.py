@@ -1,24 +1,31 @@
-"""The visible columns of each row of a pass, without comparing every pair.
+"""What the rows of a pass see, and their mask, without comparing every pair.
 
-Each row of the mask is a slice of one line, so that a row costs no more than a copy.
+The tokens of a sequence are in order of position, so what a row sees of them is a range,
+and a mask is made of the cells in that range: how many cells there are does not matter.
 
-In a long prompt, rows and tokens are consecutive, and each row is the one above it
-shifted by one column. In other passes the rows of one sequence see nearly the same: all
-tokens before the first row, less those that have left the window. The line then holds,
-for each sequence, the columns that all its rows see. The few columns that only some of
-its rows see are compared row by row, in a patch.
+Each row of the mask is a slice of one line, so that a row costs no more than a copy. In a
+long prompt, rows and tokens are consecutive, and each row is the one above it shifted by
+one column. In other passes the rows of one sequence see nearly the same: all tokens
+before the first row, less those that have left the window. The line then holds, for each
+sequence, the columns that all its rows see. The few columns that only some of its rows
+see are compared row by row, in a patch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.impl.shared.batch import Ints, as_slice
+from lockstep.impl.shared.batch import Batch, Ints, as_slice, get_bounds
+from lockstep.impl.shared.sequence_index import Indexes, Places
 
 Seen = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+"""Numbers of a mask: 0 where a row sees a column, else a value or bits of -inf."""
 
 
 @dataclass(frozen=True)
@@ -34,123 +41,169 @@ class Patch:
     columns: Ints | slice
     seen: Seen
 
+    def get_place(self) -> tuple[Ints | slice, Ints | slice]:
+        """Returns the index of the part in a mask."""
+        if isinstance(self.rows, slice) or isinstance(self.columns, slice):
+            return self.rows, self.columns
+        return self.rows[:, None], self.columns
+
 
 @dataclass(frozen=True)
 class MaskLine:
     """A mask whose rows are slices of one line.
 
     Attributes:
-        line: visibility, one-dimensional.
+        line: one-dimensional.
         begins: [rows], index in `line` of the first column of each row.
         patches: the parts that differ from the line.
+        is_band: whether row i is the one above it shifted by one column, from a line that
+            ends with the first row.
     """
 
-    line: Seen
+    line: Numbers
     begins: Ints
     patches: tuple[Patch, ...] = ()
+    is_band: bool = False
 
 
-def see(limits: Ints, positions: Ints, bits: Ints, rows: int) -> Seen:
-    """Compares every row with every column.
+@dataclass(frozen=True)
+class Sight:
+    """What the rows of a pass see, while its cells stay as they are.
 
-    Args:
-        limits, positions, bits: as in `compute_mask_line`.
-        rows: number of rows of the result; those behind the limits see nothing.
-
-    Returns:
-        [rows, columns], whether the row sees the column.
+    Attributes:
+        batch: the rows.
+        limits: int64 [3, rows], for each row the bit of its sequence, and the first and
+            the last position that it may see.
+        indexes: the tokens of all sequences.
+        owners: int64 [sequences], those of the batch, in the order of its groups.
+        ranges: int64 [4, sequences]: no row sees tokens of its sequence but those at
+            indexes [ranges[0], ranges[3]), and all rows see those at [ranges[1],
+            ranges[2]).
     """
-    owner, low, high = limits[:, :, None]  # each [rows, 1]
-    seen: Seen = (bits & owner) != 0
-    seen &= positions >= low
-    seen &= positions <= high
-    if rows > len(seen):
-        padded = np.zeros((rows, seen.shape[1]), np.bool_)
-        padded[: len(seen)] = seen
-        return padded
-    return seen
+
+    batch: Batch
+    limits: Ints
+    indexes: Indexes
+    owners: Ints
+    ranges: Ints
+
+    @classmethod
+    def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
+        if batch.is_step:  # one row of each: what some see, all see
+            owners, bounds = batch.sequences, limits[1:].copy()
+            bounds[1] += 1
+            ranges = indexes.find(owners, bounds).repeat(2, axis=0)
+        else:
+            owners = np.array(batch.owners)
+            ranges = indexes.find(owners, compute_bounds(batch, limits))
+        return cls(batch, limits, indexes, owners, ranges)
+
+    def get_cells(self) -> tuple[int, int]:
+        """Returns the lowest and the highest cell of what the rows see, from the first
+        token that one of them sees to the last."""
+        return self.indexes.get_range(self.owners, self.ranges[0], self.ranges[3])
+
+    def paint(self, lines: Numbers, first: int) -> None:
+        """Writes 0 to the cells that all rows of a sequence see.
+
+        Args:
+            lines: [at least sequences, columns], contiguous, one for each sequence.
+            first: the cell of column 0.
+        """
+        _, begin, end, _ = self.ranges
+        if len(self.owners) == 1:
+            index = self.indexes[self.owners.item(0)]
+            cells = index.locate(begin.item(0), end.item(0))
+            lines[0, shift(cells, first)] = 0
+            return
+        cells, counts = self.indexes.list_cells(self.owners, begin, end)
+        starts = np.arange(len(counts)) * lines.shape[1] - first
+        cells += np.repeat(starts, counts)
+        lines.reshape(-1)[cells] = 0
+
+    def compute_line(
+        self, first: int, width: int, rows: int, unseen: np.generic
+    ) -> MaskLine:
+        """Computes a mask [rows, width].
+
+        Args:
+            first: the cell of column 0.
+            width: number of columns.
+            rows: number of rows; those behind the batch see nothing.
+            unseen: the number for what is not seen.
+        """
+        band = self.compute_band(first, width, rows, unseen)
+        if band is not None:
+            return band
+        # Rows of padding are a line behind those of the sequences.
+        lines = np.full((len(self.owners) + 1, width), unseen)
+        self.paint(lines, first)
+        begins = np.full(rows, len(self.owners) * width)
+        for number, own in enumerate(self.batch.groups.values()):
+            begins[: len(self.batch)][own] = number * width
+        return MaskLine(lines.reshape(-1), begins, tuple(self.list_patches(first)))
+
+    def compute_band(
+        self, first: int, width: int, rows: int, unseen: np.generic
+    ) -> MaskLine | None:
+        """Returns the mask of consecutive rows over consecutive cells; None if rows or
+        cells are not consecutive."""
+        if len(self.owners) > 1:
+            return None
+        index = self.indexes[self.owners.item(0)]
+        least, most = self.ranges[0].item(), self.ranges[3].item()
+        cells = index.locate(least, most)
+        if not isinstance(cells, slice):
+            return None
+        _, low, high = self.limits
+        positions = index.positions[least:most]
+        ends = positions.searchsorted(high, "right")
+        if not is_run(ends):
+            return None
+        count, begin = len(high), cells.start - first
+        if low.max() > positions[0]:  # the first column has left a window
+            begins = positions.searchsorted(low)
+            if not is_run(begins):
+                return None
+            begin += begins.item(0) + count - 1
+        elif begin:
+            return None
+        # Rows of padding are a stretch behind that of the first row.
+        line = np.full(width + count - 1 + (width if rows > count else 0), unseen)
+        line[begin : cells.start - first + ends.item(0) + count - 1] = 0
+        starts = np.arange(count - 1, count - 1 - rows, -1)
+        starts[count:] = width + count - 1
+        return MaskLine(line, starts, is_band=True)
+
+    def list_patches(self, first: int) -> Iterator[Patch]:
+        """Yields the parts that only some rows of a sequence see."""
+        _, low, high = self.limits
+        groups = self.batch.groups.items()
+        for (owner, rows), ranges in zip(groups, self.ranges.T.tolist(), strict=True):
+            least, begin, end, most = ranges
+            index = self.indexes[owner]
+            for part in (least, begin), (end, most):
+                if part[0] < part[1]:
+                    columns = shift(index.locate(*part), first)
+                    positions = index.positions[slice(*part)]
+                    seen = compare(positions, low[rows], high[rows])
+                    numbers = rows if isinstance(rows, slice) else as_slice(rows)
+                    yield Patch(numbers, columns, seen)
 
 
-def compute_mask_line(limits: Ints, positions: Ints, bits: Ints) -> MaskLine:
-    """Computes which columns each row sees.
-
-    Args:
-        limits: [3, rows], the bit of each row's sequence, and the first and the last
-            position that it may see.
-        positions, bits: [columns], of each cell; see `impl.shared.cells`.
-    """
-    owner, low, high = limits
-    if len(owner) == 1:
-        return MaskLine(find_seen(owner, low, high, positions, bits)[0], np.zeros(1, int))
-    if (owner == owner[0]).all():
-        if (bits & owner[0]).all():
-            band = compute_band(positions, low, high)
-            if band is not None:
-                return band
-        owners, begins = owner[:1], np.zeros(len(owner), int)
-        groups = [np.arange(len(owner))]
-    else:
-        owners, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
-        begins = inverse * len(positions)
-        if len(owners) == len(inverse):  # one row each: nothing differs
-            own = find_seen(owners, low[first], high[first], positions, bits)
-            return MaskLine(own.ravel(), begins)
-        groups = [np.flatnonzero(inverse == number) for number in range(len(owners))]
-    lows = np.array([(low[rows].min(), low[rows].max()) for rows in groups])
-    highs = np.array([(high[rows].min(), high[rows].max()) for rows in groups])
-    seen = find_seen(owners, lows[:, 1], highs[:, 0], positions, bits)
-    differs = find_seen(owners, lows[:, 0], highs[:, 1], positions, bits) & ~seen
-    patches = []
-    for rows, some in zip(groups, differs, strict=True):
-        columns = np.flatnonzero(some)
-        if len(columns):
-            part = compare(positions[columns], low[rows], high[rows])
-            patches.append(Patch(as_slice(rows), as_slice(columns), part))
-    return MaskLine(seen.ravel(), begins, tuple(patches))
+def compute_bounds(batch: Batch, limits: Ints) -> Ints:
+    """Returns [4, sequences]: the lowest and the highest first position that a row of the
+    sequence sees, and the lowest and the highest position behind the last one."""
+    groups = [limits[1:, rows] for rows in batch.groups.values()]
+    bounds = [(*get_bounds(low), *get_bounds(high)) for low, high in groups]
+    return np.array(bounds, np.int64).T + np.array([[0], [0], [1], [1]])
 
 
-def compute_band(positions: Ints, low: Ints, high: Ints) -> MaskLine | None:
-    """Returns the mask of consecutive rows over consecutive cells of their own sequence;
-    None if rows or cells are not consecutive."""
-    first, rows = positions[0], len(high)
-    slides = low.max() > first  # the first column has left a window
-    if not (is_run(positions) and is_run(high) and (is_run(low) or not slides)):
-        return None
-    ahead = np.arange(1 - rows, len(positions)) + first  # positions, for row 0
-    line = ahead <= high[0]
-    if slides:
-        line &= ahead >= low[0]
-    return MaskLine(line, np.arange(rows)[::-1].copy())
-
-
-def find_seen(owners: Ints, low: Ints, high: Ints, positions: Ints, bits: Ints) -> Seen:
-    """Compares sequences with columns.
-
-    Most cells are held by one sequence; only shared cells are compared with each owner.
-
-    Args:
-        owners: bits of the sequences, ascending.
-        low, high: [owners], the first and the last position to find.
-        positions, bits: [columns], of each cell.
-
-    Returns:
-        [owners, columns], whether the owner holds the cell at a position in [low, high].
-    """
-    if len(owners) == 1:
-        holds = (bits & owners[0]) != 0
-        return holds[None] & compare(positions, low, high)
-    seen = np.zeros((len(owners), len(positions)), np.bool_)
-    owner_index = owners.searchsorted(bits)
-    owner_index[owner_index == len(owners)] = 0
-    alone = owners[owner_index] == bits
-    inside = alone & (positions >= low[owner_index]) & (positions <= high[owner_index])
-    columns = np.flatnonzero(inside)
-    seen[owner_index[columns], columns] = True
-    shared = np.flatnonzero(~alone & (bits != 0))
-    if len(shared):
-        holds = (bits[shared] & owners[:, None]) != 0
-        seen[:, shared] = holds & compare(positions[shared], low, high)
-    return seen
+def shift(cells: Places, first: int) -> Places:
+    """Returns the columns of cells. first: the cell of column 0."""
+    if isinstance(cells, slice):
+        return slice(cells.start - first, cells.stop - first)
+    return cells - first
 
 
 def compare(positions: Ints, low: Ints, high: Ints) -> Seen:

@@ -9,10 +9,9 @@ import torch
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.mask_line import see
 from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
-from lockstep.impl.torch.masks import make_small
+from lockstep.impl.torch.masks import HostMasks
 from lockstep.impl.torch.mirror import Shared, track
 from lockstep.impl.torch.rope import Rope
 
@@ -52,7 +51,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.like, self.mask_like = like, mask
         self.fill, self.permuted = fill, permuted
-        self.mask_memory = mask[:0]  # of the largest so far
+        self.masks = HostMasks(mask.dtype)
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
         self.pools: list[Pair] = []  # views of these, one pair for each layer
         self.kernels = kernels or choose(like.device)
@@ -126,34 +125,15 @@ class CausalCache(CausalCacheBase):
         -inf."""
         padded = round_up(len(current.batch), self.sizes.mask_padding)
         width = current.end - current.begin
-        if current.cells is None:  # of maximal size: not worth keeping
+        if current.sight is None:  # of maximal size: not worth keeping
             return self.allocate_mask(padded, width).fill_(-torch.inf)
-        limits = self.compute_limits(current.batch)
-        if isinstance(self.table, Shared) and padded * width <= self.small:
-            columns = self.cells.table[:, current.begin : current.end]
-            return make_small(see(limits, *columns, padded), self.mask_like.dtype)
-        mask = self.reuse_mask(padded, width)
-        bounds, table = upload(limits, mask.device), self.table.read(self.cells)
-        alone = len(current.batch.owners) == 1
-        self.kernels.mask(table, bounds, current.begin, mask, alone)
+        if isinstance(self.table, Shared):
+            return self.masks.make(current.sight, current.begin, width, padded)
+        mask = self.allocate_mask(padded, width)
+        limits = upload(current.sight.limits, mask.device)
+        table, alone = self.table.read(self.cells), len(current.batch.owners) == 1
+        self.kernels.mask(table, limits, current.begin, mask, alone)
         return mask
-
-    def reuse_mask(self, rows: int, columns: int) -> torch.Tensor:
-        """Returns memory for the mask of a pass.
-
-        On the CPU an earlier mask is overwritten if it is large enough: fresh memory
-        takes several times as long to write, since the system provides it page by page.
-        On CUDA torch reuses memory itself.
-        """
-        if self.mask_like.device.type != "cpu":
-            return self.allocate_mask(rows, columns)
-        needed = rows * round_up(columns, self.kernels.alignment)
-        memory = self.mask_memory
-        # A tensor made in inference mode cannot be written to outside of it.
-        frozen = memory.is_inference() and not torch.is_inference_mode_enabled()
-        if frozen or memory.numel() < needed:
-            self.mask_memory = self.mask_like.new_empty(needed)
-        return self.mask_memory[:needed].view(rows, -1)[:, :columns]
 
     def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:
         apart = round_up(columns, self.kernels.alignment)

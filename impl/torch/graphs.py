@@ -223,5 +223,5 @@ class FixedStep:
                 cache.table.bring(changes)
                 changes = changes[:, :0]
         assert current.cells is not None
-        limits = cache.compute_limits(current.batch)
-        self.inputs.send(current.cells, limits, changes)
+        assert current.sight is not None
+        self.inputs.send(current.cells, current.sight.limits, changes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
+
+from lockstep.impl.shared.mask_line import Sight
 
 BOOLEAN = torch.empty(0, dtype=torch.bool)
 """The default of `mask`: boolean masks on the CPU."""
@@ -26,12 +27,41 @@ EITHER = {
 """The bits of -inf and of 0, by dtype."""
 
 
-def make_small(seen: npt.NDArray[np.bool_], dtype: torch.dtype) -> torch.Tensor:
-    """Returns 0 where a row sees a column, else -inf; on the CPU.
+class HostMasks:
+    """Masks of passes on the CPU, each in the memory of the one before it.
 
-    For few numbers, numpy takes a third of the time of torch.
+    Fresh memory takes several times as long to write, since the system provides it page
+    by page. numpy writes what is small: a call takes a third of the time of torch.
+
+    Args:
+        dtype: of the masks.
+
+    Attributes:
+        memory: of the largest so far.
     """
-    return torch.from_numpy(EITHER[dtype].take(seen)).view(dtype)
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.either = dtype, EITHER[dtype]
+        self.memory = self.either[:0]
+
+    def make(self, sight: Sight, first: int, width: int, rows: int) -> torch.Tensor:
+        """Returns a mask; see `Sight.compute_line`."""
+        if len(self.memory) < rows * width:
+            self.memory = np.empty(rows * width, self.either.dtype)
+        numbers = self.memory[: rows * width].reshape(rows, width)
+        mask = torch.from_numpy(numbers)
+        unseen = self.either[0]
+        if sight.batch.is_step:
+            numbers.fill(unseen)
+            sight.paint(numbers, first)
+            return mask.view(self.dtype)
+        mask_line = sight.compute_line(first, width, rows, unseen)
+        stretches = torch.from_numpy(mask_line.line).unfold(0, width, 1)
+        begins = torch.from_numpy(mask_line.begins)
+        torch.index_select(stretches, 0, begins, out=mask)
+        for patch in mask_line.patches:
+            numbers[patch.get_place()] = self.either.take(patch.seen)
+        return mask.view(self.dtype)
 
 
 def make_band(

@@ -7,6 +7,7 @@ import torch
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.cells import Cells
+from lockstep.impl.shared.sequence_index import Places
 from lockstep.impl.torch.kernels import Kernels, Table, upload
 from lockstep.impl.torch.kernels.host import HostKernels
 
@@ -20,16 +21,18 @@ class WatchedCells(Cells):
     Every change of the table goes through one of these methods.
     """
 
-    def __init__(self, count: int, sequences: int, few: int) -> None:
-        super().__init__(count, sequences, few)
-        self.changed = np.zeros(count, np.bool_)
-        self.first, self.end = count, 0  # all changed cells are in [first, end)
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.changed = np.zeros(self.count, np.bool_)
+        self.first, self.end = self.count, 0  # all changed cells are in [first, end)
 
     def add(self, batch: Batch) -> Ints:
         return self.note(super().add(batch))
 
-    def release(self, owner: int, cells: Ints) -> None:
+    def release(self, owner: int, cells: Places) -> None:
         super().release(owner, cells)
+        if isinstance(cells, slice):
+            cells = np.arange(cells.start, cells.stop)
         self.note(cells)
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
@@ -106,5 +109,6 @@ def track(
     """Returns empty cells and the table for a device."""
     if isinstance(kernels, HostKernels):
         return cells, Shared()
-    watched = WatchedCells(cells.count, len(cells.indexes), cells.few)
+    sizes = cells.count, len(cells.indexes), cells.few, cells.indexes.few
+    watched = WatchedCells(*sizes)
     return watched, Mirror(kernels, device)

@@ -203,7 +203,7 @@ class Framework:
 
 
 def take_sizes(options: dict[str, Any]) -> Sizes:
-    names = ("window", "memory", "chunk", "cache_padding", "mask_padding")
+    names = ("window", "memory", "chunk", "cache_padding", "mask_padding", "small")
     return Sizes(
         options.pop("sequences", SEQUENCES),
         options.pop("capacity", CAPACITY),

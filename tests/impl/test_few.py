@@ -7,14 +7,16 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program
-from lockstep.impl.shared import mask_line
 from lockstep.impl.shared.cells import Cells
+from lockstep.impl.shared.mask_line import Sight
+from lockstep.impl.shared.sequence_index import Indexes
 from tests.impl.frameworks import INSTALLED
 
 PROGRAMS = 200
@@ -23,27 +25,44 @@ Plant = Callable[[pytest.MonkeyPatch, list[int]], None]
 """Plants a mistake that is made each time, and noted in the list."""
 
 
-def plant_in_rows(patch: pytest.MonkeyPatch, made: list[int]) -> None:
-    right = mask_line.find_seen
-
-    def find_seen(*arguments: Any) -> Any:
-        made.append(1)
-        return ~right(*arguments)
-
-    patch.setattr(mask_line, "find_seen", find_seen)
-
-
 def plant_in_bands(patch: pytest.MonkeyPatch, made: list[int]) -> None:
-    right = mask_line.compute_band
+    right = Sight.compute_band
 
     def compute_band(*arguments: Any) -> Any:
         band = right(*arguments)
         if band is None:
             return None
         made.append(1)
-        return replace(band, line=~band.line)
+        return replace(band, line=band.line[::-1].copy())
 
-    patch.setattr(mask_line, "compute_band", compute_band)
+    patch.setattr(Sight, "compute_band", compute_band)
+
+
+def plant_in_guesses(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    """A guess that is wrong is kept."""
+    right = Indexes.guess
+
+    def guess(*arguments: Any) -> Any:
+        found, wrong = right(*arguments)
+        if wrong.any():
+            made.append(1)
+        return found, np.zeros_like(wrong)
+
+    patch.setattr(Indexes, "guess", guess)
+
+
+def plant_in_steps(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    """A token that belongs before others is written behind them."""
+    right = Indexes.append_last
+
+    def append_last(self: Indexes, owners: Any, positions: Any, cells: Any) -> bool:
+        lasts = [len(self[owner]) and self[owner].last for owner in owners.tolist()]
+        if (positions < lasts).any():
+            made.append(1)
+        assert right(self, owners, np.maximum(positions, lasts), cells)
+        return True
+
+    patch.setattr(Indexes, "append_last", append_last)
 
 
 def plant_in_search(patch: pytest.MonkeyPatch, made: list[int]) -> None:
@@ -59,7 +78,9 @@ def plant_in_search(patch: pytest.MonkeyPatch, made: list[int]) -> None:
     patch.setattr(Cells, "find_free", find_free)
 
 
-@pytest.mark.parametrize("plant", [plant_in_rows, plant_in_bands, plant_in_search])
+@pytest.mark.parametrize(
+    "plant", [plant_in_bands, plant_in_guesses, plant_in_steps, plant_in_search]
+)
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_mistake_in_the_way_of_many_is_found(
     name: str, plant: Plant, monkeypatch: pytest.MonkeyPatch

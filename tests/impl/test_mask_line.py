@@ -1,20 +1,83 @@
-"""The mask that a line and patches make is the one that a comparison of every row
-with every column says."""
+"""The mask that a line and patches make, or that is painted, is the one that a comparison
+of every row with every column says."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.impl.shared.batch import Ints
+from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import FAR
-from lockstep.impl.shared.cells import BITS
-from lockstep.impl.shared.mask_line import MaskLine, Seen, compute_mask_line, see
+from lockstep.impl.shared.cells import BITS, Cells
+from lockstep.impl.shared.mask_line import MaskLine, Sight
 
-Case = tuple[Ints, Ints, Ints]
-"""limits, positions, bits"""
+Seen = npt.NDArray[np.bool_]
+Rows = Sequence[tuple[int, int]]
+"""Position and sequence of each."""
+
+SEQUENCES = 64
+UNSEEN = np.float32(-np.inf)
+
+
+class Pool:
+    """Cells and the rows of a pass over them. few: see `Indexes`."""
+
+    def __init__(self, cells: int = 200, few: int = 3) -> None:
+        self.cells = Cells(cells, SEQUENCES, alone=few)
+
+    def add(self, rows: Rows) -> Batch:
+        positions, sequences = zip(*rows, strict=True)
+        batch = Batch(positions, sequences, (), (), SEQUENCES, len(rows))
+        self.cells.add(batch)
+        return batch
+
+    def look(
+        self,
+        rows: Rows,
+        window: int | None = None,
+        ahead: Sequence[int] = (),
+        padding: int = 0,
+        margin: tuple[int, int] = (0, 0),
+    ) -> MaskLine | None:
+        """Compares the mask of a pass of more rows with that of all pairs.
+
+        ahead: rows that see the tokens behind them. padding: number of rows behind those
+        of the pass. margin: columns before and behind those that are needed.
+
+        Returns:
+            The line, if the mask is made of one.
+        """
+        batch = self.add(rows)
+        high = batch.positions.copy()
+        high[list(ahead)] = FAR
+        low = np.zeros_like(high)
+        if window is not None:
+            low = np.maximum(0, batch.positions - window)
+        limits = np.stack((BITS[batch.sequences], low, high))
+        sight = Sight.find(batch, limits, self.cells.indexes)
+        right = compare_all(limits, *self.cells.table)
+        (columns,) = right.any(axis=0).nonzero()
+        lowest, highest = sight.get_cells()
+        assert lowest <= columns[0] and columns[-1] <= highest
+        if batch.is_step:  # no token lies between what two rows see
+            assert (lowest, highest) == (columns[0], columns[-1])
+        first, end = max(0, lowest - margin[0]), highest + 1 + margin[1]
+        right = np.pad(right[:, first:end], ((0, padding), (0, 0)))
+        assert right.shape == (len(rows) + padding, end - first)
+        line = None
+        if batch.is_step:
+            mask = np.full(right.shape, UNSEEN)
+            sight.paint(mask, first)
+        else:
+            line = sight.compute_line(first, end - first, len(right), UNSEEN)
+            mask = put_together(line, end - first)
+        assert np.array_equal(mask, np.where(right, 0, UNSEEN))
+        return line
 
 
 def compare_all(limits: Ints, positions: Ints, bits: Ints) -> Seen:
@@ -23,93 +86,131 @@ def compare_all(limits: Ints, positions: Ints, bits: Ints) -> Seen:
     return seen
 
 
-def put_together(mask_line: MaskLine, width: int) -> Seen:
+def put_together(mask_line: MaskLine, width: int) -> npt.NDArray[np.float32]:
     rows = np.stack([mask_line.line[begin : begin + width] for begin in mask_line.begins])
     for patch in mask_line.patches:
-        every = (np.arange(size) for size in rows.shape)
-        across, along = next(every)[patch.rows], next(every)[patch.columns]
-        rows[across[:, None], along] = patch.seen
+        rows[patch.get_place()] = np.where(patch.seen, 0, UNSEEN)
     return rows
 
 
-def check(case: Case) -> MaskLine:
-    limits, positions, bits = case
-    mask_line = compute_mask_line(limits, positions, bits)
-    seen = put_together(mask_line, len(positions))
-    assert np.array_equal(seen, compare_all(limits, positions, bits))
-    return mask_line
-
-
-def make_prompt(before: int, rows: int, window: int | None = None) -> Case:
-    """A prompt in cells that follow each other; the last `rows` of it are new."""
-    positions = np.arange(before + rows)
-    high = positions[before:]
-    low = np.zeros_like(high) if window is None else np.maximum(0, high - window)
-    limits = np.stack((np.ones_like(high), low, high))
-    return limits, positions, np.ones_like(positions)
-
-
-def test_rows_of_padding_see_nothing() -> None:
-    case = make_prompt(3, 2)
-    assert np.array_equal(see(*case, 2), compare_all(*case))
-    assert np.array_equal(see(*case, 4), np.pad(compare_all(*case), ((0, 2), (0, 0))))
+def list_rows(begin: int, end: int, sequence: int = 0) -> list[tuple[int, int]]:
+    return [(position, sequence) for position in range(begin, end)]
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 100])
 @pytest.mark.parametrize("rows", [1, 2, 50])
 @pytest.mark.parametrize("window", [None, 0, 1, 30])
-def test_a_prompt(before: int, rows: int, window: int | None) -> None:
-    check(make_prompt(before, rows, window))
+@pytest.mark.parametrize("padding", [0, 3])
+def test_a_prompt(before: int, rows: int, window: int | None, padding: int) -> None:
+    pool = Pool()
+    if before:
+        pool.add(list_rows(0, before))
+    pool.look(list_rows(before, before + rows), window, padding=padding, margin=(2, 3))
 
 
 def test_a_prompt_is_one_line_without_patches() -> None:
-    assert check(make_prompt(100, 50)).patches == ()
-    assert check(make_prompt(100, 50, window=30)).patches == ()
+    for window in (None, 30):
+        pool = Pool()
+        pool.add(list_rows(0, 100))
+        line = pool.look(list_rows(100, 150), window)
+        assert line is not None and line.is_band and line.patches == ()
+
+
+def test_cells_of_another_sequence_before_a_prompt_are_not_seen() -> None:
+    pool = Pool()
+    pool.add(list_rows(0, 5, sequence=1))
+    line = pool.look(list_rows(0, 4), margin=(3, 0))
+    assert line is not None and not line.is_band
 
 
 def test_rows_that_look_ahead_break_the_line() -> None:
-    limits, positions, bits = make_prompt(10, 5)
-    limits[2, 3] = FAR
-    assert check((limits, positions, bits)).patches
+    pool = Pool()
+    pool.add(list_rows(0, 10))
+    line = pool.look(list_rows(10, 15), ahead=[3])
+    assert line is not None and line.patches
 
 
-def test_a_hole_breaks_the_line() -> None:
-    limits, positions, bits = make_prompt(10, 5)
-    check((limits, np.delete(positions, 4), np.delete(bits, 4)))
-    bits[4] = 0
-    check((limits, positions, bits))
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_hole_breaks_the_line(window: int | None) -> None:
+    pool = Pool()
+    pool.add([*list_rows(0, 4), (0, 1), *list_rows(5, 10)])
+    pool.cells.drop(1, 0, None)
+    pool.look(list_rows(10, 15), window)
+    pool.look(list_rows(17, 19), window)
 
 
-def test_the_last_sequence_has_the_sign() -> None:
-    bits = BITS[[63, 0, 63, 62]] | BITS[[0, 0, 62, 62]]
-    limits = np.stack((BITS[[63, 63, 62, 0]], np.array([0, 1, 0, 2]), np.full(4, 3)))
-    check((limits, np.arange(4), bits))
+def test_a_position_that_is_there_twice() -> None:
+    pool = Pool()
+    pool.add([*list_rows(0, 4), (3, 0), (5, 0)])
+    pool.look([(5, 0), (6, 0), (6, 0)], window=2)
+    pool.look([(6, 0)], window=1)
 
 
-@st.composite
-def draw_cases(draw: st.DrawFn) -> Case:
-    """Any table at all, and any limits."""
-    sequences = draw(st.integers(1, 4))
-    columns, rows = draw(st.integers(1, 12)), draw(st.integers(1, 6))
-    number = st.integers(0, 8)
-    ints = st.lists(number, min_size=columns, max_size=columns)
-    sets = st.lists(st.integers(0, 2**sequences - 1), min_size=columns, max_size=columns)
-    positions, bits = np.array(draw(ints)), np.array(draw(sets))
-    if draw(st.booleans()):
-        positions = np.arange(columns) + draw(number)
-    limits = np.array(
-        [
-            (1 << draw(st.integers(0, sequences - 1)), draw(number), draw(number))
-            for _ in range(rows)
-        ]
-    ).T
-    if draw(st.booleans()):
-        limits[2] = np.arange(rows) + draw(number)
-    if draw(st.booleans()):
-        limits[1] = draw(number)
-    return limits.copy(), positions, bits
+@pytest.mark.parametrize("few", [0, 64])
+def test_the_last_sequence_has_the_sign(few: int) -> None:
+    pool = Pool(few=few)
+    pool.add([(0, 63), (1, 63), (0, 0)])
+    pool.cells.copy_prefix(63, 62, 2)
+    pool.look([(2, 63), (1, 0), (2, 62)])
+    pool.look([(3, 63), (2, 0), (3, 62), (4, 63)])
 
 
-@given(draw_cases())
-def test_any_table(case: Case) -> None:
-    check(case)
+@pytest.mark.parametrize("few", [0, 64])
+def test_a_step_of_many_sequences(few: int) -> None:
+    """One by one or all at once, in the order of positions or not, after a removal and
+    with more tokens than there was room for."""
+    pool = Pool(cells=7000, few=few)
+    for position in range(70):
+        step = [(position, sequence) for sequence in range(63, -1, -1)]
+        pool.look(step, window=5)
+    pool.cells.drop(5, 10, 12)
+    pool.cells.drop(6, 0, None)
+    pool.look([(70, sequence) for sequence in (5, 6, 7, 8)], window=65)
+    pool.look([(30, 5), (69, 9), (1, 6)])
+    pool.look([(70, 5), (70, 9), (70, 6), (71, 7)], window=60)
+
+
+Change = tuple[str, int, int]
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(("add", "copy", "drop", "cut", "gap")),
+        st.integers(0, 3),
+        st.integers(0, 8),
+    ),
+    max_size=8,
+)
+
+
+def change(cells: Cells, change: Change) -> None:
+    kind, owner, number = change
+    if kind == "copy":
+        cells.copy_prefix(owner, (owner + 1) % 4, number)
+    elif kind == "drop":
+        cells.drop(owner, number, None)
+    elif kind == "cut":
+        cells.drop(owner, number, number + 2)
+    elif kind == "gap" and not cells.is_shared(owner, cells.indexes[owner].cells):
+        cells.close_gap(owner, number, number + 1)
+
+
+@given(st.data(), st.sampled_from((0, 3)))
+def test_any_life(data: st.DataObject, few: int) -> None:
+    """Whatever was stored and removed before, with any rows and limits."""
+    pool = Pool(few=few)
+    rows = st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=6
+    )
+    for step in data.draw(CHANGES):
+        if step[0] == "add":
+            pool.add(data.draw(rows))
+        else:
+            change(pool.cells, step)
+    asked = data.draw(rows)
+    pool.look(
+        asked,
+        data.draw(st.sampled_from((None, 0, 1, 3))),
+        data.draw(st.lists(st.integers(0, len(asked) - 1), max_size=2)),
+        data.draw(st.integers(0, 2)),
+        (data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))),
+    )

@@ -178,6 +178,22 @@ def measure(change: Callable[[], None]) -> int:
     return mx.get_peak_memory() - before
 
 
+def test_the_mask_of_a_prompt_is_not_written_out() -> None:
+    """512 rows, 4,096 columns: 8 MiB."""
+    cache = CausalCache(Sizes(1, 4096, 4096))
+    cache.forward(range(3584), [0] * 3584)
+    cache.forward(range(3584, 4096), [0] * 512)
+    masks = []
+
+    def make() -> None:
+        masks.append(cache.make_mask(cache.get_pass()))
+        mx.eval(masks)
+
+    assert measure(make) < MIB
+    assert masks[0].shape == (512, 4096)
+    assert np.array_equal(np.array(masks[0]) == 0, np.tri(512, 4096, 3584, dtype=bool))
+
+
 def test_what_was_saved_is_computed_at_once() -> None:
     """8 MiB of memory, of which it would refer to the whole."""
     cache = CausalCache(Sizes(2, 1 << 14, 8))

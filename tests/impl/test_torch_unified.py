@@ -8,6 +8,8 @@ import pytest
 import torch
 from frameworks import Framework
 
+from lockstep.impl.torch.kernels import plain
+
 
 @pytest.fixture(scope="module")
 def on() -> Framework:
@@ -86,6 +88,53 @@ def test_a_mask_made_in_inference_mode_hinders_none_outside(on: Framework) -> No
         cache.get(0)
     cache.remove(0, 0, None)
     assert on.step(cache, [0, 1]) == [[0], [0, 1]]
+
+
+def test_a_mask_is_written_over_the_one_before(on: Framework) -> None:
+    """In memory that a larger one left, whatever it held."""
+    cache = on.causal(mask_padding=2)
+    on.step(cache, range(8))
+    place = cache.get(0)[2].data_ptr()
+    for sequence in (1, 2):
+        cache.get(0)[2].zero_()
+        assert on.step(cache, [0], sequence) == [[0], []]
+        assert cache.get(0)[2].data_ptr() == place
+    assert on.step(cache, [1, 2, 3], 1) == [[0, 1], [0, 1, 2], [0, 1, 2, 3], []]
+    assert cache.get(0)[2].data_ptr() == place
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dim", [4, 6, 8])
+@pytest.mark.parametrize("form", ["whole", "aside", "swapped", "other dtype"])
+def test_tokens_of_any_form_go_to_cells_that_are_not_adjacent(
+    dtype: torch.dtype, dim: int, form: str
+) -> None:
+    pool = torch.zeros(1, 2, 9, dim, dtype=dtype)
+    tokens = torch.arange(2 * 3 * dim + 1).to(dtype)
+    if form == "aside":  # begins within 16 bytes
+        tokens = tokens[1:].view(1, 2, 3, dim)
+    elif form == "swapped":
+        tokens = tokens[:-1].view(1, dim, 3, 2).transpose(1, 3)
+    else:
+        tokens = tokens[:-1].view(1, 2, 3, dim)
+    if form == "other dtype":
+        tokens = tokens.to(torch.bfloat16)
+    plain.write(pool, tokens, torch.tensor([7, 0, 4]), plain.ROWS)
+    assert (pool[:, :, [7, 0, 4]] == tokens).all()
+    assert (pool[:, :, [1, 2, 3, 5, 6, 8]] == 0).all()
+
+
+def test_only_whole_numbers_are_widened() -> None:
+    wide = torch.zeros(1, 2, 9, 8, dtype=torch.float16)
+    assert plain.can_widen(wide)
+    for array in (
+        wide[..., 1:5],
+        wide[..., :4],
+        wide[..., :1].expand(1, 2, 9, 8),
+        torch.zeros(73, dtype=torch.float16)[1:].view(9, 8),
+        wide.clone().requires_grad_(),
+    ):
+        assert not plain.can_widen(array)
 
 
 def test_the_mask_of_a_reserved_pass_is_not_kept(on: Framework) -> None:

@@ -87,6 +87,23 @@ def test_what_follows_a_gap_turns_in_all_layers_at_once(
     assert shapes == [(3, 1, HEADS, 1, KEY_DIM, -2)]
 
 
+@pytest.mark.parametrize("small", [0, 9])
+def test_keys_that_turn_some_at_a_time_are_as_all_at_once(
+    on: Framework, small: int
+) -> None:
+    """The cells are not adjacent, and there are more layers than one."""
+    keys = []
+    for size in (None, small):
+        cache = on.causal(layers=2, rope=(10_000.0, 100.0), small=size)
+        on.step(cache, [0, 0, 1, 2, 1, 3, 4, 5], [0, 1, 0, 0, 1, 0, 0, 0])
+        cache.remove(0, 1, 2)
+        cache.forward([5], [0])
+        cache.put(0, *on.feed([5]))
+        keys.append([on.numpy(cache.get(layer)[0]) for layer in range(2)])
+    assert np.array_equal(*keys)
+    assert not np.array_equal(*keys[0])
+
+
 # --- what is refused --------------------------------------------------------------------
 
 

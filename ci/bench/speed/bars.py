@@ -95,6 +95,7 @@ BARS = (
     bar(f"{MASK} / best peer", 0.7, best_peer, "mask"),
     bar(f"{MASK}, mlx, written out / best peer", 0.7, written_out, "mask", "mlx"),
     bar("mask of a pool, 512 rows / best peer", 0.7, best_peer, "unified mask", rows=512),
+    bar("mask of a pool, 1 row / best peer", 1.05, best_peer, "unified mask", rows=1),
     bar(
         f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
         *(1.3, SMALL_POOL, "unified step"),

@@ -101,8 +101,16 @@ class MLXSide(Side):
         cache = self.open(Sizes(1, width, width))
         open_filled(cache, width - rows, rows)
         (_, _, peer, limit) = self.mask(rows, width, "additive")
-        work = self.run(lambda: cache.make_mask(cache.get_pass()))
-        return [Contender("ours", "ours", work), peer, limit]
+
+        def make() -> mx.array:
+            return cache.make_mask(cache.get_pass())
+
+        return [
+            Contender("ours", "ours", self.run(make)),
+            Contender("written out", "also", self.run(lambda: mx.contiguous(make()))),
+            peer,
+            limit,
+        ]
 
     def limit_writes(self, new: Pair, room: int, most: int) -> Make:
         length = new[0].shape[2]

@@ -46,12 +46,10 @@ class Decoding:
         self.step()
 
     def forward(self, length: int) -> None:
-        positions: list[int] = []
-        sequences: list[int] = []
-        for owner, end in enumerate(self.ends):
-            positions += range(end, end + length)
-            sequences += [owner] * length
-            self.ends[owner] += length
+        span, owners = range(length), range(SEQUENCES)
+        positions = [end + token for end in self.ends for token in span]
+        sequences = [owner for owner in owners for _ in span]
+        self.ends = [end + length for end in self.ends]
         self.cache.forward(positions, sequences)
 
     def step(self) -> Any:

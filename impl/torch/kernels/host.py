@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from lockstep.impl.shared.batch import Ints
-from lockstep.impl.shared.mask_line import compute_mask_line
-from lockstep.impl.torch.kernels import Table
-from lockstep.impl.torch.kernels.plain import Index, PlainKernels
-from lockstep.impl.torch.masks import make_additive
+from lockstep.impl.torch.kernels.plain import ROWS, Index, PlainKernels, write
 from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
@@ -18,10 +13,7 @@ processor's caches, which is three times as fast as all keys at once."""
 
 
 class HostKernels(PlainKernels):
-    """Plain operations in blocks, and masks that are mostly copied.
-
-    A comparison of every row with every column takes several times as long as writing the
-    mask.
+    """Plain operations in blocks.
 
     Args:
         block: number of keys that are rotated at a time.
@@ -39,43 +31,13 @@ class HostKernels(PlainKernels):
         for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
             along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
             for head in layer[0]:  # [cells, dim]
-                own = head[index]  # a view of a slice, a copy of an index
+                if isinstance(index, slice):
+                    own = head[index]  # a view
+                else:  # a subscript takes ten times as long
+                    own = head.index_select(0, index)
                 for block in own.split(self.block):
                     content = block.float()
                     swapped = content.roll(len(cos), -1)
                     block.copy_(swapped.mul_(across).addcmul_(content, along))
                 if not isinstance(index, slice):
-                    head.index_copy_(0, index, own)
-
-    def mask(
-        self,
-        table: Table,
-        limits: torch.Tensor,
-        begin: int,
-        out: torch.Tensor,
-        alone: bool = False,
-    ) -> None:
-        columns = slice(begin, begin + out.shape[1])
-        mask_line = compute_mask_line(limits.numpy(), *table.array.numpy()[:, columns])
-        rows = limits.shape[1]
-        line = make_additive(torch.from_numpy(mask_line.line), out.dtype)
-        stretches = line.unfold(0, out.shape[1], 1)
-        begins = torch.from_numpy(mask_line.begins)
-        torch.index_select(stretches, 0, begins, out=out[:rows])
-        if rows < len(out):
-            out[rows:] = -torch.inf
-        for patch in mask_line.patches:
-            part = make_additive(torch.from_numpy(patch.seen), out.dtype)
-            paste(out, patch.rows, patch.columns, part)
-
-
-def paste(
-    out: torch.Tensor, rows: Ints | slice, columns: Ints | slice, part: torch.Tensor
-) -> None:
-    """Writes `part` [rows, columns] to these rows and columns of `out`."""
-    if isinstance(rows, slice) and isinstance(columns, slice):
-        out[rows, columns] = part
-        return
-    axes = zip(out.shape, (rows, columns), strict=True)
-    across, along = (np.arange(size)[numbers] for size, numbers in axes)
-    out[torch.from_numpy(across)[:, None], torch.from_numpy(along)] = part
+                    write(head, own, index, ROWS)

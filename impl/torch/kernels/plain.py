@@ -22,6 +22,10 @@ class Padded:
 
 Index = slice | torch.Tensor | Padded
 
+WIDE = torch.complex128
+"""Torch copies to an index number by number: in numbers of 16 bytes, 64 tokens of 8 heads
+of 128 in float16 take a third of the time."""
+
 ROWS, COLUMNS = -2, -1
 """The axis of the cells in a pool; COLUMNS in permuted values."""
 
@@ -120,7 +124,24 @@ def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> 
         narrow(pool, index, axis).copy_(tokens)
     else:
         assert isinstance(index, torch.Tensor)
-        pool.index_copy_(axis, index, tokens.to(pool.dtype))
+        tokens = tokens.to(pool.dtype)
+        if axis == ROWS and can_widen(pool) and can_widen(tokens):
+            pool, tokens = pool.view(WIDE), tokens.view(WIDE)
+        pool.index_copy_(axis, index, tokens)
+
+
+def can_widen(array: torch.Tensor) -> bool:
+    """Returns whether an array can be viewed in 16-byte numbers, for a copy on the CPU
+    that no gradient flows through."""
+    size = array.itemsize
+    *strides, last = array.stride()
+    sizes = (array.shape[-1], array.storage_offset(), *strides)
+    return (
+        last == 1
+        and not any(number * size % WIDE.itemsize for number in sizes)
+        and not array.requires_grad
+        and array.device.type == "cpu"
+    )
 
 
 def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
