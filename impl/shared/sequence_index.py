@@ -97,12 +97,13 @@ class Indexes:
 
         Args:
             owners: [sequences], each has a token.
-            positions: [.., sequences].
+            positions: [bounds, sequences].
         """
         if len(owners) <= self.few:
-            found, wrong = np.empty_like(positions), np.ones(positions.shape, np.bool_)
-        else:
-            found, wrong = self.guess(owners, positions)
+            columns = zip(owners.tolist(), positions.T.tolist(), strict=True)
+            each = [[*map(self.rows[owner].find, column)] for owner, column in columns]
+            return np.array(each, np.int64).T
+        found, wrong = self.guess(owners, positions)
         for place in zip(*wrong.nonzero(), strict=True):
             index = self.rows[owners.item(place[-1])]
             found[place] = index.find(positions.item(place))
