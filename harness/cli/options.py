@@ -222,7 +222,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         type=click.Choice(list(GENERATORS)),
         default="hypothesis",
         help="Generator of the programs; default: hypothesis. plain: seeded random"
-        " numbers; hypothesis: a seed for each program; choices: each choice, as tests"
+        " numbers; hypothesis: a seed for 25 programs; choices: each choice, as tests"
         " with lockstep.programs draw; guided: longer programs.",
     ),
     "jobs": click.option(

@@ -85,7 +85,9 @@ def test_what_was_found_is_found_again_at_once(check: Check, run: Run) -> None:
     assert again["saved"] == {**blind["saved"], "ran": 2}
     for name in ("digest", "programs", "wanted", "steps", "coverage", "signatures"):
         assert again["pairs"][0][name] == blind["pairs"][0][name]
-    shown = run("check", "--backend", WRONG, "--programs", 1, "--seed", BLIND, "--jobs", 1)
+    shown = run(
+        "check", "--backend", WRONG, "--programs", 1, "--seed", BLIND, "--jobs", 1
+    )
     assert "2 saved failures run again" in shown.words
     assert f"lockstep replay {next(iter(files))} --backend" in shown.words
 
