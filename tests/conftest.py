@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,15 @@ def pytest_xdist_auto_num_workers() -> int:
     """For `-n auto`: one more than there are cores, since many tests wait for a process
     to end or to be found hanging."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Lets a process that has nothing left take tests of another one: some take half a
+    minute, and several of them in a row would be waited for at the end."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

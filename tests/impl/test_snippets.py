@@ -48,7 +48,7 @@ BACKENDS = {
     ),
 }  # fmt: skip
 ROOT = Path(__file__).parents[2]
-PROGRAMS = 24
+PROGRAMS = 10
 """That are drawn for each backend and kind."""
 
 NONE = "TypeError: 'NoneType' object is not subscriptable"
