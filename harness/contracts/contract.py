@@ -28,6 +28,12 @@ FOLLOW = 3
 Changed = tuple[Config, Sequence[Op]]
 """A config and operations."""
 
+WITHOUT_EFFECT = (
+    *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
+    *("small", "variant", "at_once", "scope"),
+)
+"""Fields of a config on which no answer depends."""
+
 
 class Contract(ABC):
     """A family of caches under one interface.

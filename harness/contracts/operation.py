@@ -371,6 +371,7 @@ class Step:
             from then on.
         operation: the definition of the operation in its contract.
         skipped: why the operation cannot be asked now; None if it can.
+        states: the abstract states before the operation, if somebody has noted them.
     """
 
     number: int
@@ -378,6 +379,7 @@ class Step:
     model: Any
     operation: Operation
     skipped: str | None
+    states: Sequence[str] | None = None
     answer: Answer | None = None
     is_accepted: bool = False
     is_finished: bool = False

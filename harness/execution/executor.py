@@ -1,9 +1,10 @@
-"""Runs one program on the reference and a backend."""
+"""Runs one program on the reference and a backend, or on several beside each other."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties
 from lockstep.harness.programs.ledger import Entry, find_reason
-from lockstep.harness.programs.program import Divergence, Program, walk
+from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
 """How often each cell was reached."""
@@ -67,6 +68,10 @@ class Result:
         self.skipped += 1
 
 
+class Apart(Exception):
+    """The reference has followed the answer that another backend has chosen."""
+
+
 @dataclass(eq=False)
 class Run:
     """One program on the reference and on a backend.
@@ -76,8 +81,11 @@ class Run:
         backend: runs beside the reference.
         every: make the costly checks too, at each step.
         coverage: is counted up.
-        on_step: is called with the number of each step before it runs.
+        on_step: is called with the number of each step before it runs, and with OPENING
+            before the caches are opened.
         avoid: known divergences of the kind of the program.
+        is_alone: no other backend runs the program beside this one.
+        is_apart: the program has to run alone; see `run_together`.
     """
 
     program: Program
@@ -95,14 +103,25 @@ class Run:
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
+        self.is_alone, self.is_apart = True, False
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
+        run_together([self])
+        return self.result
+
+    def take_part(self) -> Generator[None, Step | None]:
+        """Runs the steps that are sent to it, until the first divergence; None is sent
+        when the program is over."""
         number, operation = before = 0, "open"
+        scope = self.backend.get_scope(self.program.config["scope"])
+        whole, turn = (scope, nullcontext) if self.is_alone else (nullcontext, scope)
         try:
-            with self.backend.get_scope(self.program.config["scope"])():
-                self.system = self.open_system()
-                for step in self.steps:
+            with whole():
+                with turn():
+                    self.announce(OPENING)
+                    self.system = self.open_system()
+                while (step := (yield)) is not None:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
                     if step.skipped is None and self.judges:
@@ -110,16 +129,24 @@ class Run:
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
-                    observed, difference = self.take(step)
-                    before = number, operation
-                    self.backend.follow(False)
+                    with turn():
+                        observed, difference = self.take(step)
+                        before = number, operation
+                        self.backend.follow(False)
                     if difference is not None:
                         self.diverge(difference, number, operation, step.answer, observed)
-                        return self.result
-                self.system.finish()
-                self.result.margins = self.system.margins
-                self.system = None
-                self.backend.follow(True)
+                        return
+                with turn():
+                    self.announce(number)
+                    self.system.finish()
+                    self.result.margins = self.system.margins
+                    self.system = None
+                    self.backend.follow(True)
+        except Apart:
+            self.is_apart = True
+            self.found.clear()
+        except GeneratorExit:
+            raise
         except Broken as broken:
             self.require_device(broken.__cause__)
             if broken.is_late:
@@ -140,7 +167,6 @@ class Run:
         finally:
             if self.coverage is not None:
                 self.coverage.update(self.found)
-        return self.result
 
     def open_system(self) -> Any:
         return self.rules.open_system(
@@ -153,9 +179,12 @@ class Run:
             raise DeviceLost(format_raised(error)) from error
 
     def begin(self, step: Step) -> None:
-        """Announces a step, also one that is skipped."""
+        """Is called before a step, also one that is skipped."""
+        self.announce(step.number)
+
+    def announce(self, number: int) -> None:
         if self.on_step:
-            self.on_step(step.number)
+            self.on_step(number)
 
     def why_left_out(self, step: Step) -> str | None:
         """Says why a step that could be asked is left out: callers must not, or it leads
@@ -170,12 +199,15 @@ class Run:
         """Runs one operation on both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
-        states = [] if self.coverage is None else self.rules.get_states(op, model)
+        if step.states is None and self.coverage is not None:
+            step.states = self.rules.get_states(op, model)
         expected = self.expect(step)
         if not self.refuses and expected.get("error") == "usage":
             self.result.skip("a misuse, which the backend is not declared to refuse")
             return expected, None
-        self.found += [(state, operation.name) for state in states]
+        if step.is_accepted and get_first_allowed(expected) is not expected:
+            raise Apart
+        self.found += [(state, operation.name) for state in step.states or ()]
         system.settle(op)
         observed = self.observe(step)
         difference = find_difference(
@@ -184,7 +216,8 @@ class Run:
         if self.judges and get_first_allowed(expected) is not expected:
             self.result.choices.add(step.number)
         if difference is None:
-            step.accept(observed)
+            if not step.is_accepted:
+                step.accept(observed)
             operation.verify(op, system, model)
             system.verify_memory(op, model)
         self.result.steps += 1
@@ -213,6 +246,38 @@ class Run:
             make_plain(leave_out_columns(got)),
             difference.tokens,
         )
+
+
+def run_together(runs: Sequence[Run]) -> None:
+    """Runs a program on backends beside each other: each takes a step before the next one
+    begins. The reference runs once.
+
+    Where the reference leaves a choice, it follows the first backend, and the others are
+    apart from then on.
+
+    Args:
+        runs: of programs that differ at most in fields of the config on which no answer
+            depends.
+    """
+    for run in runs:
+        run.is_alone = len(runs) == 1
+    parts = [run.take_part() for run in runs]
+    waiting = [part for part in parts if send(part, None)]
+    for step in runs[0].steps:
+        waiting = [part for part in waiting if send(part, step)]
+        if not waiting:
+            return
+    for part in waiting:
+        send(part, None)
+
+
+def send(part: Generator[None, Step | None], step: Step | None) -> bool:
+    """Says whether a part of a run goes on behind a step."""
+    try:
+        part.send(step)
+    except StopIteration:
+        return False
+    return True
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:

@@ -14,7 +14,8 @@ from lockstep.harness.programs.program import OPENING, Program
 SIZE = 1 << 16
 RUNNING, OVER = b'"running": true ', b'"running": false'
 STEP = b', "step": '
-WIDTH = 8
+AT = b'%8d, "side": %4d'
+WIDTH = len(AT % (0, 0))
 
 EMPTY = b"{}"
 
@@ -29,11 +30,15 @@ class Record:
 
     The file is a mapped page, so a step costs less than a microsecond to record, and what
     was written survives when the process is killed. It is a valid program file at any
-    time: the number of the step has a fixed place and width, and the rest is padded with
-    blanks.
+    time: the numbers of the step and of the side have a fixed place and width, and the
+    rest is padded with blanks.
 
     Args:
         path: the file; from `prepare_record`, if somebody reads it from the beginning.
+
+    Attributes:
+        side: the number of the backend whose turn it is, of those that run a program
+            beside each other.
 
     Raises:
         UsageError: the file cannot be written; so does `begin`.
@@ -41,7 +46,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = self.runs = 0
+        self.place = self.runs = self.side = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
@@ -76,7 +81,7 @@ class Record:
         head = (
             body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
         )
-        self.put(head + b"%8d}}" % OPENING)
+        self.put(head + AT % (OPENING, self.side) + b"}}")
         self.place = len(head)
         return body
 
@@ -88,7 +93,7 @@ class Record:
 
     def step(self, step: int) -> None:
         """Records the step that is about to run."""
-        self.map[self.place : self.place + WIDTH] = b"%8d" % step
+        self.map[self.place : self.place + WIDTH] = AT % (step, self.side)
 
     def clear(self) -> None:
         """Records that nothing is running."""

@@ -18,6 +18,7 @@ from msgspec import structs
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
+from lockstep.harness.jobs.beside import Key, group_pairs
 from lockstep.harness.jobs.causes import number_causes
 from lockstep.harness.jobs.outcome import (
     Failure,
@@ -32,6 +33,7 @@ from lockstep.harness.jobs.outcome import (
 )
 from lockstep.harness.programs.corpus import open_corpus
 from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.programs.ledger import drop_undeclared
 from lockstep.harness.programs.program import Divergence, Flaky, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
@@ -91,6 +93,7 @@ class Check:
         tasks: wait for a worker.
         later: by the key of a pair, the slices that it may end without.
         unfinished: how many slices of each pair are not over, those of `later` aside.
+        beside: by the key of a pair, those that run its programs beside it.
     """
 
     def __init__(
@@ -104,8 +107,9 @@ class Check:
         self.names = list(dict.fromkeys(settings.backends or names))
         self.outcome = Outcome(settings)
         self.tasks: deque[messages.Task[Any]] = deque()
-        self.later: dict[tuple[str, str, str], deque[messages.RandomTask]] = {}
-        self.unfinished: Counter[tuple[str, str, str]] = Counter()
+        self.later: dict[Key, deque[messages.RandomTask]] = {}
+        self.unfinished: Counter[Key] = Counter()
+        self.beside: dict[Key, list[Pair]] = {}
         self.corpus = open_corpus(settings.corpus) if settings.corpus else None
         self.ledgers: set[str] = set()
 
@@ -183,6 +187,7 @@ class Check:
                 self.add_pairs(name, declared[name])
                 if declared[name].has_ledger:
                     self.ledgers.add(name)
+        self.beside = group_pairs(self.outcome.pairs, declared)
 
     def add_pairs(self, name: str, declared: messages.Declared) -> None:
         """Adds the pairs of a backend that were asked for."""
@@ -215,14 +220,18 @@ class Check:
 
     def plan_slices(self) -> None:
         """The slices of all pairs in turn; those that come later wait until then."""
-        settings, pairs = self.settings, self.outcome.pairs
+        settings = self.settings
+        beside = [other.key for others in self.beside.values() for other in others]
+        pairs = [pair for pair in self.outcome.pairs if pair.key not in beside]
         self.later = {pair.key: deque() for pair in pairs}
         least = settings.least or settings.programs
         first = {pair.key: least * CONTRACTS[pair.contract].depth for pair in pairs}
         for number, programs in settings.list_slices():
             for pair in pairs:
                 count = -(-programs // pair.share)
-                pair.wanted += count
+                group = self.get_group(pair)
+                for one in group:
+                    one.wanted += count
                 task = messages.RandomTask(
                     *pair.key,
                     number,
@@ -230,15 +239,20 @@ class Check:
                     seed=settings.seed,
                     programs=count,
                     corpus=self.choose_corpus(pair, number),
+                    beside={one.backend: {} for one in group[1:]},
                 )
                 if number * settings.slice < first[pair.key]:
-                    self.hand_out(pair, task)
+                    self.hand_out(task)
                 else:
                     self.later[pair.key].append(task)
 
-    def hand_out(self, pair: Pair, task: messages.RandomTask) -> None:
+    def get_group(self, pair: Pair) -> list[Pair]:
+        """The pairs that run the programs of a pair, itself first."""
+        return [pair, *self.beside.get(pair.key, ())]
+
+    def hand_out(self, task: messages.RandomTask) -> None:
         self.tasks.append(task)
-        self.unfinished[pair.key] += 1
+        self.unfinished.update(one.key for one in self.list_pairs(task))
 
     def go_on(self, pair: Pair) -> None:
         """Once all slices of a pair are over that were handed out: the next one, or the
@@ -246,12 +260,14 @@ class Check:
         later = self.later.get(pair.key)
         if not later or self.unfinished[pair.key]:
             return
-        if pair.is_explored:
-            pair.wanted -= sum(task.programs for task in later)
+        group = self.get_group(pair)
+        if all(one.is_explored for one in group):
+            for one in group:
+                one.wanted -= sum(task.programs for task in later)
             later.clear()
         else:
-            task = later.popleft()
-            self.hand_out(pair, structs.replace(task, rare=pair.list_rare()))
+            rare = dict.fromkeys(cell for one in group for cell in one.list_rare())
+            self.hand_out(structs.replace(later.popleft(), rare=[*rare]))
 
     def choose_corpus(self, pair: Pair, number: int) -> list[messages.Document] | None:
         """The programs that a slice starts from; None if the user wants no corpus."""
@@ -284,7 +300,10 @@ class Check:
                     pair.outdated.append(f"{entry.id}: expected {entry.signature}; {got}")
 
     def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
-        pair = self.find_pair(task)
+        group = self.list_pairs(task)
+        pair = group[get_side(event, len(group))]
+        if isinstance(event, messages.Beside):
+            event = event.inner
         if isinstance(event, messages.Progress):
             pair.running[task.number] = event.counts
             pair.reached.update(event.reached)
@@ -299,6 +318,12 @@ class Check:
             if self.corpus is not None:
                 self.corpus.add(event.parse(), event.cells)
             return
+        if isinstance(event, messages.Stopped) and len(group) > 1:
+            is_blamed = event.blame() is not None  # or else each has to show itself
+            rest = [one for one in group if not is_blamed or one is not pair]
+            self.run_alone(rest, task)
+            if not is_blamed:
+                return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
@@ -311,7 +336,9 @@ class Check:
             if blamed is None:
                 pair.errors.append(self.describe(event, pair.backend))
             else:
-                self.keep_crash(pair, task, *blamed)
+                program, divergence = blamed
+                own = drop_undeclared(program, pair.declared)
+                self.keep_crash(pair, task, own, divergence)
         self.unfinished[pair.key] -= 1
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
@@ -323,8 +350,43 @@ class Check:
     def find_pair(self, task: messages.SliceTask) -> Pair:
         return next(pair for pair in self.outcome.pairs if pair.owns(task))
 
+    def list_pairs(self, task: messages.SliceTask) -> list[Pair]:
+        """The pairs whose programs a task runs, in the order of its backends."""
+        own = {pair.key: pair for pair in self.outcome.pairs}
+        return [own[name, task.contract, task.kind] for name in task.knowing]
+
+    def run_alone(self, pairs: Sequence[Pair], task: messages.SliceTask) -> None:
+        """Hands a slice that had to end out again, for each of these pairs alone."""
+        assert isinstance(task, messages.RandomTask)
+        self.part(pairs[0])
+        keys = [pair.key for pair in pairs]
+        for alone in task.list_alone():
+            pair = self.find_pair(alone)
+            if pair.key in keys:
+                pair.running.pop(task.number, None)
+                self.unfinished[pair.key] -= 1
+                self.hand_out(alone)
+
+    def part(self, pair: Pair) -> None:
+        """Lets a pair and those beside it run alone what they have not begun."""
+        groups = map(self.get_group, self.outcome.pairs)
+        lead, *others = next(one for one in groups if pair.key in [p.key for p in one])
+        self.beside.pop(lead.key, None)
+        later = self.later.pop(lead.key, deque())
+        self.later |= {one.key: deque() for one in (lead, *others)}
+        for alone in chain(*(task.list_alone() for task in later)):
+            self.later[self.find_pair(alone).key].append(alone)
+        waiting = list(self.tasks)
+        self.tasks.clear()
+        for each in waiting:
+            if isinstance(each, messages.RandomTask) and lead.owns(each):
+                self.tasks.extend(each.list_alone())
+            else:
+                self.tasks.append(each)
+
     def leave_out(self, pair: Pair) -> None:
         """No more tasks of a pair whose backend does not answer."""
+        self.part(pair)
         self.later.pop(pair.key, None)
         rest = [task for task in self.tasks if not pair.owns(task)]
         self.tasks.clear()
@@ -345,9 +407,10 @@ class Check:
     def tell(self, pair: Pair, found: Mapping[str, Shown]) -> None:
         """Tells slices that wait which programs have shown a signature."""
         for task in chain(self.tasks, *self.later.values()):
-            if isinstance(task, messages.SliceTask) and task.backend == pair.backend:
+            if isinstance(task, messages.SliceTask) and pair.backend in task.knowing:
+                known = task.knowing[pair.backend]
                 for signature, more in found.items():
-                    shown = task.known.setdefault(signature, Shown())
+                    shown = known.setdefault(signature, Shown())
                     shown.programs = max(shown.programs, more.programs)
                     shown.states.update(more.states)
 
@@ -472,6 +535,13 @@ class Check:
             self.remove_file(failure.path)
             with suppress(OSError):  # an earlier run has left more there
                 failure.path.parent.rmdir()
+
+
+def get_side(event: messages.Event, sides: int) -> int:
+    """The number of the backend that an event is about, of those of its task."""
+    if isinstance(event, messages.Beside | messages.Died) and event.side < sides:
+        return event.side
+    return 0
 
 
 def shrink_crash(

@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, ValidationError, convert
 
-from lockstep.harness.backends.backend import Backend, Duty
+from lockstep.harness.backends.backend import Backend, Duty, Kind
+from lockstep.harness.contracts.contract import WITHOUT_EFFECT, Contract
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
 from lockstep.harness.core.document import NAMES, parse_json, read_text, show
 from lockstep.harness.core.errors import UsageError
@@ -297,6 +298,24 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
     if kinds[program.kind].duties and not program.rules.leaves_choices:
         return why_callers_must_not(program, backend)
     return None
+
+
+def drop_undeclared(program: Program, declared: Kind) -> Program:
+    """Returns a program with the fields of `list_undeclared` at their defaults."""
+    own = list_undeclared(program.rules, declared)
+    if all(program.config[name] == value for name, value in own.items()):
+        return program
+    return replace(program, config={**program.config, **own})
+
+
+def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:
+    """Lists the fields of a config that stay at their default, as the backend does not
+    declare them, and on which no answer depends; with these defaults."""
+    return {
+        name: rules.config[name]["default"]
+        for name in WITHOUT_EFFECT
+        if name in rules.opt_in and name not in declared.config
+    }
 
 
 def why_callers_must_not(program: Program, backend: Backend) -> str | None:

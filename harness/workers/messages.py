@@ -177,6 +177,7 @@ class Died(Stopped, frozen=True):
     Attributes:
         running: the program that was running, None if there was none.
         step: the step of that program, OPENING before the first one.
+        side: the number of the backend that ran it, of those of the task.
         last_words: the end of what the worker printed.
     """
 
@@ -184,6 +185,7 @@ class Died(Stopped, frozen=True):
     running: Program | None
     step: int
     last_words: str
+    side: int = 0
 
     @classmethod
     def before(cls, why: str) -> Died:
@@ -270,6 +272,24 @@ class SliceDone(Answer, frozen=True):
     digest: str
 
 
+OfSlice = Progress | Found | Agreed | SliceDone
+"""Events about one backend of a slice."""
+
+
+class Beside(Event, frozen=True):
+    """An event about a backend that runs beside the one of the task.
+
+    Attributes:
+        side: its number among those that run the programs; the first is 0.
+    """
+
+    side: Annotated[int, Meta(ge=1)]
+    inner: OfSlice
+
+    def check(self) -> None:
+        self.inner.check()
+
+
 class SliceTask(Task[SliceDone], frozen=True):
     """Run some of the programs of one kind.
 
@@ -285,6 +305,11 @@ class SliceTask(Task[SliceDone], frozen=True):
     known: dict[str, Shown] = {}
     fatal: list[str] = []
 
+    @property
+    def knowing(self) -> dict[str, dict[str, Shown]]:
+        """Each backend that runs the programs → its `known`."""
+        return {self.backend: self.known}
+
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
     """Draw programs.
@@ -295,6 +320,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
         corpus: programs to start from; at the end, those that the next slice could start
             from are sent. None: they are not wanted.
         rare: cells that were reached seldom; some of the programs aim at them alone.
+        beside: each further backend that runs the programs → the same as `known`.
     """
 
     generator: str
@@ -303,6 +329,18 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     enough: int = 0
     corpus: list[Document] | None = None
     rare: list[Cell] = []
+    beside: dict[str, dict[str, Shown]] = {}
+
+    @property
+    def knowing(self) -> dict[str, dict[str, Shown]]:
+        return {self.backend: self.known, **self.beside}
+
+    def list_alone(self) -> list[RandomTask]:
+        """The same for each backend alone."""
+        return [
+            structs.replace(self, backend=name, known=known, beside={})
+            for name, known in self.knowing.items()
+        ]
 
 
 class GivenTask(SliceTask, frozen=True, kw_only=True):
@@ -520,6 +558,9 @@ def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
     try:
         event: Event = convert(json.loads(data), type=list_events(type(task), *others))
         event.check()
+        sides = len(task.knowing) if isinstance(task, SliceTask) else 1
+        if isinstance(event, Beside) and event.side >= sides:
+            raise ValueError(f"the task has no backend of the number {event.side}")
     except RecursionError:  # each version of Python has other words for it
         raise ValueError("is nested too deeply") from None
     except (ValidationError, UsageError) as error:
@@ -533,4 +574,4 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
     own = Progress, Found, Agreed, Kept, Refused, LoadFailed, HarnessFailed, answer
-    return Union[(*own, *others)]
+    return Union[(*own, *others, *([Beside] if task is RandomTask else []))]

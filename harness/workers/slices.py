@@ -8,17 +8,24 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.contract import WITHOUT_EFFECT
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.core.payload import merge_margins
-from lockstep.harness.execution.executor import Coverage, Result, run
+from lockstep.harness.execution.executor import (
+    Coverage,
+    Result,
+    Run,
+    run,
+    run_together,
+)
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.shrink import make_busy_clock
 from lockstep.harness.programs.corpus import find_cells
@@ -28,6 +35,7 @@ from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
+    drop_undeclared,
     find_known,
     leave_out,
     list_known,
@@ -87,49 +95,80 @@ may agree by chance."""
 T = TypeVar("T", bound=messages.SliceTask)
 
 
-class Slice(ABC, Generic[T]):
-    """Runs its programs, counts them, and shrinks and reports those that diverge."""
+class Side:
+    """What one backend does in a slice: counts the programs, and shrinks and reports
+    those that diverge.
 
-    def __init__(self, worker: Runner, backend: Backend, task: T) -> None:
-        self.worker, self.backend, self.task = worker, backend, task
+    Args:
+        worker: runs the programs.
+        backend: runs them beside the reference.
+        task: the slice.
+        known: signature → the programs that have shown it before.
+        number: among the backends of the slice, from 0.
+    """
+
+    def __init__(
+        self,
+        worker: Runner,
+        backend: Backend,
+        task: messages.SliceTask,
+        known: Mapping[str, Shown],
+        number: int = 0,
+    ) -> None:
+        self.worker, self.backend, self.number = worker, backend, number
         self.counts = messages.Counts()
         self.coverage: Coverage = Counter()
         self.told: set[Cell] = set()
-        self.shown = dict(task.known)
+        self.shown = dict(known)
         self.tried: Counter[str] = Counter()
         self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
         self.met = 0
         self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
         self.digest = hashlib.sha256()
-        self.runs = self.hangs = 0
+        self.hangs = 0
         self.is_over = False
+        self.among = 1
         self.reported = 0.0
         self.started = time.monotonic()
 
-    @abstractmethod
-    def generate(self) -> None:
-        """Makes the programs, and calls `count` with each."""
+    def emit(self, event: messages.OfSlice) -> None:
+        """Sends an event about this backend."""
+        own = messages.Beside(self.number, event) if self.number else event
+        self.worker.emit(own)
 
-    def check(self) -> messages.SliceDone:
-        """Runs all programs.
+    def adapt(self, program: Program) -> Program:
+        """A program that was drawn for another backend, as this one declares it."""
+        declared = self.backend.contracts[program.contract][program.kind]
+        return drop_undeclared(program, declared)
+
+    def announce(self, step: int) -> None:
+        """Records the step that this backend is about to run."""
+        self.take_turn()
+        self.worker.record.step(step)
+
+    def take_turn(self) -> None:
+        """Records that what runs now runs on this backend."""
+        self.worker.record.side = self.number
+
+    def judge(self, program: Program, result: Result) -> None:
+        """Shrinks and reports a divergence that is new.
 
         Raises:
             Unavailable: a driver hangs again and again.
         """
-        self.worker.fatal = frozenset(self.task.fatal)
-        try:
-            self.generate()
-        finally:
-            self.worker.fatal = frozenset()
-        self.report_agreed()
-        self.counts.seconds = self.get_seconds()
-        coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
-        return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
+        if result.divergence is None:
+            return
+        self.take_turn()
+        self.report(*tidy(program, result), self.avoid)
+        self.hangs += result.divergence.what == "hang"
+        if self.hangs >= MAX_HANGS:  # each costs a second at least
+            raise Unavailable(
+                f"{result.divergence.message}; that was the second program, and the"
+                " rest is left out"
+            )
 
-    def count(self, program: Program) -> Result:
-        """Runs one program, counts it, and runs on behind what it has left out."""
-        self.counts.programs += 1
-        result = self.run(program)
+    def include(self, program: Program, result: Result) -> None:
+        """Counts the result of a program, and runs on behind what it has left out."""
         if result.divergence is not None:
             self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
@@ -137,7 +176,6 @@ class Slice(ABC, Generic[T]):
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.report_progress()
         self.meet(list_known(program, result.left_out))
-        return result
 
     def count_divergence(self, program: Program, divergence: Divergence) -> None:
         if divergence.what == "missing":
@@ -150,33 +188,23 @@ class Slice(ABC, Generic[T]):
         self.counts.seconds = self.get_seconds()
         fresh = [cell for cell in self.coverage if cell not in self.told]
         self.told.update(fresh)
-        self.worker.emit(messages.Progress(self.counts, fresh))
-
-    def run(self, program: Program) -> Result:
-        """Runs a program; shrinks and reports a divergence that is new."""
-        result = self.execute(program, is_watched(self.runs), self.avoid)
-        self.runs += 1
-        if result.divergence is not None:
-            self.report(*tidy(program, result), self.avoid)
-            self.hangs += result.divergence.what == "hang"
-            if self.hangs >= MAX_HANGS:  # each costs a second at least
-                raise Unavailable(
-                    f"{result.divergence.message}; that was the second program, and the"
-                    " rest is left out"
-                )
-        return result
+        self.emit(messages.Progress(self.counts, fresh))
 
     def execute(
         self, program: Program, every: bool, avoid: Sequence[Entry] = ()
     ) -> Result:
-        """Runs a program with the record and the coverage kept."""
+        """Runs a program on this backend with the record and the coverage kept."""
+        self.take_turn()
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.asked))
         if self.worker.is_fatal(program):
             return Result()
-        own = self.coverage, record.step
+        own = self.coverage, self.announce
         result = run(program, self.backend, every, *own, avoid=avoid)
         record.end()
+        return self.note_margins(result)
+
+    def note_margins(self, result: Result) -> Result:
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
         return result
 
@@ -287,15 +315,116 @@ class Slice(ABC, Generic[T]):
                 len(programs) < ENOUGH_AGREED or name in self.counts.entered
             ):
                 continue
-            self.worker.emit(messages.Agreed(name, programs[0].to_json()))
+            self.emit(messages.Agreed(name, programs[0].to_json()))
 
     def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
         """Sends a program that diverges. more: the last fields of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
-        self.worker.emit(messages.Found(program.to_json(), divergence, *after, **more))
+        self.emit(messages.Found(program.to_json(), divergence, *after, **more))
 
     def get_seconds(self) -> float:
-        return round(time.monotonic() - self.started, 3)
+        """Of one core: the share of this backend."""
+        return round((time.monotonic() - self.started) / self.among, 3)
+
+    def finish(self) -> messages.SliceDone:
+        """Reports what the programs have shown together; the sums over them."""
+        self.report_agreed()
+        self.counts.seconds = self.get_seconds()
+        coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
+        return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
+
+
+class Slice(Side, ABC, Generic[T]):
+    """Makes programs, and runs them on the backend of its task.
+
+    Args:
+        worker, backend, task: see `Side`.
+        others: run the programs beside it, each as it declares them.
+    """
+
+    def __init__(
+        self, worker: Runner, backend: Backend, task: T, others: Sequence[Side] = ()
+    ) -> None:
+        super().__init__(worker, backend, task, task.known)
+        self.task, self.others = task, others
+        self.sides: Sequence[Side] = [self, *others]
+        for side in self.sides:
+            side.among = len(self.sides)
+        self.runs = 0
+
+    @abstractmethod
+    def generate(self) -> None:
+        """Makes the programs, and calls `count` with each."""
+
+    def check(self) -> messages.SliceDone:
+        """Runs all programs.
+
+        Raises:
+            Unavailable: a driver hangs again and again.
+        """
+        self.worker.fatal = frozenset(self.task.fatal)
+        try:
+            self.generate()
+        finally:
+            self.worker.fatal = frozenset()
+        for side in self.others:
+            side.emit(side.finish())
+        return self.finish()
+
+    def count(self, program: Program) -> int:
+        """Runs one program and counts it.
+
+        Returns:
+            The number of its operations before the first that diverged.
+        """
+        for side in self.sides:
+            side.counts.programs += 1
+        ran = self.run(program)
+        for side, own, result in ran:
+            side.include(own, result)
+        found = [result.divergence for _, _, result in ran]
+        return min(one.step if one else len(program.ops) for one in found)
+
+    def run(self, program: Program) -> list[tuple[Side, Program, Result]]:
+        """Runs a program; shrinks and reports divergences that are new.
+
+        Returns:
+            For each backend the program as it declares it, and the result.
+        """
+        every = is_watched(self.runs)
+        self.runs += 1
+        programs = [program, *(side.adapt(program) for side in self.others)]
+        if self.others and not any(side.backend.execute for side in self.sides):
+            results = self.execute_together(programs, every)
+        else:
+            results = [
+                side.execute(own, every, side.avoid)
+                for side, own in zip(self.sides, programs, strict=True)
+            ]
+        ran = list(zip(self.sides, programs, results, strict=True))
+        for side, own, result in ran:
+            side.judge(own, result)
+        return ran
+
+    def execute_together(self, programs: Sequence[Program], every: bool) -> list[Result]:
+        """Runs a program on all backends beside each other; it runs again, alone, where
+        it must."""
+        self.take_turn()
+        record = self.worker.record
+        body = record.begin(programs[0], self.worker.asked)
+        runs = []
+        for side, own in zip(self.sides, programs, strict=True):
+            side.digest.update(body)
+            place = side.coverage, side.announce, side.avoid
+            runs.append(Run(own, side.backend, every, *place))
+        run_together(runs)
+        record.end()
+        return [
+            side.execute(one.program, every, side.avoid)
+            if one.is_apart
+            else side.note_margins(one.result)
+            for side, one in zip(self.sides, runs, strict=True)
+        ]
 
 
 def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
@@ -361,8 +490,7 @@ class RandomSlice(Slice[RandomTask]):
         if self.is_over:
             return
         known = list(self.drawer.known)
-        divergence = self.count(program).divergence
-        self.drawer.learn(program, divergence.step if divergence else len(program.ops))
+        self.drawer.learn(program, self.count(program))
         self.meet(known)
         programs = self.counts.programs
         if programs % DERIVED == 0 and self.backend.execute is None:
@@ -384,13 +512,6 @@ def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
 
 
 # --- programs of a set of vectors -------------------------------------------------------
-
-
-WITHOUT_EFFECT = (
-    *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
-    *("small", "variant", "at_once", "scope"),
-)
-"""Fields of a config on which no answer depends."""
 
 
 class GivenSlice(Slice[GivenTask]):

@@ -72,6 +72,7 @@ from lockstep.harness.workers.slices import (
     ExhaustiveSlice,
     GivenSlice,
     RandomSlice,
+    Side,
     survey,
 )
 from lockstep.harness.workers.sources import list_sources
@@ -236,14 +237,22 @@ def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Dra
     return m.Drawn(selection.get_lines(), describe(selection))
 
 
+def draw_programs(worker: Worker, backend: Backend, task: m.RandomTask) -> m.SliceDone:
+    others = [
+        Side(worker, worker.get_backend(name), task, known, number)
+        for number, (name, known) in enumerate(task.beside.items(), 1)
+    ]
+    return RandomSlice(worker, backend, task, others).check()
+
+
 def decode_task(data: bytes) -> m.Task[Any]:
     task: m.Task[Any] = convert(json.loads(data), type=Union[tuple(TASKS)])  # noqa: UP007
     return task
 
 
-TASKS: Mapping[type[m.Task[Any]], Callable[[Runner, Backend, Any], m.Answer]] = {
+TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = {
     m.Declare: declare,
-    m.RandomTask: lambda *arguments: RandomSlice(*arguments).check(),
+    m.RandomTask: draw_programs,
     m.ExhaustiveTask: lambda *arguments: ExhaustiveSlice(*arguments).check(),
     m.GivenTask: lambda *arguments: GivenSlice(*arguments).check(),
     m.SurveyDomain: survey,

@@ -131,6 +131,10 @@ def misbehave(update: Callable[[Cache, Array, Array], Any]) -> Callable[[], Back
     return lambda: declare(type("Misbehaving", (Cache,), {"update": update}))
 
 
+plain = also_plain = misbehave(Cache.update)
+"""What the others declare, and no mistake."""
+
+
 def change_keys(change: Callable[[Array], Any]) -> Callable[[], Backend]:
     """The correct cache, its returned K changed."""
 

@@ -58,7 +58,7 @@ def test_the_pool_knows_whether_something_is_running(record: Record, count: int)
     assert is_running(record.path.read_bytes())
     record.end()
     assert not is_running(record.path.read_bytes())
-    meta = {"backend": "one", "run": 1, "running": False, "step": -1}
+    meta = {"backend": "one", "run": 1, "running": False, "step": -1, "side": 0}
     assert load(record)[0].meta == meta
     record.begin(make(*[UPDATE] * count), "one")
     assert is_running(record.path.read_bytes())

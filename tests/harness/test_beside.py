@@ -1,0 +1,276 @@
+"""Backends that declare the same run one program beside each other, in one worker."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.execution.executor import Coverage, Run, run, run_together
+from lockstep.harness.execution.record import Record
+from lockstep.harness.jobs.beside import group_pairs
+from lockstep.harness.jobs.outcome import Pair
+from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.counts import Counts, Shown
+from lockstep.harness.workers.messages import (
+    Beside,
+    Declared,
+    Event,
+    Found,
+    Progress,
+    RandomTask,
+    SliceDone,
+    decode_event,
+    encode,
+)
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice, Side
+from tests.harness import batching, misbehaving
+from tests.harness.building import declare_all, draw_some, make, update
+from tests.harness.commands import HERE, Ended
+from tests.harness.commands import Run as Command
+from tests.harness.misbehaving import Cache, misbehave, plain
+
+# --- one run ----------------------------------------------------------------------------
+
+
+def forget(cache: Cache, keys: Any, values: Any) -> Any:
+    """Returns all tokens but the first, from the fourth on."""
+    keys, values = Cache.update(cache, keys, values)
+    start = keys.shape[2] > 3
+    return keys[:, :, start:], values[:, :, start:]
+
+
+def raise_late(cache: Cache, keys: Any, values: Any) -> Any:
+    if cache.offset > 3:
+        raise RuntimeError("no room")
+    return Cache.update(cache, keys, values)
+
+
+def run_beside(program: Program, *backends: Backend) -> list[Run]:
+    runs = [Run(program, backend, coverage=Counter()) for backend in backends]
+    run_together(runs)
+    return runs
+
+
+def test_each_result_is_that_of_a_run_alone() -> None:
+    backends = misbehave(forget)(), plain(), misbehave(raise_late)()
+    declared = plain().contracts["layer"]["kv"]
+    programs = draw_some(40, "layer", "kv", declared)
+    found = Counter[str]()
+    for program in programs:
+        for one in run_beside(program, *backends):
+            coverage: Coverage = Counter()
+            alone = run(program, one.backend, coverage=coverage)
+            assert (one.result, one.coverage) == (alone, coverage)
+            found[alone.divergence.what if alone.divergence else "agrees"] += 1
+    assert found["agrees"] > 40 and found["error"] > 10 and len(found) > 2, found
+
+
+def test_no_backend_is_in_the_scope_of_another() -> None:
+    """Nor in its own, once its program is over."""
+    inside: list[str] = []
+
+    class Scope:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> None:
+            inside.append(self.name)
+
+        def __exit__(self, *error: object) -> None:
+            assert inside.pop() == self.name
+
+    def observe(name: str) -> Backend:
+        def append(cache: Cache, keys: Any, values: Any) -> Any:
+            assert inside == [name]
+            return Cache.update(cache, keys, values)
+
+        return replace(misbehave(append)(), scope=lambda: Scope(name))
+
+    for one in run_beside(make(*[update(1)] * 5), observe("a"), observe("b")):
+        assert (one.result.divergence, one.result.steps) == (None, 5)
+    assert inside == []
+
+
+def test_where_the_reference_leaves_a_choice_the_others_run_alone() -> None:
+    """The ring of a batch may refuse what it need not."""
+    kind = "batch-rotating"
+    declared = declare_all("batched", kind, config={"dtype": ("float32",)})
+    programs = draw_some(60, "batched", kind, declared)
+    apart = 0
+    for program in programs:
+        first, second = run_beside(program, batching.make(), batching.make())
+        assert (first.result.divergence, first.is_apart) == (None, False)
+        assert second.result.divergence is None
+        apart += second.is_apart
+        assert not second.is_apart or not second.coverage
+    assert 0 < apart < 60
+
+
+# --- one slice --------------------------------------------------------------------------
+
+
+def check_slice(
+    folder: Path, first: Backend, second: Backend, **more: Any
+) -> tuple[list[Event], SliceDone]:
+    """A slice of two backends; its events and its answer."""
+    task = RandomTask(
+        *("first", "layer", "kv", 0), generator="plain", seed=1, programs=50, **more
+    )
+    events: list[Event] = []
+    record = Record(folder / "record.json")
+    runner = Runner(record, events.append)
+    known = task.beside.get("second", {})
+    done = RandomSlice(runner, first, task, [Side(runner, second, task, known, 1)])
+    answer = done.check()
+    record.close()
+    return events, answer
+
+
+def choose(events: list[Event], is_beside: bool) -> list[Event]:
+    """The events about the second backend, or about the first."""
+    if is_beside:
+        return [event.inner for event in events if isinstance(event, Beside)]
+    return [event for event in events if not isinstance(event, Beside)]
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_mistake_is_told_of_the_backend_that_makes_it(
+    tmp_path: Path, is_beside: bool
+) -> None:
+    backends = [misbehave(forget)(), plain()]
+    events, first = check_slice(tmp_path, *backends[:: -1 if is_beside else 1])
+    second = choose(events, True)[-1]
+    assert isinstance(second, SliceDone)
+    wrong, right = (second, first) if is_beside else (first, second)
+    assert right.counts.signatures == {}
+    assert sum(wrong.counts.signatures.values()) > 10
+    assert right.counts.programs == wrong.counts.programs == 50
+    found = [one for one in choose(events, is_beside) if isinstance(one, Found)]
+    assert found and found[-1].original
+    assert not any(isinstance(one, Found) for one in choose(events, not is_beside))
+
+
+def test_a_mistake_that_is_known_of_one_is_new_of_the_other(tmp_path: Path) -> None:
+    (name,) = check_slice(tmp_path, misbehave(forget)(), plain())[1].counts.signatures
+    known = {name: Shown(64, {"0" * 12: []})}
+    wrong = misbehave(forget)()
+    events, _ = check_slice(tmp_path, wrong, wrong, beside={"second": known})
+    assert any(isinstance(one, Found) for one in choose(events, False))
+    assert not any(isinstance(one, Found) for one in choose(events, True))
+
+
+def test_the_record_names_the_backend_whose_turn_it_is(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(side: int) -> Backend:
+        def append(cache: Cache, keys: Any, values: Any) -> Any:
+            meta = json.loads((tmp_path / "record.json").read_bytes())["meta"]
+            seen.append((side, meta["side"]))
+            return Cache.update(cache, keys, values)
+
+        return misbehave(append)()
+
+    check_slice(tmp_path, look(0), look(1))
+    assert {*seen} == {(0, 0), (1, 1)}
+
+
+def test_an_event_about_a_backend_that_the_task_has_not() -> None:
+    task = RandomTask(*("first", "layer", "kv", 0), generator="plain", seed=1, programs=1)
+    event = encode(Beside(1, Progress(Counts())))
+    with pytest.raises(ValueError, match="no backend of the number 1"):
+        decode_event(event, task)
+
+
+# --- which backends ---------------------------------------------------------------------
+
+
+def declare(**more: Any) -> Declared:
+    own: dict[str, Any] = {"versions": {}, "device": "cpu", "contracts": {}}
+    return Declared(**{**own, "dtypes": ["float32"], "share": 1, **more})
+
+
+def group(kinds: dict[str, Kind], **declared: Declared) -> dict[str, list[str]]:
+    pairs = [Pair(name, "layer", "rotating", kind) for name, kind in kinds.items()]
+    every = {name: declared.get(name, declare()) for name in kinds}
+    found = group_pairs(pairs, every)
+    return {key[0]: [one.backend for one in others] for key, others in found.items()}
+
+
+PLAIN = declare_all("layer", "rotating", config={"window": (2, 4)}, refuses=True)
+
+
+def test_those_that_declare_the_same_run_together() -> None:
+    more = replace(PLAIN, config={**PLAIN.config, "scope": (0, 1), "variant": (0, 1)})
+    held = replace(PLAIN, inputs="kept", held=2.0)
+    # The programs of all are drawn as the one declares that has the most fields.
+    assert group({"a": PLAIN, "b": more, "c": held}) == {"b": ["a", "c"]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"operations": frozenset({"update"})},
+        {"config": {"window": (2, 3)}},
+        {"config": {"window": (2, 4), "step": (1,)}},
+        {"config": {"window": (2, 4), "keep": (0,)}},
+        {"config": {}},
+        {"refuses": False},
+        {"atomic": False},
+    ],
+)
+def test_no_others_do(more: dict[str, Any]) -> None:
+    assert group({"a": PLAIN, "b": replace(PLAIN, **more)}) == {}
+
+
+@pytest.mark.parametrize(
+    "more", [{"has_ledger": True}, {"name": "a driver"}, {"dtypes": ["float16"]}]
+)
+def test_nor_those_whose_programs_are_their_own(more: dict[str, Any]) -> None:
+    assert group({"a": PLAIN, "b": PLAIN}, b=declare(**more)) == {}
+
+
+# --- the check --------------------------------------------------------------------------
+
+
+def check(run: Command, *names: str, **more: object) -> tuple[Ended, dict[str, Any]]:
+    """The command, and what it says of each backend."""
+    backends = [word for name in names for word in ("--backend", f"{HERE}:{name}")]
+    options = [word for name, value in more.items() for word in (f"--{name}", value)]
+    ended = run("check", *backends, "--programs", 300, *options)
+    outcome = json.loads(Path("failures/outcome.json").read_text())
+    return ended, {one["backend"].split(":")[1]: one for one in outcome["pairs"]}
+
+
+def test_one_program_is_drawn_for_both(run: Command) -> None:
+    ended, pairs = check(run, "plain", "also_plain")
+    assert ended.status == 0
+    assert {one["programs"] for one in pairs.values()} == {300}
+    assert len({one["digest"] for one in pairs.values()}) == 1
+
+
+@pytest.mark.parametrize("names", [("plain", "dies"), ("dies", "plain")])
+def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
+    run_workers: Command, names: tuple[str, str]
+) -> None:
+    ended, pairs = check(run_workers, *names, jobs=2)
+    assert ended.status == 1
+    assert (pairs["plain"]["crashes"], pairs["plain"]["programs"]) == (0, 300)
+    assert not pairs["plain"]["failures"] and not pairs["plain"]["errors"]
+    assert pairs["dies"]["crashes"] > 0 and pairs["dies"]["failures"]
+    (path,) = Path("failures").glob("layer-*/*.json")
+    assert path.name.endswith(f"{misbehaving.__name__}-dies.json")
+
+
+def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
+    ended, pairs = check(run, "plain", "has_no_trim_yet", "raises")
+    assert ended.status == 1
+    assert pairs["plain"]["programs"] == 300 and not pairs["plain"]["failures"]
+    assert pairs["has_no_trim_yet"]["missing"]
+    assert pairs["raises"]["failures"]
