@@ -18,7 +18,7 @@ from msgspec import structs
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
-from lockstep.harness.jobs.beside import Key, group_pairs
+from lockstep.harness.jobs.beside import Key, compare_backends, group_pairs
 from lockstep.harness.jobs.causes import number_causes
 from lockstep.harness.jobs.outcome import (
     Failure,
@@ -163,6 +163,7 @@ class Check:
         for task, event in pool.run(self.tasks, self.tick):
             self.handle_event(task, event)
         number_causes(pool, self.outcome.pairs)
+        compare_backends(pool, self.outcome.pairs)
         return self.outcome
 
     def handle_event(self, task: messages.Task[Any], event: messages.Event) -> None:
@@ -188,6 +189,9 @@ class Check:
                 if declared[name].has_ledger:
                     self.ledgers.add(name)
         self.beside = group_pairs(self.outcome.pairs, declared)
+        for (lead, *_), others in self.beside.items():
+            for pair in others:
+                pair.beside = lead
 
     def add_pairs(self, name: str, declared: messages.Declared) -> None:
         """Adds the pairs of a backend that were asked for."""
@@ -372,6 +376,8 @@ class Check:
         groups = map(self.get_group, self.outcome.pairs)
         lead, *others = next(one for one in groups if pair.key in [p.key for p in one])
         self.beside.pop(lead.key, None)
+        for one in others:
+            one.beside = ""
         later = self.later.pop(lead.key, deque())
         self.later |= {one.key: deque() for one in (lead, *others)}
         for alone in chain(*(task.list_alone() for task in later)):

@@ -34,6 +34,7 @@ class PairSummary:
         unchecked: promises that cannot be checked, in words.
         shortfall: how many programs ran, if crashes or errors kept others from running.
         own_name: of a driver, by which it calls itself.
+        beside: the backend whose programs it ran beside it.
     """
 
     backend: str
@@ -55,6 +56,7 @@ class PairSummary:
     unchecked: Sequence[str] = ()
     shortfall: str | None = None
     own_name: str = ""
+    beside: str = ""
 
     @property
     def title(self) -> str:
@@ -162,6 +164,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         **get_fields(
             pair, *same, "errors", "outdated", "missing", "unchecked", "own_name"
         ),
+        beside=pair.beside,
         shortfall=pair.shortfall,
     )
 
@@ -178,7 +181,7 @@ class Note(NamedTuple):
     """One line about what the matrix leaves open.
 
     sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated", "dead",
-        "unavailable" or "saved".
+        "unavailable", "saved" or "beside".
     """
 
     sort: str
@@ -207,22 +210,26 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("stopped", pair.name, pair.shortfall)
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
-    yield from list_unchecked_notes(outcome.pairs)
+    yield from list_common_notes(outcome.pairs)
     for backend, why in outcome.dead.items():
         yield Note("dead", backend, why)
     yield from list_unavailable_notes(outcome.unavailable)
     yield from list_saved_notes(outcome.saved)
 
 
-def list_unchecked_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
-    """Lists what cannot be checked: one line for all kinds of a backend with the same."""
-    kinds: dict[tuple[str, str], list[str]] = {}
+def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
+    """Lists what cannot be checked, and which ran the programs of another backend: one
+    line for all kinds of a backend with the same."""
+    kinds: dict[tuple[str, str, str], list[str]] = {}
     for pair in pairs:
         if pair.unchecked:
             words = f"not checked: {', '.join(pair.unchecked)}"
-            kinds.setdefault((pair.backend, words), []).append(pair.kind)
-    for (backend, words), names in kinds.items():
-        yield Note("unchecked", f"{backend} × {shorten_list(names)}", words)
+            kinds.setdefault(("unchecked", pair.backend, words), []).append(pair.kind)
+        if pair.beside:
+            words = f"ran the programs of {pair.beside} beside it"
+            kinds.setdefault(("beside", pair.backend, words), []).append(pair.kind)
+    for (sort, backend, words), names in kinds.items():
+        yield Note(sort, f"{backend} × {shorten_list(names)}", words)
 
 
 def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
@@ -269,17 +276,35 @@ def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
 # --- a failure --------------------------------------------------------------------------
 
 
-def list_remarks(programs: int | None, flaky: Flaky | None) -> list[str]:
+def list_remarks(
+    programs: int | None, flaky: Flaky | None, beside: Mapping[str, str] = {}
+) -> list[str]:
     """Lists the lines below a failure.
 
     Args:
         programs: how many have shown its signature.
         flaky: it did not come back each time.
+        beside: what other backends answer; see `Failure`.
     """
     lines = [] if flaky is None else [flaky.describe()]
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
-    return lines
+    return lines + compare_answers(beside)
+
+
+def compare_answers(beside: Mapping[str, str]) -> list[str]:
+    """Says which other backends agree with the reference about a program that fails."""
+    of: dict[str, list[str]] = {}
+    for backend, answer in beside.items():
+        of.setdefault(answer, []).append(backend)
+    agreeing, same = of.pop("agrees", []), of.pop("same", [])
+    lines = [f"as the reference: {shorten_list(agreeing)}"] if agreeing else []
+    if same:
+        lines.append(f"the same wrong answer: {shorten_list(same)}")
+    if same and not agreeing:
+        lines.append("no other backend agrees with the reference here: suspect it, too")
+    others = [f"{', '.join(names)} ({signature})" for signature, names in of.items()]
+    return lines + ([f"another answer: {shorten_list(others)}"] if others else [])
 
 
 # --- all of it --------------------------------------------------------------------------

@@ -109,6 +109,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
         "own_name": pair.own_name,
+        "beside": pair.beside,
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 
@@ -122,6 +123,7 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "cause": failure.cause,
         "options": dict(failure.options),
         "unsaved": failure.unsaved,
+        "beside": dict(failure.beside),
         "divergence": failure.divergence.to_json(),
         "program": failure.program.to_json(),
     }
@@ -170,6 +172,7 @@ FAILURE = make_schema(
         "cause": COUNT,
         "flaky": {"type": ["string", "null"]},
         "options": {"type": "object"},
+        "beside": NAMED,
     },
 )
 CELLS = make_schema(
@@ -197,6 +200,7 @@ PAIR = make_schema(
         "unchecked": TEXTS,
         "shortfall": {"type": ["string", "null"]},
         "own_name": TEXT,
+        "beside": TEXT,
     },
 )
 SAVED = make_schema(
@@ -259,6 +263,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
     "outdated", "missing", "unchecked", "shortfall", "own_name",
+    "beside",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -226,7 +226,9 @@ class Unspeakable(Exception):
         raise ValueError("not even this")
 
 
-raises = misbehave(lambda *_: throw(RuntimeError("no room\nfor this token\n[/red]")))
+raises = raises_too = misbehave(
+    lambda *_: throw(RuntimeError("no room\nfor this token\n[/red]"))
+)
 raises_at_length = misbehave(lambda *_: throw(RuntimeError("x" * 2_000_000)))
 raises_the_unspeakable = misbehave(lambda *_: throw(Unspeakable()))
 exits_politely = misbehave(lambda *_: throw(SystemExit(0)))

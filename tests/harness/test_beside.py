@@ -251,6 +251,8 @@ def check(run: Command, *names: str, **more: object) -> tuple[Ended, dict[str, A
 def test_one_program_is_drawn_for_both(run: Command) -> None:
     ended, pairs = check(run, "plain", "also_plain")
     assert ended.status == 0
+    assert f"{HERE}:also_plain × kv: ran the programs of {HERE}:plain" in ended.words
+    assert {one["beside"] for one in pairs.values()} == {"", f"{HERE}:plain"}
     assert {one["programs"] for one in pairs.values()} == {300}
     assert len({one["digest"] for one in pairs.values()}) == 1
 
@@ -274,3 +276,28 @@ def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
     assert pairs["plain"]["programs"] == 300 and not pairs["plain"]["failures"]
     assert pairs["has_no_trim_yet"]["missing"]
     assert pairs["raises"]["failures"]
+
+
+def test_a_report_tells_whom_to_suspect(run: Command) -> None:
+    """What other backends answer to the program of a failure."""
+    ended, pairs = check(run, "raises", "correct", "has_no_trim_yet")
+    (failure,) = pairs["raises"]["failures"]
+    right = {f"{HERE}:{name}": "agrees" for name in ("correct", "has_no_trim_yet")}
+    assert failure["beside"] == right
+    assert f"as the reference: {HERE}:correct, {HERE}:has_no_trim_yet" in ended.words
+    assert "suspect" not in ended.words
+    page = run("report", "--format", "markdown")
+    assert f"as the reference: {HERE}:correct" in page.words
+
+
+def test_backends_that_give_one_wrong_answer(run: Command) -> None:
+    ended, pairs = check(run, "raises", "raises_too", "raises_at_length")
+    of = pairs["raises"]["failures"][0]["beside"]
+    signature = pairs["raises"]["failures"][0]["signature"]
+    assert of == {
+        f"{HERE}:raises_too": "same",
+        f"{HERE}:raises_at_length": signature,
+    }
+    assert f"the same wrong answer: {HERE}:raises_too" in ended.words
+    assert "no other backend agrees with the reference here: suspect it" in ended.words
+    assert f"another answer: {HERE}:raises_at_length ({signature})" in ended.words
