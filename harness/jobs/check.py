@@ -367,7 +367,6 @@ class Check:
         for alone in task.list_alone():
             pair = self.find_pair(alone)
             if pair.key in keys:
-                pair.running.pop(task.number, None)
                 self.unfinished[pair.key] -= 1
                 self.hand_out(alone)
 

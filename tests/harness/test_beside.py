@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
@@ -28,11 +29,12 @@ from lockstep.harness.workers.messages import (
     decode_event,
     encode,
 )
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.slices import RandomSlice, Side
 from tests.harness import batching, misbehaving
 from tests.harness.building import declare_all, draw_some, make, update
-from tests.harness.commands import HERE, Ended
+from tests.harness.commands import HERE, Ended, run_here
 from tests.harness.commands import Run as Command
 from tests.harness.misbehaving import Cache, misbehave, plain
 
@@ -164,6 +166,20 @@ def test_a_mistake_that_is_known_of_one_is_new_of_the_other(tmp_path: Path) -> N
     events, _ = check_slice(tmp_path, wrong, wrong, beside={"second": known})
     assert any(isinstance(one, Found) for one in choose(events, False))
     assert not any(isinstance(one, Found) for one in choose(events, True))
+
+
+def test_a_worker_is_told_what_is_known_of_each(tmp_path: Path) -> None:
+    names = f"{HERE}:raises", "layer", "kv", 0
+    known = {"layer-kv-update-error": Shown(64, {"0" * 12: []})}
+    task = RandomTask(*names, known, generator="plain", seed=1, programs=20)
+    with Pool(1, tmp_path / "running") as pool:
+        for first, second in ((known, {}), ({}, known)):
+            beside = {f"{HERE}:raises_too": second}
+            asked = structs.replace(task, known=first, beside=beside)
+            events = [event for _, event in run_here(pool, deque([asked]))]
+            for is_beside, own in ((False, first), (True, second)):
+                is_found = any(isinstance(e, Found) for e in choose(events, is_beside))
+                assert is_found is not bool(own)
 
 
 def test_the_record_names_the_backend_whose_turn_it_is(tmp_path: Path) -> None:
