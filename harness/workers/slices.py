@@ -1,57 +1,43 @@
-"""Slices of programs: runs them, counts them, and shrinks those that diverge."""
+"""Slices of programs: makes them, and runs them on one backend or on several."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import time
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.contract import WITHOUT_EFFECT
-from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
-from lockstep.harness.core.errors import Unavailable, UsageError
-from lockstep.harness.core.payload import merge_margins
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import (
-    Coverage,
     Result,
     Run,
-    run,
     run_together,
 )
 from lockstep.harness.execution.metamorphic.reference import derive_one
-from lockstep.harness.execution.shrink import make_busy_clock
 from lockstep.harness.programs.corpus import find_cells
 from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
-    Entry,
-    KnownProgram,
-    drop_undeclared,
     find_known,
-    leave_out,
-    list_known,
     load_ledger,
     why_unsupported,
 )
 from lockstep.harness.programs.program import (
-    Divergence,
     Program,
     breaks_usage,
-    find_states,
     parse_program,
     why_too_large,
 )
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.counts import Shown, tally
+from lockstep.harness.workers.counts import tally
 from lockstep.harness.workers.messages import (
     ExhaustiveTask,
     GivenTask,
@@ -60,13 +46,11 @@ from lockstep.harness.workers.messages import (
     Surveyed,
 )
 from lockstep.harness.workers.registry import get_target, hash_code
-from lockstep.harness.workers.runner import COSTLY, Runner
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.side import Side
 
 # --- a slice of the programs for one kind of one backend --------------------------------
 
-
-PROGRESS_SECONDS = 0.2
-SHRINK_SECONDS = 10.0
 
 WATCHED = 16
 """One program of a slice in so many runs with every check."""
@@ -78,260 +62,7 @@ def is_watched(number: int) -> bool:
     return number % WATCHED == WATCHED // 2
 
 
-MOST_TRIED = 8
-"""Programs of a slice with one signature that are shrunk because of their states."""
-
-MAX_HANGS = 2
-"""Programs at which a driver may hang before the rest of a slice is left out."""
-
-KNOWN_SHARE = 20
-"""Of the programs that lead to a known divergence, one in so many runs on behind the
-operation that an entry describes; the first of a slice, too."""
-
-ENOUGH_AGREED = 3
-"""Programs of a slice that agree behind an operation which an entry describes, where one
-may agree by chance."""
-
 T = TypeVar("T", bound=messages.SliceTask)
-
-
-class Side:
-    """What one backend does in a slice: counts the programs, and shrinks and reports
-    those that diverge.
-
-    Args:
-        worker: runs the programs.
-        backend: runs them beside the reference.
-        task: the slice.
-        known: signature → the programs that have shown it before.
-        number: among the backends of the slice, from 0.
-    """
-
-    def __init__(
-        self,
-        worker: Runner,
-        backend: Backend,
-        task: messages.SliceTask,
-        known: Mapping[str, Shown],
-        number: int = 0,
-    ) -> None:
-        self.worker, self.backend, self.number = worker, backend, number
-        self.counts = messages.Counts()
-        self.coverage: Coverage = Counter()
-        self.told: set[Cell] = set()
-        self.shown = dict(known)
-        self.tried: Counter[str] = Counter()
-        self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
-        self.met = 0
-        self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
-        self.digest = hashlib.sha256()
-        self.hangs = 0
-        self.is_over = False
-        self.among = 1
-        self.reported = 0.0
-        self.started = time.monotonic()
-
-    def emit(self, event: messages.OfSlice) -> None:
-        """Sends an event about this backend."""
-        own = messages.Beside(self.number, event) if self.number else event
-        self.worker.emit(own)
-
-    def adapt(self, program: Program) -> Program:
-        """A program that was drawn for another backend, as this one declares it."""
-        declared = self.backend.contracts[program.contract][program.kind]
-        return drop_undeclared(program, declared)
-
-    def announce(self, step: int) -> None:
-        """Records the step that this backend is about to run."""
-        self.take_turn()
-        self.worker.record.step(step)
-
-    def take_turn(self) -> None:
-        """Records that what runs now runs on this backend."""
-        self.worker.record.side = self.number
-
-    def judge(self, program: Program, result: Result) -> None:
-        """Shrinks and reports a divergence that is new.
-
-        Raises:
-            Unavailable: a driver hangs again and again.
-        """
-        if result.divergence is None:
-            return
-        self.take_turn()
-        self.report(*tidy(program, result), self.avoid)
-        self.hangs += result.divergence.what == "hang"
-        if self.hangs >= MAX_HANGS:  # each costs a second at least
-            raise Unavailable(
-                f"{result.divergence.message}; that was the second program, and the"
-                " rest is left out"
-            )
-
-    def include(self, program: Program, result: Result) -> None:
-        """Counts the result of a program, and runs on behind what it has left out."""
-        if result.divergence is not None:
-            self.count_divergence(program, result.divergence)
-        self.counts.steps += result.steps
-        self.counts.skipped += result.skipped
-        if time.monotonic() - self.reported > PROGRESS_SECONDS:
-            self.report_progress()
-        self.meet(list_known(program, result.left_out))
-
-    def count_divergence(self, program: Program, divergence: Divergence) -> None:
-        if divergence.what == "missing":
-            self.counts.unfinished += 1
-        else:
-            tally(self.counts.signatures, divergence.get_signature(program))
-
-    def report_progress(self) -> None:
-        self.reported = time.monotonic()
-        self.counts.seconds = self.get_seconds()
-        fresh = [cell for cell in self.coverage if cell not in self.told]
-        self.told.update(fresh)
-        self.emit(messages.Progress(self.counts, fresh))
-
-    def execute(
-        self, program: Program, every: bool, avoid: Sequence[Entry] = ()
-    ) -> Result:
-        """Runs a program on this backend with the record and the coverage kept."""
-        self.take_turn()
-        record = self.worker.record
-        self.digest.update(record.begin(program, self.worker.asked))
-        if self.worker.is_fatal(program):
-            return Result()
-        own = self.coverage, self.announce
-        result = run(program, self.backend, every, *own, avoid=avoid)
-        record.end()
-        return self.note_margins(result)
-
-    def note_margins(self, result: Result) -> Result:
-        self.counts.margins = merge_margins(self.counts.margins, result.margins)
-        return result
-
-    def report(
-        self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
-    ) -> None:
-        """Sends a program that diverges, then the shorter one, if it may show a bug that
-        is not known; the same for programs that diverge in other ways while it is made
-        shorter."""
-        if divergence.what == "missing":  # there is nothing to shrink
-            self.counts.missing.setdefault(divergence.message, divergence.operation)
-            return
-        waiting = [(program, divergence)]
-        while waiting and not self.is_over:
-            program, divergence = waiting.pop(0)
-            if divergence.what != "missing" and self.is_new(program, divergence):
-                waiting += self.shrink(program, divergence, avoid)
-
-    def is_new(self, program: Program, divergence: Divergence) -> bool:
-        """Counts a program, and judges whether it may show a bug that is not known.
-
-        It may if no shrunk program with its signature fails in states that it has met,
-        too. Of the others the second, the fourth, and so on are taken.
-        """
-        signature = divergence.get_signature(program)
-        shown = self.shown.setdefault(signature, Shown())
-        shown.programs += 1
-        states = find_states(program, divergence)
-        is_other = not any(states.issuperset(each) for each in shown.states.values())
-        if is_other:
-            self.tried[signature] += 1
-        is_taken = shown.programs > 1 and shown.programs.bit_count() == 1
-        return is_taken or (is_other and self.tried[signature] <= MOST_TRIED)
-
-    def shrink(
-        self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
-    ) -> list[tuple[Program, Divergence]]:
-        """Sends a program and the shorter one.
-
-        Returns:
-            One program for each other way in which it diverged while it was made shorter.
-        """
-        self.emit_found(program, divergence)  # for whoever stops the run now
-        limits = SHRINK_SECONDS, avoid, make_busy_clock()
-        small = self.worker.shrink(program, divergence, self.backend, *limits)
-        shown = self.shown[divergence.get_signature(program)]
-        states = find_states(program, divergence)
-        before = shown.states.get(small.program.digest())
-        states &= (
-            find_states(small.program, small.divergence) if before is None else {*before}
-        )
-        shown.states[small.program.digest()] = sorted(states)
-        self.emit_found(
-            small.program,
-            small.divergence,
-            original=program.digest(),
-            states=sorted(states),
-            flaky=None if small.flaky is None else str(small.flaky),
-        )
-        self.is_over = self.is_enough(small.program)
-        others = small.others.items()
-        return [found for signature, found in others if signature not in self.shown]
-
-    def is_enough(self, small: Program) -> bool:
-        """Says whether the rest of the slice may be left out for a shrunk program."""
-        return False
-
-    def meet(self, known: Sequence[KnownProgram]) -> None:
-        """Counts a program that leads to known divergences, and runs one of them now and
-        then: it must show the signature of its entry."""
-        if not known:
-            return
-        self.met += 1
-        if self.met % KNOWN_SHARE == 1:
-            chosen = known[self.met // KNOWN_SHARE % len(known)]
-            program = chosen.program
-            if not (why_too_large(program) or why_unsupported(program, self.backend)):
-                self.enter(chosen)
-
-    def enter(self, known: KnownProgram) -> None:
-        """Runs a program whose last operation shows a known divergence.
-
-        That it agrees proves nothing if the described operation has left a choice: it may
-        have got no slots, for example.
-        """
-        program, entry = known.program, known.entry
-        result = self.execute(program, entry.what in COSTLY)
-        divergence = result.divergence
-        if divergence is None:
-            if known.step not in result.choices:
-                self.agreed[entry.id].append(program)
-            return
-        is_behind = divergence.step >= known.step
-        if is_behind and divergence.get_signature(program) == entry.signature:
-            tally(self.counts.entered, entry.id)
-            return
-        self.count_divergence(program, divergence)
-        self.report(program, divergence, () if is_behind else self.avoid)
-
-    def report_agreed(self) -> None:
-        """Sends a program of each entry that describes operations which agree.
-
-        Where the backend decides what a program leads to, some may: a block may hold by
-        chance what it should. So several must, and none show the divergence.
-        """
-        for name, programs in self.agreed.items():
-            if programs[0].rules.leaves_choices and (
-                len(programs) < ENOUGH_AGREED or name in self.counts.entered
-            ):
-                continue
-            self.emit(messages.Agreed(name, programs[0].to_json()))
-
-    def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
-        """Sends a program that diverges. more: the last fields of `messages.Found`."""
-        after = self.counts.programs, self.get_seconds()
-        self.emit(messages.Found(program.to_json(), divergence, *after, **more))
-
-    def get_seconds(self) -> float:
-        """Of one core: the share of this backend."""
-        return round((time.monotonic() - self.started) / self.among, 3)
-
-    def finish(self) -> messages.SliceDone:
-        """Reports what the programs have shown together; the sums over them."""
-        self.report_agreed()
-        self.counts.seconds = self.get_seconds()
-        coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
-        return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
 
 
 class Slice(Side, ABC, Generic[T]):
@@ -425,15 +156,6 @@ class Slice(Side, ABC, Generic[T]):
             else side.note_margins(one.result)
             for side, one in zip(self.sides, runs, strict=True)
         ]
-
-
-def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
-    """Returns a program that diverges without the steps that were left out, since it is
-    to show the same where they are not; and its divergence."""
-    assert result.divergence is not None
-    before = sum(number < result.divergence.step for number in result.left_out)
-    divergence = replace(result.divergence, step=result.divergence.step - before)
-    return leave_out(program, result.left_out), divergence
 
 
 def make_drawer(

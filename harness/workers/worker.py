@@ -67,12 +67,11 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
+from lockstep.harness.workers.side import PROGRESS_SECONDS, Side
 from lockstep.harness.workers.slices import (
-    PROGRESS_SECONDS,
     ExhaustiveSlice,
     GivenSlice,
     RandomSlice,
-    Side,
     survey,
 )
 from lockstep.harness.workers.sources import list_sources

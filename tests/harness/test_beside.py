@@ -31,7 +31,8 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice, Side
+from lockstep.harness.workers.side import Side
+from lockstep.harness.workers.slices import RandomSlice
 from tests.harness import batching, misbehaving
 from tests.harness.building import declare_all, draw_some, make, update
 from tests.harness.commands import HERE, Ended, run_here

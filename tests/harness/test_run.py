@@ -19,7 +19,8 @@ from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import RandomTask
-from lockstep.harness.workers.slices import RandomSlice, Runner
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()

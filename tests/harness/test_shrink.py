@@ -29,7 +29,7 @@ from lockstep.harness.execution.shrink import (
     rename,
 )
 from lockstep.harness.programs.program import Divergence, Program, parse_program, trace
-from lockstep.harness.workers.slices import Runner
+from lockstep.harness.workers.runner import Runner
 from lockstep.impl.shared.operations import CONFIG, OPERATIONS
 from tests.harness.building import (
     KINDS,
