@@ -6,7 +6,6 @@ import numpy as np
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.errors import CacheFullError, MisuseError
-from lockstep.impl.shared.sequence_index import FEW as ALONE
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
 MAX_SEQUENCES = 64
@@ -14,6 +13,19 @@ BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
 """One bit for each sequence; the last is the sign bit."""
 
 OTHERS = ~BITS
+
+
+def mark_limits(sequences: Ints, limits: Ints) -> Ints:
+    """Returns [3, rows] for kernels that read the table: the bit of each row's sequence,
+    and the first and the last position that it may see.
+
+    Args:
+        sequences: [rows], sequence of each.
+        limits: [2, rows], the first position that it may see, and the one behind the
+            last.
+    """
+    return np.stack((BITS[sequences], limits[0], limits[1] - 1))
+
 
 FEW = 64
 
@@ -28,7 +40,6 @@ class Cells:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
         few: number of cells among which free ones are looked for at first.
-        alone: up to so many sequences are looked at one by one.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
@@ -40,15 +51,13 @@ class Cells:
         lowest: no cell below this one is free.
     """
 
-    def __init__(
-        self, count: int, sequences: int, few: int = FEW, alone: int = ALONE
-    ) -> None:
+    def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
         self.count, self.few = count, few
         self.table = np.zeros((2, count), np.int64)
         self.positions, self.bits = self.table
-        self.indexes = Indexes(sequences, alone)
+        self.indexes = Indexes(sequences)
         self.free = count
         self.lowest = 0
 
@@ -109,7 +118,7 @@ class Cells:
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """Removes the sequence from its cells at positions [begin, end)."""
         index = self.indexes[owner]
-        last = len(index) if end is None else index.find(end)
+        last = index.get_span()[1] if end is None else index.find(end)
         self.release(owner, index.cut(index.find(begin), last))
 
     def evict(self, batch: Batch, memory: int) -> None:
@@ -126,9 +135,9 @@ class Cells:
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
         index = self.indexes[source]
-        count = index.find(length)
-        self.indexes[target].replace(index, count)
-        self.bits[index.locate(0, count)] |= BITS[target]
+        begin, end = index.get_span()[0], index.find(length)
+        self.bits[index.locate(begin, end)] |= BITS[target]
+        self.indexes[target].replace(self.indexes.arrays[:, begin:end])
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
         """Returns whether another sequence holds one of the cells."""
@@ -136,13 +145,14 @@ class Cells:
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
         """Removes [begin, end), moves the tokens behind it up and returns their cells."""
-        self.drop(owner, begin, end)
         index = self.indexes[owner]
-        first = index.find(end)
-        moved = index.cells[first:]
+        dense = index.dense
+        self.drop(owner, begin, end)
+        moved = index.list_behind(end)
         if not len(moved):
             return moved
-        index.positions[first:] += begin - end
+        index.positions[-len(moved) :] += begin - end
+        index.dense = dense and index.last - index.first == len(index) - 1
         self.positions[moved] += begin - end
         return moved
 
@@ -160,5 +170,4 @@ class Cells:
         for owner in range(len(self.indexes)):
             (cells,) = (bits & BITS[owner]).nonzero()
             index = self.indexes[owner]
-            index.cut(0, len(index))
-            index.add(positions[cells], cells)
+            index.replace(np.stack((positions[cells], cells)))

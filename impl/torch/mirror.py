@@ -109,6 +109,5 @@ def track(
     """Returns empty cells and the table for a device."""
     if isinstance(kernels, HostKernels):
         return cells, Shared()
-    sizes = cells.count, len(cells.indexes), cells.few, cells.indexes.few
-    watched = WatchedCells(*sizes)
+    watched = WatchedCells(cells.count, len(cells.indexes), cells.few)
     return watched, Mirror(kernels, device)
