@@ -36,6 +36,9 @@ class Cells:
     A batch takes the lowest free cells, adjacent or not: fragmentation costs nothing, and
     the used cells stay close together.
 
+    The index of a sequence is always up to date. The table still has what a sequence left
+    until somebody asks for it: so a removal takes the same time for any number of tokens.
+
     Args:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
@@ -45,6 +48,7 @@ class Cells:
         table: int64 [2, count], the position of each cell, and the set of its sequences
             as bits. A cell without a bit is free.
         positions, bits: the two rows of `table`.
+        left: the cells that were left, each with its sequence, and are still in `table`.
         indexes: the cells of each sequence, so that a question about a few tokens does
             not scan all cells.
         free: number of free cells.
@@ -55,11 +59,32 @@ class Cells:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
         self.count, self.few = count, few
-        self.table = np.zeros((2, count), np.int64)
-        self.positions, self.bits = self.table
+        self.stored = np.zeros((2, count), np.int64)
+        self.positions, _ = self.stored
         self.indexes = Indexes(sequences)
-        self.free = count
+        self.unused = count
         self.lowest = 0
+        self.left: list[tuple[int, Places]] = []
+
+    @property
+    def table(self) -> Ints:
+        self.settle()
+        return self.stored
+
+    @property
+    def bits(self) -> Ints:
+        self.settle()
+        return self.stored[1]
+
+    @property
+    def free(self) -> int:
+        self.settle()
+        return self.unused
+
+    def settle(self) -> None:
+        """Takes sequences out of the cells that they left."""
+        while self.left:
+            self.release(*self.left.pop())
 
     def add(self, batch: Batch) -> Ints:
         """Stores the rows and returns the cell of each.
@@ -72,7 +97,7 @@ class Cells:
         cells = self.find_free(rows)
         self.positions[cells] = batch.positions
         self.bits[cells] = BITS[batch.sequences]
-        self.free -= rows
+        self.unused -= rows
         self.lowest = int(cells[-1]) + 1
         if batch.is_step:
             self.indexes.append(batch.sequences, batch.positions, cells)
@@ -91,12 +116,13 @@ class Cells:
     def find_free(self, count: int) -> Ints:
         """Returns the lowest `count` free cells, ascending; at least `count` must be
         free."""
+        bits = self.bits
         first, size = self.lowest, max(self.few, 4 * count)
-        following = self.bits[first : first + count]
+        following = bits[first : first + count]
         if len(following) == count and not np.count_nonzero(following):
             return np.arange(first, first + count)
         while True:
-            window = self.bits[first : first + size]
+            window = bits[first : first + size]
             found: Ints = (window == 0).nonzero()[0][:count]
             if len(found) == count:
                 return found + first
@@ -105,21 +131,24 @@ class Cells:
 
     def release(self, owner: int, cells: Places) -> None:
         """Removes the sequence from these cells; its index no longer has them."""
-        left = self.bits[cells]  # a view if they are a slice, else a copy
+        bits = self.stored[1]
+        left = bits[cells]  # a view if they are a slice, else a copy
         left &= OTHERS[owner]
         if not isinstance(cells, slice):
-            self.bits[cells] = left
+            bits[cells] = left
         freed = len(left) - int(np.count_nonzero(left))
         if freed:
-            self.free += freed
+            self.unused += freed
             lowest = cells.start if isinstance(cells, slice) else int(cells.min())
             self.lowest = min(self.lowest, lowest)
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """Removes the sequence from its cells at positions [begin, end)."""
         index = self.indexes[owner]
+        first = index.find(begin)
         last = index.get_span()[1] if end is None else index.find(end)
-        self.release(owner, index.cut(index.find(begin), last))
+        if first < last:
+            self.left.append((owner, index.cut(first, last)))
 
     def evict(self, batch: Batch, memory: int) -> None:
         """Drops from every sequence the tokens over `memory` before its next token."""
@@ -165,7 +194,7 @@ class Cells:
         used = table.shape[1]
         self.bits[used:] = 0
         self.table[:, :used] = table
-        self.free, self.lowest = self.count - used, used
+        self.unused, self.lowest = self.count - used, used
         positions, bits = table
         for owner in range(len(self.indexes)):
             (cells,) = (bits & BITS[owner]).nonzero()

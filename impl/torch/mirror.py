@@ -56,6 +56,7 @@ class WatchedCells(Cells):
 
     def take_changed(self) -> Ints:
         """Returns the cells that changed since the last call."""
+        self.settle()
         cells = np.flatnonzero(self.changed[self.first : self.end]) + self.first
         self.changed[cells] = False
         self.first, self.end = self.count, 0

@@ -136,7 +136,7 @@ class Side(BatchSide):
 
         def work() -> None:
             ours.work()
-            self.finish(ours.cache.keys)
+            self.finish((ours.cache.keys, ours.cache.values))
 
         contender = Contender("ours", "ours", work, ours.start, ours.most)
         if where == "tail":

@@ -68,6 +68,7 @@ class Decoding:
         steps, as whoever generates them does."""
         for owner in range(SEQUENCES):
             self.cache.remove(owner, self.filled, None)
+        self.cache.cells.settle()  # what that puts off is no part of a step
         self.ends = [self.filled] * SEQUENCES
         self.steps = iter([self.list_next(1) for _ in range(self.most)])
 
