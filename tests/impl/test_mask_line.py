@@ -168,6 +168,33 @@ def test_a_step_of_many_sequences() -> None:
     pool.look([(70, 5), (70, 9), (70, 6), (71, 7)], window=60)
 
 
+def test_positions_are_consecutive_again_once_a_gap_is_closed() -> None:
+    pool = Pool()
+    pool.add(list_rows(0, 10))
+    index = pool.cells.indexes[0]
+    pool.cells.close_gap(0, 3, 5)
+    assert index.dense and index.positions.tolist() == list(range(8))
+    pool.cells.drop(0, 3, 5)
+    assert not index.dense
+    pool.cells.close_gap(0, 6, 6)
+    assert not index.dense
+    pool.cells.drop(0, 0, None)
+    assert index.dense
+
+
+def test_cells_that_were_left_are_free() -> None:
+    """Whoever asks first: how many are free, for free ones, or for the table."""
+    for ask in ("free", "bits", "table"):
+        pool = Pool(cells=10)
+        pool.add([*list_rows(0, 6), *list_rows(0, 4, sequence=1)])
+        pool.cells.copy_prefix(0, 2, 2)
+        pool.cells.drop(0, 0, None)
+        getattr(pool.cells, ask)
+        assert pool.cells.free == 4
+        assert pool.cells.list_used().tolist() == [0, 1, 6, 7, 8, 9]
+        pool.add(list_rows(0, 4))
+
+
 Change = tuple[str, int, int]
 
 CHANGES = st.lists(
