@@ -89,7 +89,8 @@ def copy_prefix_keeps_target(cache: Any) -> None:
 
     def copy_prefix(source: int, target: int, length: int) -> None:
         index, old = cells.indexes[source], cells.indexes[target]
-        positions, copied = index.used[:, : index.find(length)]
+        begin, _ = index.get_span()
+        positions, copied = cells.indexes.arrays[:, begin : index.find(length)]
         new = ~np.isin(copied, old.cells)
         cells.bits[copied] |= 1 << target
         old.add(positions[new], copied[new])

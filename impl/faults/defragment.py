@@ -108,7 +108,7 @@ def defrag_range_stale(cache: Any) -> None:
     def look_up(batch: Batch, owner: int) -> Ints:
         index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
-        found: Ints = index.cells[index.find(low) :].copy()
+        found: Ints = index.list_behind(low).copy()
         return found
 
     def look_up_and_add(batch: Batch) -> Ints:

@@ -46,8 +46,8 @@ def exceptions_by_position(cache: Any) -> None:
 
     def compute_more(batch: Batch) -> Ints:
         limits: Ints = compute_limits(batch)
-        _, _, high = limits
-        high[np.isin(batch.positions, batch.positions[batch.free])] = FAR
+        _, ends = limits
+        ends[np.isin(batch.positions, batch.positions[batch.free])] = FAR
         return limits
 
     cache.compute_limits = compute_more
@@ -154,7 +154,7 @@ def looks_ahead_within_batch(cache: Any) -> None:
 
     def compute_less(batch: Batch) -> Ints:
         limits: Ints = compute_limits(batch)
-        limits[2, batch.free] = batch.positions.max()
+        limits[1, batch.free] = batch.positions.max() + 1
         return limits
 
     cache.compute_limits = compute_less

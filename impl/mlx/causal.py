@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from lockstep.impl.mlx.masks import CPU, get_numbers, paste
+from lockstep.impl.mlx.masks import CPU, allocate, convert, get_numbers, paste
 from lockstep.impl.mlx.memory import Pair
 from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
 from lockstep.impl.mlx.rope import Rope
@@ -52,6 +52,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.dtype, self.fill = dtype, fill
         self.mask_dtype, self.numbers = mask, get_numbers(mask)
+        self.painted = self.numbers[:0]  # memory of the largest mask of a step so far
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]
         self.values: list[mx.array] = []
@@ -105,11 +106,14 @@ class CausalCache(CausalCacheBase):
             return mx.broadcast_to(mx.array(-mx.inf, self.mask_dtype), (rows, width))
         unseen = self.numbers[0]
         if sight.batch.is_step:
-            numbers = np.full((rows, width), unseen)
+            if len(self.painted) < rows * width:
+                self.painted = allocate(rows * width, self.numbers)
+            numbers = self.painted[: rows * width].reshape(rows, width)
+            numbers.fill(unseen)
             sight.paint(numbers, current.begin)
-            return mx.array(numbers, self.mask_dtype)
+            return convert(numbers, self.mask_dtype)
         mask_line = sight.compute_line(current.begin, width, rows, unseen)
-        line = mx.array(mask_line.line, self.mask_dtype)
+        line = convert(mask_line.line, self.mask_dtype)
         if (
             mask_line.is_band
             and rows == len(current.batch)
@@ -119,7 +123,7 @@ class CausalCache(CausalCacheBase):
         stretches = mx.as_strided(line, (line.size - width + 1, width), (1, 1))
         mask = mx.take(stretches, mx.array(mask_line.begins), axis=0)
         for patch in mask_line.patches:
-            part = mx.array(self.numbers.take(patch.seen), self.mask_dtype)
+            part = convert(self.numbers.take(patch.seen), self.mask_dtype)
             paste(mask, patch, part)
         return mask
 

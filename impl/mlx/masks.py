@@ -11,12 +11,32 @@ import numpy.typing as npt
 from lockstep.impl.shared.mask_line import Patch
 
 CPU = mx.Device(mx.cpu)
+PAGE = 4096
 
 
 def get_numbers(dtype: mx.Dtype) -> npt.NDArray[Any]:
-    """Returns -inf and 0 as numpy has them: bfloat16 as float32."""
-    narrow = dtype == mx.float16
-    return np.array([-np.inf, 0], np.float16 if narrow else np.float32)
+    """Returns -inf and 0 as numpy has them: bfloat16 as its bits."""
+    if dtype == mx.bfloat16:
+        return np.array([0xFF80, 0], np.uint16)
+    return np.array([-np.inf, 0], np.float16 if dtype == mx.float16 else np.float32)
+
+
+def convert(numbers: npt.NDArray[Any], dtype: mx.Dtype) -> mx.array:
+    """Returns a copy of numbers that consist of those of `get_numbers`."""
+    copied = mx.array(numbers)
+    return copied if copied.dtype == dtype else copied.view(dtype)
+
+
+def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns memory for so many numbers, from which MLX copies fast.
+
+    Large memory of numpy and of MLX begins just behind a page. On AMD processors a copy
+    between addresses with nearly the same rest modulo the size of a page takes ten times
+    as long, so this begins in the middle of a page.
+    """
+    memory = np.empty(count * like.itemsize + PAGE, np.uint8)
+    begin = (PAGE // 2 - memory.ctypes.data) % PAGE
+    return memory[begin : begin + count * like.itemsize].view(like.dtype)
 
 
 def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:

@@ -31,16 +31,13 @@ class PairMemory(TokenMemory):
     fill: float
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Returns compact copies, computed no later than the next write of the buffers.
+        """Returns compact copies, computed at once.
 
-        Until they are computed, the copies refer to the whole old buffers, and copies
-        that are never read would keep these alive. So the buffers are made to depend on
-        them.
+        Until they are computed, they refer to the buffers, and the next write would copy
+        the whole of these.
         """
-        assert self.buffers is not None
         copied = make_compact(self.read(begin, end))
-        keys, values = mx.depends(self.buffers, copied)
-        self.buffers = keys, values
+        mx.eval(copied)  # type: ignore[no-untyped-call]
         return copied
 
     def extend(self, old: mx.array, span: Span, room: int) -> mx.array:
@@ -69,12 +66,6 @@ class PairMemory(TokenMemory):
         if other.buffers is not None:
             self.buffers = other.buffers[0][...], other.buffers[1][...]
             self.capacity, self.form = other.capacity, other.form
-
-    def clear(self) -> None:
-        """Frees the buffers, and starts the copies that wait for their next write."""
-        if self.buffers is not None:
-            mx.async_eval(self.buffers)  # type: ignore[no-untyped-call]
-        super().clear()
 
 
 def make_compact(arrays: Pair) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,47 @@ NONE = np.empty(0, np.int64)
 
 FEW = 64
 """Up to this many numbers, plain Python is faster than the fixed cost of numpy."""
+
+
+class Owners:
+    """Whose the rows of a pass are: what stays the same from step to step.
+
+    Args:
+        sequences: [rows], sequence of each token.
+        count: number of sequences; they are numbered from 0.
+
+    Attributes:
+        sequences: the same as int64, only to be read.
+        each: the sequences, each once, in order of first appearance.
+
+    Raises:
+        MisuseError: there is no such sequence.
+    """
+
+    def __init__(self, sequences: tuple[int, ...], count: int) -> None:
+        self.sequences = np.array(sequences, np.int64)
+        self.sequences.flags.writeable = False
+        self.each = list(dict.fromkeys(self.sequences.tolist()))
+        for owner in min(self.each), max(self.each):
+            check_sequence(owner, count)
+
+    @cached_property
+    def groups(self) -> dict[int, Ints | slice]:
+        """The rows of each sequence, in order."""
+        rows = len(self.sequences)
+        if len(self.each) == 1:
+            return {self.each[0]: slice(0, rows)}
+        if len(self.each) == rows:
+            return {owner: slice(row, row + 1) for row, owner in enumerate(self.each)}
+        order = self.sequences.argsort(kind="stable")
+        ends = np.bincount(self.sequences).cumsum()
+        return {
+            owner: as_slice(order[ends[owner - 1] if owner else 0 : ends[owner]])
+            for owner in self.each
+        }
+
+
+get_owners = lru_cache(maxsize=16)(Owners)
 
 
 class Batch:
@@ -31,6 +72,7 @@ class Batch:
 
     Attributes:
         positions, sequences: int64 [rows].
+        shared: what batches of the same sequences share.
         owners: the sequences, each once, in order of first appearance.
         free: `exceptions` as an array.
         images: `multimodal` as an array.
@@ -58,13 +100,10 @@ class Batch:
             raise MisuseError(f"a batch of {rows} rows; at most {most} were announced")
         # Copied because masks are made later, when the caller may have changed its own.
         self.positions = np.array(positions, np.int64)
-        self.sequences = np.array(sequences, np.int64)
-        lowest, _ = get_bounds(self.positions)
-        if lowest < 0:
-            raise MisuseError(f"position {lowest} is negative")
-        self.owners = list(dict.fromkeys(self.sequences.tolist()))
-        for owner in min(self.owners), max(self.owners):
-            check_sequence(owner, count)
+        if np.count_nonzero(self.positions < 0):
+            raise MisuseError(f"position {self.positions.min()} is negative")
+        self.shared = get_owners(tuple(sequences), count)
+        self.sequences, self.owners = self.shared.sequences, self.shared.each
         self.free = self.name(exceptions)
         self.images = self.name(multimodal)
 
@@ -91,19 +130,10 @@ class Batch:
                 )
         return np.array(rows, np.int64)
 
-    @cached_property
+    @property
     def groups(self) -> dict[int, Ints | slice]:
         """The rows of each sequence, in order."""
-        if len(self.owners) == 1:
-            return {self.owners[0]: slice(0, len(self))}
-        if self.is_step:
-            return {owner: slice(row, row + 1) for row, owner in enumerate(self.owners)}
-        order = self.sequences.argsort(kind="stable")
-        ends = np.bincount(self.sequences).cumsum()
-        return {
-            owner: as_slice(order[ends[owner - 1] if owner else 0 : ends[owner]])
-            for owner in self.owners
-        }
+        return self.shared.groups
 
     @cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
@@ -137,10 +167,12 @@ def get_bounds(numbers: Ints) -> tuple[int, int]:
 
 def is_ascending(numbers: Ints) -> bool:
     """Returns whether no number is less than the one before it."""
-    if len(numbers) <= FEW:
-        few = numbers.tolist()
-        return few == sorted(few)
-    return bool((numbers[1:] >= numbers[:-1]).all())
+    return not np.count_nonzero(numbers[1:] < numbers[:-1])
+
+
+def is_run(numbers: Ints) -> bool:
+    """Returns whether each number is one more than the one before it."""
+    return not np.count_nonzero(numbers[1:] - numbers[:-1] != 1)
 
 
 def as_slice(numbers: Ints) -> Ints | slice:
@@ -148,7 +180,7 @@ def as_slice(numbers: Ints) -> Ints | slice:
     count = len(numbers)
     if count:
         first, last = int(numbers[0]), int(numbers[-1])
-        if last - first + 1 == count and (count == 1 or is_ascending(numbers)):
+        if last - first + 1 == count and is_ascending(numbers):
             return slice(first, last + 1)
     return numbers
 

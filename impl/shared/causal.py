@@ -17,10 +17,9 @@ from lockstep.impl.shared.batch import (
     check_position,
     check_range,
 )
-from lockstep.impl.shared.cells import BITS, FEW, Cells
+from lockstep.impl.shared.cells import FEW, Cells
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError, SharedError
 from lockstep.impl.shared.mask_line import Sight
-from lockstep.impl.shared.sequence_index import FEW as ALONE
 
 Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
@@ -141,8 +140,8 @@ class CausalCacheBase(ABC):
         self.written = [False] * layers
         self.window, self.chunk = sizes.window or None, sizes.chunk or None
         self.memory = sizes.get_memory()
-        few, alone = sizes.get_small(FEW), sizes.get_small(ALONE)
-        self.cells = Cells(sizes.count_cells(), sizes.sequences, few, alone)
+        few = sizes.get_small(FEW)
+        self.cells = Cells(sizes.count_cells(), sizes.sequences, few)
         self.current: Pass | None = None
         self.mask: Any = None
 
@@ -220,14 +219,13 @@ class CausalCacheBase(ABC):
         return low
 
     def compute_limits(self, batch: Batch) -> Ints:
-        """Returns [3, rows]: for each row the bit of its sequence, and the first and the
-        last position that it may see."""
-        limits = np.empty((3, len(batch)), np.int64)
-        limits[0] = BITS[batch.sequences]
-        limits[1] = self.get_low(batch.positions)
-        limits[2] = batch.positions
+        """Returns [2, rows]: for each row the first position that it may see, and the one
+        behind the last."""
+        limits = np.empty((2, len(batch)), np.int64)
+        limits[0] = self.get_low(batch.positions)
+        np.add(batch.positions, 1, out=limits[1])
         if len(batch.free):
-            limits[2, batch.free] = FAR
+            limits[1, batch.free] = FAR
         return limits
 
     def get_pass(self) -> Pass:
@@ -313,7 +311,7 @@ class CausalCacheBase(ABC):
         check_range(sequence, begin, end, self.sizes.sequences)
         index = self.cells.indexes[sequence]
         if end is not None:
-            following = index.cells[index.find(end) :]
+            following = index.list_behind(end)
             if len(following) and self.cells.is_shared(sequence, following):
                 raise SharedError(
                     f"what follows position {end} of sequence {sequence} is shared"

@@ -6,7 +6,6 @@ import numpy as np
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.errors import CacheFullError, MisuseError
-from lockstep.impl.shared.sequence_index import FEW as ALONE
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
 MAX_SEQUENCES = 64
@@ -14,6 +13,19 @@ BITS = np.left_shift(1, np.arange(MAX_SEQUENCES))
 """One bit for each sequence; the last is the sign bit."""
 
 OTHERS = ~BITS
+
+
+def mark_limits(sequences: Ints, limits: Ints) -> Ints:
+    """Returns [3, rows] for kernels that read the table: the bit of each row's sequence,
+    and the first and the last position that it may see.
+
+    Args:
+        sequences: [rows], sequence of each.
+        limits: [2, rows], the first position that it may see, and the one behind the
+            last.
+    """
+    return np.stack((BITS[sequences], limits[0], limits[1] - 1))
+
 
 FEW = 64
 
@@ -24,33 +36,55 @@ class Cells:
     A batch takes the lowest free cells, adjacent or not: fragmentation costs nothing, and
     the used cells stay close together.
 
+    The index of a sequence is always up to date. The table still has what a sequence left
+    until somebody asks for it: so a removal takes the same time for any number of tokens.
+
     Args:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
         few: number of cells among which free ones are looked for at first.
-        alone: up to so many sequences are looked at one by one.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
             as bits. A cell without a bit is free.
         positions, bits: the two rows of `table`.
+        left: the cells that were left, each with its sequence, and are still in `table`.
         indexes: the cells of each sequence, so that a question about a few tokens does
             not scan all cells.
         free: number of free cells.
         lowest: no cell below this one is free.
     """
 
-    def __init__(
-        self, count: int, sequences: int, few: int = FEW, alone: int = ALONE
-    ) -> None:
+    def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
         self.count, self.few = count, few
-        self.table = np.zeros((2, count), np.int64)
-        self.positions, self.bits = self.table
-        self.indexes = Indexes(sequences, alone)
-        self.free = count
+        self.stored = np.zeros((2, count), np.int64)
+        self.positions, _ = self.stored
+        self.indexes = Indexes(sequences)
+        self.unused = count
         self.lowest = 0
+        self.left: list[tuple[int, Places]] = []
+
+    @property
+    def table(self) -> Ints:
+        self.settle()
+        return self.stored
+
+    @property
+    def bits(self) -> Ints:
+        self.settle()
+        return self.stored[1]
+
+    @property
+    def free(self) -> int:
+        self.settle()
+        return self.unused
+
+    def settle(self) -> None:
+        """Takes sequences out of the cells that they left."""
+        while self.left:
+            self.release(*self.left.pop())
 
     def add(self, batch: Batch) -> Ints:
         """Stores the rows and returns the cell of each.
@@ -63,7 +97,7 @@ class Cells:
         cells = self.find_free(rows)
         self.positions[cells] = batch.positions
         self.bits[cells] = BITS[batch.sequences]
-        self.free -= rows
+        self.unused -= rows
         self.lowest = int(cells[-1]) + 1
         if batch.is_step:
             self.indexes.append(batch.sequences, batch.positions, cells)
@@ -82,12 +116,13 @@ class Cells:
     def find_free(self, count: int) -> Ints:
         """Returns the lowest `count` free cells, ascending; at least `count` must be
         free."""
+        bits = self.bits
         first, size = self.lowest, max(self.few, 4 * count)
-        following = self.bits[first : first + count]
+        following = bits[first : first + count]
         if len(following) == count and not np.count_nonzero(following):
             return np.arange(first, first + count)
         while True:
-            window = self.bits[first : first + size]
+            window = bits[first : first + size]
             found: Ints = (window == 0).nonzero()[0][:count]
             if len(found) == count:
                 return found + first
@@ -96,21 +131,24 @@ class Cells:
 
     def release(self, owner: int, cells: Places) -> None:
         """Removes the sequence from these cells; its index no longer has them."""
-        left = self.bits[cells]  # a view if they are a slice, else a copy
+        bits = self.stored[1]
+        left = bits[cells]  # a view if they are a slice, else a copy
         left &= OTHERS[owner]
         if not isinstance(cells, slice):
-            self.bits[cells] = left
+            bits[cells] = left
         freed = len(left) - int(np.count_nonzero(left))
         if freed:
-            self.free += freed
+            self.unused += freed
             lowest = cells.start if isinstance(cells, slice) else int(cells.min())
             self.lowest = min(self.lowest, lowest)
 
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """Removes the sequence from its cells at positions [begin, end)."""
         index = self.indexes[owner]
-        last = len(index) if end is None else index.find(end)
-        self.release(owner, index.cut(index.find(begin), last))
+        first = index.find(begin)
+        last = index.get_span()[1] if end is None else index.find(end)
+        if first < last:
+            self.left.append((owner, index.cut(first, last)))
 
     def evict(self, batch: Batch, memory: int) -> None:
         """Drops from every sequence the tokens over `memory` before its next token."""
@@ -126,9 +164,9 @@ class Cells:
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
         index = self.indexes[source]
-        count = index.find(length)
-        self.indexes[target].replace(index, count)
-        self.bits[index.locate(0, count)] |= BITS[target]
+        begin, end = index.get_span()[0], index.find(length)
+        self.bits[index.locate(begin, end)] |= BITS[target]
+        self.indexes[target].replace(self.indexes.arrays[:, begin:end])
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
         """Returns whether another sequence holds one of the cells."""
@@ -136,13 +174,14 @@ class Cells:
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
         """Removes [begin, end), moves the tokens behind it up and returns their cells."""
-        self.drop(owner, begin, end)
         index = self.indexes[owner]
-        first = index.find(end)
-        moved = index.cells[first:]
+        dense = index.dense
+        self.drop(owner, begin, end)
+        moved = index.list_behind(end)
         if not len(moved):
             return moved
-        index.positions[first:] += begin - end
+        index.positions[-len(moved) :] += begin - end
+        index.dense = dense and index.last - index.first == len(index) - 1
         self.positions[moved] += begin - end
         return moved
 
@@ -155,10 +194,9 @@ class Cells:
         used = table.shape[1]
         self.bits[used:] = 0
         self.table[:, :used] = table
-        self.free, self.lowest = self.count - used, used
+        self.unused, self.lowest = self.count - used, used
         positions, bits = table
         for owner in range(len(self.indexes)):
             (cells,) = (bits & BITS[owner]).nonzero()
             index = self.indexes[owner]
-            index.cut(0, len(index))
-            index.add(positions[cells], cells)
+            index.replace(np.stack((positions[cells], cells)))

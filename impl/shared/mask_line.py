@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.impl.shared.batch import Batch, Ints, as_slice, get_bounds
+from lockstep.impl.shared.batch import Batch, Ints, as_slice, get_bounds, is_run
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
 Seen = npt.NDArray[np.bool_]
@@ -66,19 +66,18 @@ class MaskLine:
     is_band: bool = False
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(NamedTuple):
     """What the rows of a pass see, while its cells stay as they are.
 
     Attributes:
         batch: the rows.
-        limits: int64 [3, rows], for each row the bit of its sequence, and the first and
-            the last position that it may see.
+        limits: int64 [2, rows], for each row the first position that it may see, and the
+            one behind the last.
         indexes: the tokens of all sequences.
         owners: int64 [sequences], those of the batch, in the order of its groups.
-        ranges: int64 [4, sequences]: no row sees tokens of its sequence but those at
-            indexes [ranges[0], ranges[3]), and all rows see those at [ranges[1],
-            ranges[2]).
+        ranges: int64 [4, sequences], places in the arrays of `indexes`: no row sees
+            tokens of its sequence but those at [ranges[0], ranges[3]), and all rows see
+            those at [ranges[1], ranges[2]).
     """
 
     batch: Batch
@@ -90,9 +89,8 @@ class Sight:
     @classmethod
     def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
         if batch.is_step:  # one row of each: what some see, all see
-            owners, bounds = batch.sequences, limits[1:].copy()
-            bounds[1] += 1
-            ranges = indexes.find(owners, bounds).repeat(2, axis=0)
+            owners = batch.sequences
+            ranges = indexes.find(owners, limits)[[0, 0, 1, 1]]
         else:
             owners = np.array(batch.owners)
             ranges = indexes.find(owners, compute_bounds(batch, limits))
@@ -110,13 +108,13 @@ class Sight:
             lines: [at least sequences, columns], contiguous, one for each sequence.
             first: the cell of column 0.
         """
-        _, begin, end, _ = self.ranges
+        begin, end = self.ranges[1], self.ranges[2]
         if len(self.owners) == 1:
             index = self.indexes[self.owners.item(0)]
             cells = index.locate(begin.item(0), end.item(0))
             lines[0, shift(cells, first)] = 0
             return
-        cells, counts = self.indexes.list_cells(self.owners, begin, end)
+        cells, counts = self.indexes.list_cells(begin, end)
         starts = np.arange(len(counts)) * lines.shape[1] - first
         cells += np.repeat(starts, counts)
         lines.reshape(-1)[cells] = 0
@@ -155,9 +153,9 @@ class Sight:
         cells = index.locate(least, most)
         if not isinstance(cells, slice):
             return None
-        _, low, high = self.limits
-        positions = index.positions[least:most]
-        ends = positions.searchsorted(high, "right")
+        low, high = self.limits
+        positions = self.indexes.positions[least:most]
+        ends = positions.searchsorted(high)
         if not is_run(ends):
             return None
         count, begin = len(high), cells.start - first
@@ -177,7 +175,7 @@ class Sight:
 
     def list_patches(self, first: int) -> Iterator[Patch]:
         """Yields the parts that only some rows of a sequence see."""
-        _, low, high = self.limits
+        low, high = self.limits
         groups = self.batch.groups.items()
         for (owner, rows), ranges in zip(groups, self.ranges.T.tolist(), strict=True):
             least, begin, end, most = ranges
@@ -185,7 +183,7 @@ class Sight:
             for part in (least, begin), (end, most):
                 if part[0] < part[1]:
                     columns = shift(index.locate(*part), first)
-                    positions = index.positions[slice(*part)]
+                    positions = self.indexes.positions[slice(*part)]
                     seen = compare(positions, low[rows], high[rows])
                     numbers = rows if isinstance(rows, slice) else as_slice(rows)
                     yield Patch(numbers, columns, seen)
@@ -194,9 +192,9 @@ class Sight:
 def compute_bounds(batch: Batch, limits: Ints) -> Ints:
     """Returns [4, sequences]: the lowest and the highest first position that a row of the
     sequence sees, and the lowest and the highest position behind the last one."""
-    groups = [limits[1:, rows] for rows in batch.groups.values()]
-    bounds = [(*get_bounds(low), *get_bounds(high)) for low, high in groups]
-    return np.array(bounds, np.int64).T + np.array([[0], [0], [1], [1]])
+    groups = [limits[:, rows] for rows in batch.groups.values()]
+    bounds = [(*get_bounds(first), *get_bounds(end)) for first, end in groups]
+    return np.array(bounds, np.int64).T
 
 
 def shift(cells: Places, first: int) -> Places:
@@ -207,14 +205,9 @@ def shift(cells: Places, first: int) -> Places:
 
 
 def compare(positions: Ints, low: Ints, high: Ints) -> Seen:
-    """Returns [rows, columns], whether the position of a column is in [low, high] of a
+    """Returns [rows, columns], whether the position of a column is in [low, high) of a
     row."""
-    seen: Seen = positions <= high[:, None]
+    seen: Seen = positions < high[:, None]
     if low.max() > 0:
         seen &= positions >= low[:, None]
     return seen
-
-
-def is_run(numbers: Ints) -> bool:
-    """Returns whether each number is one more than the one before it."""
-    return bool((numbers[1:] - numbers[:-1] == 1).all())

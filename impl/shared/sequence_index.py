@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending
+from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending, is_run
 
 Places = Ints | slice
 """Some cells; a slice if they are consecutive and ascending."""
-
-FEW = 3
-"""Up to this many sequences are looked at one by one, which takes less time than a few
-operations on arrays."""
 
 ROOM = 64
 
@@ -27,23 +23,22 @@ class Indexes:
 
     Args:
         count: number of sequences.
-        few: up to so many sequences are looked at one by one.
 
     Attributes:
         arrays: int64 [2, sequences * room], positions and cells.
         positions, cells: the two rows of it.
         begin, end: int64 [sequences], which part of a row is used by each.
         limit: int64 [sequences], where the room of each ends.
-        ascending: bool [sequences]. If True, the cells ascend too; if False, they may or
-            may not.
+        dense: bool [sequences]. If True, each position is one more than the one before
+            it; if False, it may or may not be.
+        ascending: the same of the cells: whether they ascend, too.
         rows: the index of each sequence.
     """
 
-    def __init__(self, count: int, few: int = FEW) -> None:
-        self.few = few
+    def __init__(self, count: int) -> None:
         self.arrays = np.empty((2, 0), np.int64)
         self.begin = self.end = np.zeros(count, np.int64)
-        self.ascending = np.ones(count, np.bool_)
+        self.dense, self.ascending = np.ones((2, count), np.bool_)
         self.rows = [SequenceIndex(self, owner) for owner in range(count)]
         self.allocate(ROOM)
 
@@ -71,81 +66,78 @@ class Indexes:
 
     def append(self, owners: Ints, positions: Ints, cells: Ints) -> None:
         """Adds one token to each of some sequences."""
-        if len(owners) > self.few and self.append_last(owners, positions, cells):
+        if self.append_next(owners, positions, cells):
             return
         tokens = zip(owners.tolist(), positions.tolist(), cells.tolist(), strict=True)
         for owner, position, cell in tokens:
             self.rows[owner].append(position, cell)
 
-    def append_last(self, owners: Ints, positions: Ints, cells: Ints) -> bool:
-        """Does the same if no token belongs before another one; else returns False."""
-        if (self.end[owners] == self.limit[owners]).any():
+    def append_next(self, owners: Ints, positions: Ints, cells: Ints) -> bool:
+        """Does the same if each token is the next of its sequence; else returns False."""
+        end = self.end[owners]
+        if np.count_nonzero(end == self.limit[owners]):
             for owner in owners.tolist():
                 self.rows[owner].make_room(1)
-        end = self.end[owners]
-        last, first = end - 1, end == self.begin[owners]
-        if not (first | (self.positions[last] <= positions)).all():
+            end = self.end[owners]
+        last = (
+            end - 1
+        )  # of an empty sequence any number, behind which the token goes, too
+        if np.count_nonzero(positions - self.positions[last] != 1):
             return False
-        ascending = (self.cells[last] < cells) & self.ascending[owners]
-        self.ascending[owners] = ascending | first
+        self.ascending[owners] &= self.cells[last] < cells
         self.positions[end], self.cells[end] = positions, cells
         self.end[owners] = end + 1
         return True
 
     def find(self, owners: Ints, positions: Ints) -> Ints:
-        """Returns the index of the first token at or behind a position.
+        """Returns the places in `arrays` of the first tokens at or behind a position.
 
         Args:
             owners: [sequences], each has a token.
             positions: [bounds, sequences].
         """
-        if len(owners) <= self.few:
-            columns = zip(owners.tolist(), positions.T.tolist(), strict=True)
-            each = [[*map(self.rows[owner].find, column)] for owner, column in columns]
-            return np.array(each, np.int64).T
-        found, wrong = self.guess(owners, positions)
-        for place in zip(*wrong.nonzero(), strict=True):
-            index = self.rows[owners.item(place[-1])]
-            found[place] = index.find(positions.item(place))
+        found, sparse = self.count_from_first(owners, positions)
+        for column in sparse:
+            index = self.rows[owners.item(column)]
+            found[:, column] = [*map(index.find, positions[:, column].tolist())]
         return found
 
-    def guess(self, owners: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        """Returns what `find` does if positions are consecutive, and where they are not,
-        so that it is wrong."""
-        begin, end = self.begin[owners], self.end[owners]
-        stored, last = self.positions, end - 1
-        found = np.maximum(positions + (last - stored[last]), begin)
-        np.minimum(found, end, out=found)
-        before = stored[np.maximum(found - 1, begin)]
-        there = stored[np.minimum(found, last)]
-        wrong = (before >= positions) & (found > begin)
-        wrong |= (there < positions) & (found < end)
-        return found - begin, wrong
+    def count_from_first(
+        self, owners: Ints, positions: Ints
+    ) -> tuple[Ints, Sequence[int]]:
+        """Returns what `find` does where positions are consecutive; and the columns where
+        they may not be, so that it may be wrong."""
+        begin = self.begin[owners]
+        found = np.maximum(positions + (begin - self.positions[begin]), begin)
+        np.minimum(found, self.end[owners], out=found)
+        dense = self.dense[owners]
+        if np.count_nonzero(dense) == len(dense):
+            return found, ()
+        return found, (~dense).nonzero()[0].tolist()
 
     def get_range(self, owners: Ints, first: Ints, last: Ints) -> tuple[int, int]:
-        """Returns the lowest and the highest cell of the tokens at indexes [first, last)
+        """Returns the lowest and the highest cell of the tokens at places [first, last)
         of some sequences, each with one such token at least."""
-        if len(owners) > self.few and self.ascending[owners].all():
-            begin, cells = self.begin[owners], self.cells
-            lowest, highest = cells[begin + first].min(), cells[begin + last - 1].max()
-            return int(lowest), int(highest)
+        if np.count_nonzero(self.ascending[owners]) == len(owners):
+            return min(self.cells[first].tolist()), max(self.cells[last - 1].tolist())
         spans = zip(owners.tolist(), first.tolist(), last.tolist(), strict=True)
         bounds = [self.rows[owner].get_range(*span) for owner, *span in spans]
         lowests, highests = zip(*bounds, strict=True)
         return min(lowests), max(highests)
 
-    def list_cells(self, owners: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """Returns the cells of the tokens at indexes [first, last) of some sequences, one
+    def list_cells(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """Returns the cells of the tokens at places [first, last) of some sequences, one
         sequence after the other, and how many each has."""
         counts = np.maximum(last - first, 0)
-        starts = self.begin[owners] + first - counts.cumsum() + counts
-        at = np.repeat(starts, counts)
+        at = np.repeat(first - counts.cumsum() + counts, counts)
         at += np.arange(len(at))
         return self.cells[at], counts
 
 
 class SequenceIndex:
     """The positions of one sequence, ascending, and the cell of each.
+
+    A place is an index in the arrays of all sequences.
 
     Args:
         book: the indexes of all sequences.
@@ -159,7 +151,7 @@ class SequenceIndex:
         return self.book.end.item(self.owner) - self.book.begin.item(self.owner)
 
     def get_span(self) -> tuple[int, int]:
-        """Returns which part of the arrays it uses."""
+        """Returns the places that it uses, (begin, end)."""
         return self.book.begin.item(self.owner), self.book.end.item(self.owner)
 
     @property
@@ -187,6 +179,14 @@ class SequenceIndex:
         return self.book.positions.item(self.book.end.item(self.owner) - 1)
 
     @property
+    def dense(self) -> bool:
+        return self.book.dense.item(self.owner)
+
+    @dense.setter
+    def dense(self, dense: bool) -> None:
+        self.book.dense[self.owner] = dense
+
+    @property
     def ascending(self) -> bool:
         return self.book.ascending.item(self.owner)
 
@@ -195,31 +195,38 @@ class SequenceIndex:
         self.book.ascending[self.owner] = ascending
 
     def find(self, position: int) -> int:
-        """Returns the index of the first token at or behind `position`."""
+        """Returns the place of the first token at or behind `position`."""
         (begin, end), positions = self.get_span(), self.book.positions
         if begin == end or position <= positions.item(begin):
-            return 0
+            return begin
         if position > positions.item(end - 1):
-            return end - begin
-        return int(positions[begin:end].searchsorted(position))
+            return end
+        if self.dense:
+            return begin + position - positions.item(begin)
+        return begin + int(positions[begin:end].searchsorted(position))
+
+    def list_behind(self, position: int) -> Ints:
+        """Returns the cells of the tokens at or behind `position`."""
+        return self.book.cells[self.find(position) : self.book.end.item(self.owner)]
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
-        """Returns the lowest and the highest cell of the tokens at [first, last)."""
-        begin, cells = self.book.begin.item(self.owner), self.book.cells
+        """Returns the lowest and the highest cell of the tokens at places [first,
+        last)."""
+        cells = self.book.cells
         if self.ascending:
-            return cells.item(begin + first), cells.item(begin + last - 1)
-        return get_bounds(cells[begin + first : begin + last])
+            return cells.item(first), cells.item(last - 1)
+        return get_bounds(cells[first:last])
 
     def locate(self, first: int, last: int) -> Places:
-        """Returns the cells of the tokens at [first, last), of a slice without looking at
-        each."""
+        """Returns the cells of the tokens at places [first, last), of a slice without
+        looking at each."""
         if first >= last:
             return slice(0, 0)
         if self.ascending:
             lowest, highest = self.get_range(first, last)
             if highest - lowest == last - first - 1:
                 return slice(lowest, highest + 1)
-        return self.cells[first:last]
+        return self.book.cells[first:last]
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """Adds tokens, in any order and at any position."""
@@ -231,23 +238,26 @@ class SequenceIndex:
         added = self.book.arrays[:, end : end + count]
         added[0], added[1] = positions, cells
         self.book.end[self.owner] = end + count
-        self.ascending = self.ascending or begin == end
         if end + count - begin == 1:
             return
         # Compare from the last old token on.
         since = self.book.arrays[:, max(begin, end - 1) : end + count]
-        ordered, ascending = is_ascending(since[0]), is_ascending(since[1])
-        self.ascending = self.ascending and ordered and ascending
-        if not ordered:
-            used = self.used
-            used[:] = used[:, used[0].argsort(kind="stable")]
+        if not is_run(since[0]):
+            self.dense = False
+            if not is_ascending(since[0]):
+                self.ascending = False
+                used = self.used
+                used[:] = used[:, used[0].argsort(kind="stable")]
+                return
+        if not is_ascending(since[1]):
+            self.ascending = False
 
     def append(self, position: int, cell: int) -> None:
-        """Adds one token; faster than `add`, which handles many."""
+        """Adds one token; faster than `add` if it is the next."""
         book = self.book
         self.make_room(1)
         begin, end = self.get_span()
-        if begin == end or position < book.positions.item(end - 1):
+        if begin == end or position != book.positions.item(end - 1) + 1:
             self.add(np.array([position]), np.array([cell]))
             return
         if book.cells.item(end - 1) > cell:
@@ -271,22 +281,24 @@ class SequenceIndex:
         self.used[:] = used
 
     def cut(self, first: int, last: int) -> Places:
-        """Removes the tokens at indexes [first, last) and returns their cells."""
-        book, owner = self.book, self.owner
+        """Removes the tokens at places [first, last) and returns their cells."""
+        book, owner, (begin, end) = self.book, self.owner, self.get_span()
         cells = self.locate(first, last)
         if not isinstance(cells, slice):
             cells = cells.copy()
-        begin, end = self.get_span()
-        if first == 0:
-            book.begin[owner] = begin + last
+        if (first, last) == (begin, end):
+            self.dense = self.ascending = True
+        if first == begin:
+            book.begin[owner] = last
             return cells
-        if begin + last < end:
-            behind = book.arrays[:, begin + last : end].copy()
-            book.arrays[:, begin + first : begin + first + behind.shape[1]] = behind
+        if first < last < end:
+            self.dense = False
+            behind = book.arrays[:, last:end].copy()
+            book.arrays[:, first : first + end - last] = behind
         book.end[owner] = end - (last - first)
         return cells
 
-    def replace(self, other: SequenceIndex, count: int) -> None:
-        """Becomes an index of the first `count` tokens of the other one."""
-        self.cut(0, len(self))
-        self.add(*other.used[:, :count])
+    def replace(self, tokens: Ints) -> None:
+        """Takes others in place of its tokens. tokens: [2, tokens], as `used`."""
+        self.cut(*self.get_span())
+        self.add(*tokens)

@@ -8,6 +8,7 @@ import torch
 
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
+from lockstep.impl.shared.cells import mark_limits
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.torch.kernels import Index, Kernels, Pair, choose, upload
 from lockstep.impl.torch.kernels.plain import COLUMNS, ROWS, write
@@ -130,9 +131,10 @@ class CausalCache(CausalCacheBase):
         if isinstance(self.table, Shared):
             return self.masks.make(current.sight, current.begin, width, padded)
         mask = self.allocate_mask(padded, width)
-        limits = upload(current.sight.limits, mask.device)
+        limits = mark_limits(current.batch.sequences, current.sight.limits)
         table, alone = self.table.read(self.cells), len(current.batch.owners) == 1
-        self.kernels.mask(table, limits, current.begin, mask, alone)
+        bounds = upload(limits, mask.device)
+        self.kernels.mask(table, bounds, current.begin, mask, alone)
         return mask
 
     def allocate_mask(self, rows: int, columns: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.causal import Pass, round_up
+from lockstep.impl.shared.cells import mark_limits
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.torch.causal import CausalCache
@@ -224,4 +225,5 @@ class FixedStep:
                 changes = changes[:, :0]
         assert current.cells is not None
         assert current.sight is not None
-        self.inputs.send(current.cells, current.sight.limits, changes)
+        limits = mark_limits(current.batch.sequences, current.sight.limits)
+        self.inputs.send(current.cells, limits, changes)

@@ -37,31 +37,34 @@ class HostMasks:
         dtype: of the masks.
 
     Attributes:
-        memory: of the largest so far.
+        memory, numbers: of the largest so far; the same as integers for numpy.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.either = dtype, EITHER[dtype]
-        self.memory = self.either[:0]
+        self.memory = torch.empty(0, dtype=dtype)
 
     def make(self, sight: Sight, first: int, width: int, rows: int) -> torch.Tensor:
         """Returns a mask; see `Sight.compute_line`."""
         if len(self.memory) < rows * width:
-            self.memory = np.empty(rows * width, self.either.dtype)
-        numbers = self.memory[: rows * width].reshape(rows, width)
-        mask = torch.from_numpy(numbers)
+            with torch.inference_mode(False):  # others may use it
+                self.memory = torch.empty(rows * width, dtype=self.dtype)
+            self.numbers = self.memory.view(INTEGERS[self.dtype.itemsize]).numpy()
+        mask = self.memory.as_strided((rows, width), (width, 1))
+        numbers = self.numbers[: rows * width].reshape(rows, width)
         unseen = self.either[0]
         if sight.batch.is_step:
             numbers.fill(unseen)
             sight.paint(numbers, first)
-            return mask.view(self.dtype)
+            return mask
         mask_line = sight.compute_line(first, width, rows, unseen)
-        stretches = torch.from_numpy(mask_line.line).unfold(0, width, 1)
+        line = torch.from_numpy(mask_line.line).view(self.dtype)
+        stretches = line.unfold(0, width, 1)
         begins = torch.from_numpy(mask_line.begins)
         torch.index_select(stretches, 0, begins, out=mask)
         for patch in mask_line.patches:
             numbers[patch.get_place()] = self.either.take(patch.seen)
-        return mask.view(self.dtype)
+        return mask
 
 
 def make_band(

@@ -56,6 +56,7 @@ class WatchedCells(Cells):
 
     def take_changed(self) -> Ints:
         """Returns the cells that changed since the last call."""
+        self.settle()
         cells = np.flatnonzero(self.changed[self.first : self.end]) + self.first
         self.changed[cells] = False
         self.first, self.end = self.count, 0
@@ -109,6 +110,5 @@ def track(
     """Returns empty cells and the table for a device."""
     if isinstance(kernels, HostKernels):
         return cells, Shared()
-    sizes = cells.count, len(cells.indexes), cells.few, cells.indexes.few
-    watched = WatchedCells(*sizes)
+    watched = WatchedCells(cells.count, len(cells.indexes), cells.few)
     return watched, Mirror(kernels, device)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lockstep.harness.execution.executor import run
@@ -38,31 +37,32 @@ def plant_in_bands(patch: pytest.MonkeyPatch, made: list[int]) -> None:
     patch.setattr(Sight, "compute_band", compute_band)
 
 
-def plant_in_guesses(patch: pytest.MonkeyPatch, made: list[int]) -> None:
-    """A guess that is wrong is kept."""
-    right = Indexes.guess
+def plant_in_counts(patch: pytest.MonkeyPatch, made: list[int]) -> None:
+    """Positions are taken to be consecutive."""
+    right = Indexes.count_from_first
 
-    def guess(*arguments: Any) -> Any:
-        found, wrong = right(*arguments)
-        if wrong.any():
-            made.append(1)
-        return found, np.zeros_like(wrong)
+    def count_from_first(*arguments: Any) -> Any:
+        found, sparse = right(*arguments)
+        made.extend(sparse)
+        return found, ()
 
-    patch.setattr(Indexes, "guess", guess)
+    patch.setattr(Indexes, "count_from_first", count_from_first)
 
 
 def plant_in_steps(patch: pytest.MonkeyPatch, made: list[int]) -> None:
-    """A token that belongs before others is written behind them."""
-    right = Indexes.append_last
+    """A token that belongs elsewhere is taken for the next one."""
+    right = Indexes.append_next
 
-    def append_last(self: Indexes, owners: Any, positions: Any, cells: Any) -> bool:
-        lasts = [len(self[owner]) and self[owner].last for owner in owners.tolist()]
-        if (positions < lasts).any():
-            made.append(1)
-        assert right(self, owners, np.maximum(positions, lasts), cells)
-        return True
+    def append_next(self: Indexes, owners: Any, positions: Any, cells: Any) -> bool:
+        if right(self, owners, positions, cells):
+            return True
+        lasts = self.positions[self.end[owners] - 1]
+        if not (self.begin[owners] < self.end[owners]).all():
+            return False
+        made.append(1)
+        return right(self, owners, lasts + 1, cells)
 
-    patch.setattr(Indexes, "append_last", append_last)
+    patch.setattr(Indexes, "append_next", append_next)
 
 
 def plant_in_search(patch: pytest.MonkeyPatch, made: list[int]) -> None:
@@ -79,7 +79,7 @@ def plant_in_search(patch: pytest.MonkeyPatch, made: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant", [plant_in_bands, plant_in_guesses, plant_in_steps, plant_in_search]
+    "plant", [plant_in_bands, plant_in_counts, plant_in_steps, plant_in_search]
 )
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_mistake_in_the_way_of_many_is_found(

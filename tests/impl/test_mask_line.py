@@ -25,10 +25,10 @@ UNSEEN = np.float32(-np.inf)
 
 
 class Pool:
-    """Cells and the rows of a pass over them. few: see `Indexes`."""
+    """Cells and the rows of a pass over them."""
 
-    def __init__(self, cells: int = 200, few: int = 3) -> None:
-        self.cells = Cells(cells, SEQUENCES, alone=few)
+    def __init__(self, cells: int = 200) -> None:
+        self.cells = Cells(cells, SEQUENCES)
 
     def add(self, rows: Rows) -> Batch:
         positions, sequences = zip(*rows, strict=True)
@@ -53,14 +53,14 @@ class Pool:
             The line, if the mask is made of one.
         """
         batch = self.add(rows)
-        high = batch.positions.copy()
-        high[list(ahead)] = FAR
-        low = np.zeros_like(high)
+        ends = batch.positions + 1
+        ends[list(ahead)] = FAR
+        low = np.zeros_like(ends)
         if window is not None:
             low = np.maximum(0, batch.positions - window)
-        limits = np.stack((BITS[batch.sequences], low, high))
+        limits = np.stack((low, ends))
         sight = Sight.find(batch, limits, self.cells.indexes)
-        right = compare_all(limits, *self.cells.table)
+        right = compare_all(batch.sequences, limits, *self.cells.table)
         (columns,) = right.any(axis=0).nonzero()
         lowest, highest = sight.get_cells()
         assert lowest <= columns[0] and columns[-1] <= highest
@@ -80,9 +80,9 @@ class Pool:
         return line
 
 
-def compare_all(limits: Ints, positions: Ints, bits: Ints) -> Seen:
-    owner, low, high = limits[:, :, None]
-    seen: Seen = ((bits & owner) != 0) & (positions >= low) & (positions <= high)
+def compare_all(sequences: Ints, limits: Ints, positions: Ints, bits: Ints) -> Seen:
+    owner, (low, end) = BITS[sequences][:, None], limits[:, :, None]
+    seen: Seen = ((bits & owner) != 0) & (positions >= low) & (positions < end)
     return seen
 
 
@@ -146,20 +146,18 @@ def test_a_position_that_is_there_twice() -> None:
     pool.look([(6, 0)], window=1)
 
 
-@pytest.mark.parametrize("few", [0, 64])
-def test_the_last_sequence_has_the_sign(few: int) -> None:
-    pool = Pool(few=few)
+def test_the_last_sequence_has_the_sign() -> None:
+    pool = Pool()
     pool.add([(0, 63), (1, 63), (0, 0)])
     pool.cells.copy_prefix(63, 62, 2)
     pool.look([(2, 63), (1, 0), (2, 62)])
     pool.look([(3, 63), (2, 0), (3, 62), (4, 63)])
 
 
-@pytest.mark.parametrize("few", [0, 64])
-def test_a_step_of_many_sequences(few: int) -> None:
-    """One by one or all at once, in the order of positions or not, after a removal and
-    with more tokens than there was room for."""
-    pool = Pool(cells=7000, few=few)
+def test_a_step_of_many_sequences() -> None:
+    """In the order of positions or not, after a removal and with more tokens than there
+    was room for."""
+    pool = Pool(cells=7000)
     for position in range(70):
         step = [(position, sequence) for sequence in range(63, -1, -1)]
         pool.look(step, window=5)
@@ -168,6 +166,33 @@ def test_a_step_of_many_sequences(few: int) -> None:
     pool.look([(70, sequence) for sequence in (5, 6, 7, 8)], window=65)
     pool.look([(30, 5), (69, 9), (1, 6)])
     pool.look([(70, 5), (70, 9), (70, 6), (71, 7)], window=60)
+
+
+def test_positions_are_consecutive_again_once_a_gap_is_closed() -> None:
+    pool = Pool()
+    pool.add(list_rows(0, 10))
+    index = pool.cells.indexes[0]
+    pool.cells.close_gap(0, 3, 5)
+    assert index.dense and index.positions.tolist() == list(range(8))
+    pool.cells.drop(0, 3, 5)
+    assert not index.dense
+    pool.cells.close_gap(0, 6, 6)
+    assert not index.dense
+    pool.cells.drop(0, 0, None)
+    assert index.dense
+
+
+def test_cells_that_were_left_are_free() -> None:
+    """Whoever asks first: how many are free, for free ones, or for the table."""
+    for ask in ("free", "bits", "table"):
+        pool = Pool(cells=10)
+        pool.add([*list_rows(0, 6), *list_rows(0, 4, sequence=1)])
+        pool.cells.copy_prefix(0, 2, 2)
+        pool.cells.drop(0, 0, None)
+        getattr(pool.cells, ask)
+        assert pool.cells.free == 4
+        assert pool.cells.list_used().tolist() == [0, 1, 6, 7, 8, 9]
+        pool.add(list_rows(0, 4))
 
 
 Change = tuple[str, int, int]
@@ -194,10 +219,10 @@ def change(cells: Cells, change: Change) -> None:
         cells.close_gap(owner, number, number + 1)
 
 
-@given(st.data(), st.sampled_from((0, 3)))
-def test_any_life(data: st.DataObject, few: int) -> None:
+@given(st.data())
+def test_any_life(data: st.DataObject) -> None:
     """Whatever was stored and removed before, with any rows and limits."""
-    pool = Pool(few=few)
+    pool = Pool()
     rows = st.lists(
         st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=6
     )

@@ -61,7 +61,11 @@ def remove(old: Pair, tokens: int) -> Make:
     def refill() -> None:
         peer.offset = 2 * tokens
 
-    return [make_peer(peer, lambda: peer.trim(tokens), refill, most=1)]
+    def work() -> None:
+        peer.trim(tokens)
+        mx.eval(peer.keys, peer.values)  # as ours: nothing is put off
+
+    return [make_peer(peer, work, refill, most=1)]
 
 
 def keep(old: Pair, token: Pair, touched: bool) -> Make:

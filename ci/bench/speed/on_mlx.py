@@ -133,11 +133,13 @@ class MLXSide(Side):
 
     def limit_decode(self, cells: int, rows: int, width: int) -> Contender:
         new, pool = self.make(rows), list(self.make(cells))
-        places = mx.random.permutation(width)[:rows] + (cells - width)
-        index = places[None, None, :, None]
-        mx.eval(index)
+        numbers = mx.random.permutation(width // rows * rows) + (cells - width)
+        indexes = numbers.reshape(-1, 1, 1, rows, 1)
+        mx.eval(indexes)
+        places = cycle([mx.contiguous(index) for index in indexes])
 
         def write() -> None:
+            index = next(places)
             for number, array in enumerate(new):
                 pool[number] = mx.put_along_axis(pool[number], index, array, 2)
             mx.eval(*pool, mx.zeros((rows, width), self.dtype))

@@ -117,10 +117,12 @@ class TorchSide(Side):
     def limit_decode(self, cells: int, rows: int, width: int) -> Contender:
         new = self.make(rows)
         keys, values = self.empty(cells), self.empty(cells)
-        index = torch.randperm(width, device=self.device)[:rows] + cells - width
+        places = torch.randperm(width, device=self.device) + cells - width
+        places = cycle(places.unfold(0, rows, rows))
         mask = keys.new_empty((rows, width))
 
         def write() -> None:
+            index = next(places)
             keys.index_copy_(2, index, new[0])
             values.index_copy_(2, index, new[1])
             mask.fill_(0)

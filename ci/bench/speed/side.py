@@ -136,7 +136,7 @@ class Side(BatchSide):
 
         def work() -> None:
             ours.work()
-            self.finish(ours.cache.keys)
+            self.finish((ours.cache.keys, ours.cache.values))
 
         contender = Contender("ours", "ours", work, ours.start, ours.most)
         if where == "tail":
@@ -211,7 +211,8 @@ class Side(BatchSide):
 
     @abstractmethod
     def limit_decode(self, cells: int, rows: int, width: int) -> Contender:
-        """Writes rows into a pool, and a mask."""
+        """Writes rows into a pool, each time into others of the last `width` cells, and a
+        mask."""
 
     @abstractmethod
     def limit_clone(self, pair: Pair) -> Contender:

@@ -42,27 +42,35 @@ class Decoding:
             self.forward(min(FILL // SEQUENCES, filled - VISIBLE - self.ends[0]))
         while self.ends[0] < filled:
             self.forward(1)
-        self.filled, self.new = list(self.ends), feed(SEQUENCES)
+        self.filled, self.new = filled, feed(SEQUENCES)
+        self.start()
         self.step()
 
     def forward(self, length: int) -> None:
+        self.cache.forward(*self.list_next(length))
+
+    def list_next(self, length: int) -> tuple[list[int], list[int]]:
+        """Lists position and sequence of the next tokens of all sequences."""
         span, owners = range(length), range(SEQUENCES)
         positions = [end + token for end in self.ends for token in span]
         sequences = [owner for owner in owners for _ in span]
         self.ends = [end + length for end in self.ends]
-        self.cache.forward(positions, sequences)
+        return positions, sequences
 
     def step(self) -> Any:
         """As a model's loop does it, with one layer."""
-        self.forward(1)
+        self.cache.forward(*next(self.steps))
         self.cache.put(0, *self.new)
         return self.cache.get(0)
 
     def start(self) -> None:
-        """Takes back all tokens since the pool was filled."""
-        for owner, filled in enumerate(self.filled):
-            self.cache.remove(owner, filled, None)
-        self.ends = list(self.filled)
+        """Takes back all tokens since the pool was filled, and lists those of the next
+        steps, as whoever generates them does."""
+        for owner in range(SEQUENCES):
+            self.cache.remove(owner, self.filled, None)
+        self.cache.cells.settle()  # what that puts off is no part of a step
+        self.ends = [self.filled] * SEQUENCES
+        self.steps = iter([self.list_next(1) for _ in range(self.most)])
 
     def get_form(self) -> tuple[int, int]:
         """Rows and columns of the mask."""
