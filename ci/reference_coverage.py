@@ -33,11 +33,14 @@ REACHED.start()
 import click  # noqa: E402
 
 from ci.work import Work, list_different, list_work  # noqa: E402
+from lockstep.harness.contracts import CONTRACTS  # noqa: E402
 from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
 
 FILES = {
     **dict.fromkeys(("swa", "swa-memory", "chunked"), "causal"),
+    **dict.fromkeys(("batch-kv", "batch-rotating", "batch-state"), "batched"),
     "batch-list": "list",
+    **dict.fromkeys(CONTRACTS["paged"].kinds, "paged"),
 }
 """The file in which a kind is described, if it has another name."""
 

@@ -373,10 +373,10 @@ class Vocabulary:
 
     def __init__(self, code: Code) -> None:
         self.settings = code.settings
-        self.text = code.source.read_text(encoding="utf-8")
-        self.tree = ast.parse(self.text)
+        text = code.source.read_text(encoding="utf-8")
+        self.lines = text.split("\n")
         self.parts = {
-            name: node for node in self.tree.body for name in list_defined(node)
+            name: node for node in ast.parse(text).body for name in list_defined(node)
         }
         self.imports = {
             name: node
@@ -394,8 +394,15 @@ class Vocabulary:
                 lines.append(f"{name} = {self.settings[name]}")
         used = [node for name, node in self.parts.items() if name in needed - own]
         for node in dict.fromkeys(used):
-            lines += ["", "", ast.get_source_segment(self.text, node) or ""]
+            lines += ["", "", self.get_text(node)]
         return "\n".join([*lines, "", ""])
+
+    def get_text(self, node: ast.stmt) -> str:
+        """The text of a statement at the top of the file, without a comment behind it.
+        `ast.get_source_segment` would split the whole file for each."""
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+        return "\n".join(lines)
 
     def find_needed(self, body: str) -> set[str]:
         """The names that `body` uses, directly or through other parts of the file."""

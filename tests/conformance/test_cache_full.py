@@ -15,7 +15,7 @@ from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache as Reference
 from lockstep.reference.errors import CacheFull, NotSupported, Shared
 
-STEPS, LIVES = 100_000, 40
+STEPS, LIVES = 40_000, 40
 REFUSALS = {
     CacheFullError: CacheFull,
     NotSupportedError: NotSupported,

@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.cli.pytest_plugin import describe
-from lockstep.harness.contracts import KINDS
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.workers.pool import Pool
+from tests.harness.building import list_pairs
 
 DEPTH = 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
+@pytest.mark.parametrize(
+    ("backend", "kind"), [(backend, kind) for backend, _, kind in list_pairs()]
+)
 def test_every_program_of_up_to_three_operations_agrees(
     backend: str, kind: str, tmp_path: Path, lockstep_pool: Pool
 ) -> None:

@@ -18,6 +18,7 @@ from lockstep.harness.workers.messages import RandomTask, RunProgram
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load_faults
 from lockstep.impl.faults import FAULTS, Fault
+from tests.harness.building import choose_frameworks
 
 PROGRAMS, SECONDS = 2000, 60.0
 """On a core that other tests may use."""
@@ -47,17 +48,10 @@ class Search(Check):
             self.tasks.clear()
 
 
-FRAMEWORKS = ("torch", "mlx")
-
-ALIKE = ("prefix", "paged")
-"""Contracts whose caches are the same code on each framework, but for the arrays."""
-
-
 def list_cases() -> Iterator[Any]:
-    """Each fault on each framework; one of `ALIKE` on one of them, in turns."""
+    """Each fault on the frameworks that its turn chooses."""
     for number, fault in enumerate(FAULTS.values()):
-        turn = FRAMEWORKS[number % len(FRAMEWORKS)]
-        for framework in (turn,) if fault.contract in ALIKE else FRAMEWORKS:
+        for framework in choose_frameworks(fault.contract, number):
             yield pytest.param(fault, framework, id=f"{fault.id}-{framework}")
 
 

@@ -10,13 +10,12 @@ import pytest
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import trace
 from lockstep.harness.workers.registry import load
-from tests.harness.building import KINDS, draw
+from tests.harness.building import draw, list_pairs
 
 PROGRAMS, LEAST = 40, 20
 
 
-@pytest.mark.parametrize(("contract", "kind"), KINDS)
-@pytest.mark.parametrize("name", ["torch-cpu", "mlx-cpu"])
+@pytest.mark.parametrize(("name", "contract", "kind"), [*list_pairs()])
 def test_misuse_is_refused(name: str, contract: str, kind: str) -> None:
     backend = load(name)
     declared = backend.contracts[contract][kind]

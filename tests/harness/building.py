@@ -15,6 +15,26 @@ from lockstep.harness.programs.program import Program, parse_program, walk
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
 
+FRAMEWORKS = ("torch", "mlx")
+"""Those of our caches."""
+
+ALIKE = ("prefix", "paged")
+"""Contracts whose caches are the same code on each framework, but for the arrays."""
+
+
+def choose_frameworks(contract: str, number: int) -> Sequence[str]:
+    """All of them; for a contract of `ALIKE` one of them, in turns."""
+    turn = FRAMEWORKS[number % len(FRAMEWORKS)]
+    return (turn,) if contract in ALIKE else FRAMEWORKS
+
+
+def list_pairs() -> Iterator[tuple[str, str, str]]:
+    """(backend, contract, kind) of our backends on the CPU, as `choose_frameworks`."""
+    for number, (contract, kind) in enumerate(KINDS):
+        for framework in choose_frameworks(contract, number):
+            yield f"{framework}-cpu", contract, kind
+
+
 SMALL: Mapping[str, Any] = {"step": 1, "conv_width": 2}
 """What the backends that misbehave declare."""
 

@@ -38,7 +38,7 @@ def get_programs(kind: str) -> list[Program]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_correct_batch_agrees(kind: str) -> None:
-    for number, program in enumerate(get_programs(kind)):
+    for number, program in enumerate(get_programs(kind)[:100]):
         assert run(program, make(), every=number % 4 == 0).divergence is None
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from lockstep.harness.backends.driver.client import Limits, check_request
 from lockstep.harness.backends.driver.decoding import parse
 from lockstep.harness.backends.driver.messages import Refusal, get_answer
-from lockstep.harness.cli.main import main
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
+from tests.harness.commands import invoke, run_here
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "impl" / "kits" / "c" / "example.c"
@@ -75,7 +75,7 @@ def check_all(program: Path, count: int, limits: Limits, seed: int = 3) -> None:
 
 
 def test_it_agrees(build: Build) -> None:
-    check_all(build(), 100, Limits())
+    check_all(build(), 40, Limits())
 
 
 def test_it_agrees_under_sanitizers_by_strict_messages(
@@ -180,21 +180,23 @@ PLANTED = [
 def test_a_planted_mistake_is_found_shrunk_and_replayed(
     build: Build,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     old: str,
     new: str,
     signature: str,
     most: int,
 ) -> None:
+    monkeypatch.setattr(Pool, "run", run_here)  # the driver is a process all the same
     wrong, right = build(old=old, new=new), build()
     failures = tmp_path / "failures"
 
-    def lockstep(*arguments: str) -> tuple[int, str]:
-        ended = CliRunner().invoke(main, [*arguments, "--failures", str(failures)])
-        assert "Traceback" not in ended.output
-        return ended.exit_code, ended.output
+    def lockstep(*arguments: object) -> tuple[int, str]:
+        ended = invoke(*arguments, "--failures", failures)
+        assert "Traceback" not in ended.text
+        return ended.status, ended.text
 
-    size = ("--programs", "40", "--seed", "1", "--jobs", "1")
+    size = ("--programs", 12, "--seed", 1, "--jobs", 1)
     status, output = lockstep(
         "check", "--backend", f"exec:{wrong}", "--kind", kind, *size
     )
@@ -203,7 +205,7 @@ def test_a_planted_mistake_is_found_shrunk_and_replayed(
     assert paths, output
     (program,) = load_programs(paths[0])
     assert len(program.ops) <= most
-    replayed, output = lockstep("replay", str(paths[0]), "--backend", f"exec:{wrong}")
+    replayed, output = lockstep("replay", paths[0], "--backend", f"exec:{wrong}")
     assert replayed in (1, 2) and output.startswith(("FAILED", "ERROR"))
-    replayed, output = lockstep("replay", str(paths[0]), "--backend", f"exec:{right}")
+    replayed, output = lockstep("replay", paths[0], "--backend", f"exec:{right}")
     assert replayed == 0 and output.startswith("FIXED")

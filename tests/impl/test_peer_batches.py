@@ -6,7 +6,6 @@ The identifiers are those of the issues and pull requests at ml-explore/mlx-lm.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -15,45 +14,15 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
-from lockstep.harness.programs.ledger import load_ledger
-from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
-
-PROGRAMS = 400
-
-
-@functools.cache
-def draw(name: str, kind: str) -> list[Program]:
-    backend = load(name)
-    declared = backend.contracts["batched"][kind]
-    avoid = load_ledger(backend.ledger, name, kind)
-    drawer = Drawer("batched", kind, declared, backend.dtypes, avoid)
-    source = RandomSource(5)
-    return [drawer.draw(source) for _ in range(PROGRAMS)]
+from tests.impl.released import find_program, shows_mistake
 
 
 def find(name: str, kind: str) -> str | None:
     """The first signature of a few programs."""
     program = find_program(name, kind)
-    if program is None:
-        return None
-    divergence = run(program, load(name)).divergence
-    return divergence and divergence.get_signature(program)
-
-
-def find_program(name: str, kind: str) -> Program | None:
-    """The first of a few programs that diverges."""
-    backend = load(name)
-    return next((one for one in draw(name, kind) if run(one, backend).divergence), None)
-
-
-def shows_mistake(name: str, kind: str, owner: Any, method: str, changed: Any) -> bool:
-    """Whether a program diverges with a method changed, and agrees without."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, changed)
-        program = find_program(name, kind)
-    return program is not None and run(program, load(name)).divergence is None
+    divergence = program and run(program, load(name)).divergence
+    return divergence.get_signature(program) if program and divergence else None
 
 
 def edit(

@@ -13,7 +13,7 @@ from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import KnownProgram, list_known, load_ledger
 from lockstep.harness.workers.registry import load
 
-MOST, EACH = 1200, 20
+MOST, EACH = 1200, 8
 """Programs that are drawn at most for each kind, until each entry has some."""
 
 PEERS = (

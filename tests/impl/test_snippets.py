@@ -25,7 +25,9 @@ from lockstep.harness.execution.snippet import NOT_SHOWN, write_snippet
 from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
 from lockstep.harness.programs.ledger import Entry, load_ledger
 from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
+from tests.harness.commands import run_here
 
 BACKENDS = {
     "mlx_lm": (
@@ -48,7 +50,7 @@ BACKENDS = {
     ),
 }  # fmt: skip
 ROOT = Path(__file__).parents[2]
-PROGRAMS = 10
+PROGRAMS = 6
 """That are drawn for each backend and kind."""
 
 NONE = "TypeError: 'NoneType' object is not subscriptable"
@@ -329,10 +331,10 @@ def test_why_there_is_no_snippet(mlx_lm: Backend) -> None:
 
 @pytest.fixture
 def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command, in a folder of its own."""
+    """The command and its worker in this process, in a folder of its own."""
+    monkeypatch.setattr(Pool, "run", run_here)
     monkeypatch.chdir(tmp_path)
-    runner = CliRunner(env={"PYTHONPATH": str(ROOT)})
-    return lambda *arguments: runner.invoke(main, arguments, prog_name="lockstep")
+    return lambda *arguments: CliRunner().invoke(main, arguments, prog_name="lockstep")
 
 
 def test_the_command_prints_a_script_that_fails(

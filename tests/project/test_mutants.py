@@ -36,7 +36,7 @@ def run(*commands: Sequence[object]) -> list[tuple[int, str, str]]:
         The exit status, the output and the errors of each.
     """
     pytest.importorskip("torch")
-    few = [[FILE, "--programs", "6", "--time", "1", *map(str, one)] for one in commands]
+    few = [[FILE, "--programs", "3", "--time", "1", *map(str, one)] for one in commands]
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps(few),
@@ -93,7 +93,7 @@ def test_mutants_are_found_survive_or_are_explained(tmp_path: Path) -> None:
     found, survived = json.loads(out.read_text())["mutants"]
     assert (found["verdict"], survived["verdict"]) == ("found", "survived")
     assert found["how"].startswith(("unified-encoder-", "unified-wrapper-"))
-    assert survived["programs"] >= 6  # those that have such a cache
+    assert survived["programs"] >= 3  # those that have such a cache
 
     status, text, errors = is_explained
     assert status == 0, errors

@@ -174,6 +174,7 @@ def test_pytest_runs_beside_options_of_the_same_names(
     assert done.returncode == 0, done.stderr
     assert {"--backend=BACKEND", "--lockstep-backend=NAME"} <= {*done.stdout.split()}
     chosen = ("--lockstep-backend", "torch-cpu", "--lockstep-kind", "kv")
-    done = run(installed, theirs, "-m", "pytest", "-q", *chosen)
+    few = ("--lockstep-profile", "quick")
+    done = run(installed, theirs, "-m", "pytest", "-q", *chosen, *few)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

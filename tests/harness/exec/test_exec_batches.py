@@ -207,7 +207,7 @@ def test_the_program_to_blame_is_kept(
 ) -> None:
     """The command ends with status 1 and the program, not with a traceback of ours."""
     backend: Any = name_driver(way)
-    checked = run("check", "--backend", backend, "--kind", kind, "--programs", 4)
+    checked = run("check", "--backend", backend, "--kind", kind, "--programs", 1)
     assert checked.status == 1
     assert "Traceback" not in checked.text
     assert f"batched-{kind}-{signature}" in checked.out
