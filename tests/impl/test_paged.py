@@ -93,6 +93,23 @@ def test_whoever_writes_first_after_a_fork_copies() -> None:
     assert manager.tables("a")[0][1] == last
 
 
+def test_a_rejected_draft_that_a_fork_has_published_is_copied_first() -> None:
+    """Generated programs come here once in tens of thousands."""
+    manager = make({"type": "full", "block": 1})
+    compute(manager, "a", 1)
+    manager.accept("a", 0, 2, [3])
+    take(manager, "a")
+    assert manager.fork("a", "b", [4])
+    take(manager, "b")
+    [[_, _, drafted, _]] = manager.tables("b")
+    manager.free("b", True)
+    manager.accept("a", 0, 5, [])
+    assert take(manager, "a") == 2
+    [[_, _, own]] = manager.tables("a")
+    assert manager.copies() == [(drafted, own)]
+    assert compute(manager, "c", 1, 2, 3, 9) == 3  # what b computed can still be hit
+
+
 def test_what_is_freed_last_is_evicted_last_and_the_end_of_a_request_first() -> None:
     manager = make(blocks=4)
     compute(manager, "a", 1, 2, 3, 4)
