@@ -284,12 +284,26 @@ def test_a_pass_that_no_longer_fits_is_refused(kernels: Any) -> None:
     cache.forward([8], [0])
     with pytest.raises(DoesNotFitError, match="sees cells up to 12; 8 columns were"):
         decoding.run(*draw(1))
+    with pytest.raises(DoesNotFitError, match="sees cells up to 12; 11 columns were"):
+        Decoding(cache, 2, columns=11).run(*draw(1))
     wider = Decoding(cache, 2, columns=16)
     _, _, mask = wider.run(*draw(1))[0]
     assert (mask[0] == 0).sum() == 9
     cache.forward([0], [1], reserve=True)
     with pytest.raises(ValueError, match="only reserves"):
         wider.step.run()
+
+
+@both
+def test_a_step_sees_positions_that_were_far_away_when_it_was_captured(
+    kernels: Any,
+) -> None:
+    cache = make(kernels, window=3, memory=5)
+    decoding = Decoding(cache, 2, columns=4)
+    for position in ((1 << 31) - 1, 1 << 31):  # the second needs more than 32 bits
+        cache.forward([position], [0])
+        [(_, _, mask), *_] = decoding.run(*draw(1))
+    assert (mask[0] == 0).sum() == 2
 
 
 @both
@@ -312,6 +326,8 @@ def test_steps_are_checked(kernels: Any) -> None:
         step.put(0, keys[0, :, :, :1], values[0, :, :, :1])
     with pytest.raises(ValueError, match="there are 2 layers"):
         step.put_all(keys[:1], values[:1])
+    step.put_all(keys, values)
+    assert step.get(1)[2] is step.mask
 
 
 def test_states_have_no_fixed_places() -> None:
