@@ -26,6 +26,7 @@ from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
+    Entry,
     find_known,
     load_ledger,
     why_unsupported,
@@ -161,11 +162,11 @@ class Slice(Side, ABC, Generic[T]):
 def make_drawer(
     backend: Backend,
     task: messages.SliceTask | messages.SurveyDomain,
+    avoid: Sequence[Entry],
     drawer: type[Drawer] = Drawer,
 ) -> Drawer:
-    """Draws programs of a kind as the backend declares it, and avoids its ledger."""
+    """Draws programs of a kind as the backend declares it. avoid: its ledger."""
     declared = backend.contracts[task.contract][task.kind]
-    avoid = load_ledger(backend.ledger, backend.name, task.kind)
     return drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
 
 
@@ -183,7 +184,7 @@ class RandomSlice(Slice[RandomTask]):
     def generate(self) -> None:
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
-        self.drawer = make_drawer(self.backend, task, DRAWERS[task.generator])
+        self.drawer = make_drawer(self.backend, task, self.avoid, DRAWERS[task.generator])
         self.drawer.aim_at({*task.rare})
         if task.corpus is not None:
             self.drawer.start_from(self.list_corpus(task.corpus))
@@ -301,7 +302,7 @@ class ExhaustiveSlice(Slice[ExhaustiveTask]):
 
     def generate(self) -> None:
         task = self.task
-        drawer = make_drawer(self.backend, task)
+        drawer = make_drawer(self.backend, task, self.avoid)
         walk = make_walk(drawer, task.size, self.backend)
         start = walk.follow(tuple(task.path), task.covered)
         for branch in walk.find_longest(start, task.depth):
@@ -320,7 +321,8 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
     Raises:
         UsageError: there are too many programs.
     """
-    drawer = make_drawer(backend, task)
+    avoid = load_ledger(backend.ledger, backend.name, task.kind)
+    drawer = make_drawer(backend, task, avoid)
     walk = make_walk(drawer, task.size, backend)
     world, depth, moves = walk.world, task.depth, len(walk.world.moves)
     if moves**depth > MAX_PROGRAMS:
