@@ -33,7 +33,6 @@ from lockstep.harness.jobs.outcome import (
 )
 from lockstep.harness.programs.corpus import open_corpus
 from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.programs.ledger import drop_undeclared
 from lockstep.harness.programs.program import Divergence, Flaky, Program, parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
@@ -305,9 +304,9 @@ class Check:
 
     def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         group = self.list_pairs(task)
-        pair = group[get_side(event, len(group))]
+        pair = group[0]
         if isinstance(event, messages.Beside):
-            event = event.inner
+            pair, event = group[event.side], event.inner
         if isinstance(event, messages.Progress):
             pair.running[task.number] = event.counts
             pair.reached.update(event.reached)
@@ -323,11 +322,8 @@ class Check:
                 self.corpus.add(event.parse(), event.cells)
             return
         if isinstance(event, messages.Stopped) and len(group) > 1:
-            is_blamed = event.blame() is not None  # or else each has to show itself
-            rest = [one for one in group if not is_blamed or one is not pair]
-            self.run_alone(rest, task)
-            if not is_blamed:
-                return
+            self.run_alone(task)  # each has to show itself
+            return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):
             pair.add(task.number, event)
@@ -340,9 +336,7 @@ class Check:
             if blamed is None:
                 pair.errors.append(self.describe(event, pair.backend))
             else:
-                program, divergence = blamed
-                own = drop_undeclared(program, pair.declared)
-                self.keep_crash(pair, task, own, divergence)
+                self.keep_crash(pair, task, *blamed)
         self.unfinished[pair.key] -= 1
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
@@ -359,25 +353,21 @@ class Check:
         own = {pair.key: pair for pair in self.outcome.pairs}
         return [own[name, task.contract, task.kind] for name in task.knowing]
 
-    def run_alone(self, pairs: Sequence[Pair], task: messages.SliceTask) -> None:
-        """Hands a slice that had to end out again, for each of these pairs alone."""
+    def run_alone(self, task: messages.SliceTask) -> None:
+        """Hands a slice that had to end out again, for each of its backends alone: the
+        one whose turn it was need not be the one that is wrong."""
         assert isinstance(task, messages.RandomTask)
-        self.part(pairs[0])
-        keys = [pair.key for pair in pairs]
-        for alone in task.list_alone():
-            pair = self.find_pair(alone)
-            if pair.key in keys:
-                self.unfinished[pair.key] -= 1
-                self.hand_out(alone)
+        self.part(self.find_pair(task))
+        self.tasks.extend(task.list_alone())
 
     def part(self, pair: Pair) -> None:
         """Lets a pair and those beside it run alone what they have not begun."""
-        groups = map(self.get_group, self.outcome.pairs)
-        lead, *others = next(one for one in groups if pair.key in [p.key for p in one])
-        self.beside.pop(lead.key, None)
+        key = pair.beside or pair.backend, pair.contract, pair.kind
+        lead = next(one for one in self.outcome.pairs if one.key == key)
+        others = self.beside.pop(key, [])
         for one in others:
             one.beside = ""
-        later = self.later.pop(lead.key, deque())
+        later = self.later.pop(key, deque())
         self.later |= {one.key: deque() for one in (lead, *others)}
         for alone in chain(*(task.list_alone() for task in later)):
             self.later[self.find_pair(alone).key].append(alone)
@@ -540,13 +530,6 @@ class Check:
             self.remove_file(failure.path)
             with suppress(OSError):  # an earlier run has left more there
                 failure.path.parent.rmdir()
-
-
-def get_side(event: messages.Event, sides: int) -> int:
-    """The number of the backend that an event is about, of those of its task."""
-    if isinstance(event, messages.Beside | messages.Died) and event.side < sides:
-        return event.side
-    return 0
 
 
 def shrink_crash(

@@ -177,7 +177,6 @@ class Died(Stopped, frozen=True):
     Attributes:
         running: the program that was running, None if there was none.
         step: the step of that program, OPENING before the first one.
-        side: the number of the backend that ran it, of those of the task.
         last_words: the end of what the worker printed.
     """
 
@@ -185,7 +184,6 @@ class Died(Stopped, frozen=True):
     running: Program | None
     step: int
     last_words: str
-    side: int = 0
 
     @classmethod
     def before(cls, why: str) -> Died:

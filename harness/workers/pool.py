@@ -133,9 +133,9 @@ class Process:
     def describe_death(self, what: Literal["crash", "hang"], why: str) -> messages.Died:
         """Ends the process, so that its record says no more than this."""
         self.kill()
-        running, step, side = get_running(self.read_record())
-        place = running, step, self.get_last_words(), side
-        return messages.Died(why, what, *place)
+        running, step = get_running(self.read_record())
+        words = self.get_last_words()
+        return messages.Died(why, what=what, running=running, step=step, last_words=words)
 
     def read_record(self) -> bytes:
         self.content.seek(0)
@@ -336,17 +336,15 @@ def is_running(content: bytes) -> bool:
     return content.strip() not in (b"", EMPTY) and OVER not in content
 
 
-def get_running(content: bytes) -> tuple[Program | None, int, int]:
-    """The program, the step and the side that a record names.
+def get_running(content: bytes) -> tuple[Program | None, int]:
+    """The program and the step that a record names.
 
     The step is OPENING while the backend opens a cache. There is no program if none was
     running, if the worker ended while it wrote the record, or if a backend wrote into it.
     """
     try:
         program = parse_program(json.loads(content), "record")
-        step, side = int(program.meta["step"]), int(program.meta["side"])
+        step = int(program.meta["step"])
     except (ValueError, KeyError, TypeError, RecursionError, UsageError):
-        return None, 0, 0
-    if OPENING <= step < len(program.ops) and side >= 0:
-        return program, step, side
-    return None, 0, 0
+        return None, 0
+    return (program, step) if OPENING <= step < len(program.ops) else (None, 0)

@@ -252,6 +252,19 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class DiesWhenFreed(Cache):
+    """Its answers are wrong from the third token on; when it is freed then, it dies."""
+
+    def update(self, keys: Array, values: Array) -> Any:
+        keys, values = super().update(keys, values)
+        start = keys.shape[2] > 2
+        return keys[:, :, start:], values[:, :, start:]
+
+    def __del__(self) -> None:
+        if self.offset > 2:
+            die()
+
+
 def babble(*_: Any) -> Any:
     sys.stdout.buffer.write(b"\x1b[31m[bold]\xff noise \x00\n" * 50_000)
     sys.stdout.buffer.write(b"assertion failed: ring.size > 0\n")
@@ -391,6 +404,7 @@ dies_in_open, hangs_in_open, interrupts_in_open = map(
 )
 interrupts = misbehave(interrupt)
 dies_later = from_third_token(die)
+dies_when_freed = partial(declare, DiesWhenFreed)
 returns_colours = misbehave(lambda *_: Coloured())
 raises_colours = misbehave(lambda *_: throw(RuntimeError(ESCAPES)))
 declares_colours = lambda: replace(  # noqa: E731
@@ -455,8 +469,17 @@ class WithoutTrim(Cache):
         raise NotImplementedError("take back the last tokens")
 
 
+class Unwritten(Cache):
+    def update(self, keys: Array, values: Array) -> Any:
+        raise NotImplementedError("append tokens")
+
+    state = size = trim = lambda self, *_: self.update(None, None)
+
+
 lacks_a_method = partial(declare, type("Lacking", (Cache,), {"size": None}))
 has_no_trim_yet = partial(declare, WithoutTrim)
+has_nothing_yet = partial(declare, Unwritten)
+plain_with_variants = partial(declare, Cache, {**PLAIN, "variant": (0, 1)})
 cannot_open = partial(declare, lambda: throw(OSError("no device")))
 
 

@@ -15,7 +15,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
 from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.beside import group_pairs
-from lockstep.harness.jobs.outcome import Pair
+from lockstep.harness.jobs.outcome import SLICE, Pair
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.counts import Counts, Shown
 from lockstep.harness.workers.messages import (
@@ -274,17 +274,20 @@ def test_one_program_is_drawn_for_both(run: Command) -> None:
     assert len({one["digest"] for one in pairs.values()}) == 1
 
 
-@pytest.mark.parametrize("names", [("plain", "dies"), ("dies", "plain")])
+@pytest.mark.parametrize("wrong", ["dies", "dies_when_freed"])
+@pytest.mark.parametrize("is_first", [False, True])
 def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
-    run_workers: Command, names: tuple[str, str]
+    run_workers: Command, wrong: str, is_first: bool
 ) -> None:
+    """Also one that shows in the turn of the other."""
+    names = (wrong, "plain") if is_first else ("plain", wrong)
     ended, pairs = check(run_workers, *names, jobs=2)
     assert ended.status == 1
     assert (pairs["plain"]["crashes"], pairs["plain"]["programs"]) == (0, 300)
     assert not pairs["plain"]["failures"] and not pairs["plain"]["errors"]
-    assert pairs["dies"]["crashes"] > 0 and pairs["dies"]["failures"]
+    assert pairs[wrong]["crashes"] > 0 and pairs[wrong]["failures"]
     (path,) = Path("failures").glob("layer-*/*.json")
-    assert path.name.endswith(f"{misbehaving.__name__}-dies.json")
+    assert path.name.endswith(f"{misbehaving.__name__}-{wrong}.json")
 
 
 def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
@@ -293,6 +296,16 @@ def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
     assert pairs["plain"]["programs"] == 300 and not pairs["plain"]["failures"]
     assert pairs["has_no_trim_yet"]["missing"]
     assert pairs["raises"]["failures"]
+
+
+@pytest.mark.parametrize("other", ["plain", "plain_with_variants"])
+def test_what_is_not_written_yet_is_left_out_after_a_slice(
+    run: Command, other: str
+) -> None:
+    """Whoever's programs it runs: those of the one that declares the most fields."""
+    _, pairs = check(run, "has_nothing_yet", other)
+    assert pairs["has_nothing_yet"]["programs"] == SLICE
+    assert (pairs[other]["programs"], pairs[other]["failures"]) == (300, [])
 
 
 def test_a_report_tells_whom_to_suspect(run: Command) -> None:

@@ -240,14 +240,14 @@ def write(**more: Any) -> bytes:
 
 
 def test_a_record_names_a_step_of_a_program() -> None:
-    metas = ({}, {"step": 0}, {"step": 1, "side": 0}, {"step": [], "side": 0})
-    wrong = [write(meta=meta) for meta in (*metas, {"step": 0, "side": -1})]
-    other = write(config={}, meta={"step": 0, "side": 0})
+    metas = ({}, {"step": 1}, {"step": -2}, {"step": []})
+    wrong = [write(meta=meta) for meta in metas]
+    other = write(config={}, meta={"step": 0})
     for content in (b"", b"{}   ", b"\0" * 9, b"[" * 100_000, *wrong, other):
-        assert get_running(content) == (None, 0, 0)
-    program, step, side = get_running(write(meta={"step": 0, "side": 3}) + b"   ")
+        assert get_running(content) == (None, 0)
+    program, step = get_running(write(meta={"step": 0}) + b"   ")
     assert program is not None
-    assert (len(program.ops), step, side) == (1, 0, 3)
+    assert (len(program.ops), step) == (1, 0)
 
 
 def test_a_folder_for_records_that_cannot_be_made(tmp_path: Path) -> None:
