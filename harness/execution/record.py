@@ -25,6 +25,11 @@ def prepare_record(path: Path) -> None:
     path.write_bytes(EMPTY)
 
 
+def make_body(program: Program) -> bytes:
+    """Returns a program as JSON, with an empty `meta`."""
+    return json.dumps({**program.to_json(), "meta": {}}).encode()
+
+
 class Record:
     """The record of one worker: the program that is running, on disk before it runs.
 
@@ -74,8 +79,8 @@ class Record:
         )
 
     def begin(self, program: Program, backend: str) -> bytes:
-        """Records a program that is about to run; its JSON, with an empty `meta`."""
-        body = json.dumps({**program.to_json(), "meta": {}}).encode()
+        """Records a program that is about to run; returns its `make_body`."""
+        body = make_body(program)
         self.runs += 1  # or the same program again would look as if it stood still
         meta = json.dumps({"backend": backend, "run": self.runs}).encode()
         head = (

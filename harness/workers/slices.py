@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,14 +14,16 @@ from typing import Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.contract import WITHOUT_EFFECT
+from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.execution.executor import (
     Result,
     Run,
     run_together,
 )
 from lockstep.harness.execution.metamorphic.reference import derive_one
+from lockstep.harness.execution.record import make_body
 from lockstep.harness.programs.corpus import find_cells
 from lockstep.harness.programs.generate import DRAWERS, GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -139,24 +142,40 @@ class Slice(Side, ABC, Generic[T]):
         return ran
 
     def execute_together(self, programs: Sequence[Program], every: bool) -> list[Result]:
-        """Runs a program on all backends beside each other; it runs again, alone, where
-        it must."""
+        """Runs a program on all backends beside each other; see `settle`."""
         self.take_turn()
         record = self.worker.record
         body = record.begin(programs[0], self.worker.asked)
         runs = []
         for side, own in zip(self.sides, programs, strict=True):
-            side.digest.update(body)
-            place = side.coverage, side.announce, side.avoid
+            place = Counter[Cell](), side.announce, side.avoid
             runs.append(Run(own, side.backend, every, *place))
         run_together(runs)
         record.end()
-        return [
-            side.execute(one.program, every, side.avoid)
-            if one.is_apart
-            else side.note_margins(one.result)
-            for side, one in zip(self.sides, runs, strict=True)
-        ]
+        results = []
+        for side, one in zip(self.sides, runs, strict=True):
+            is_same = one.program is programs[0]
+            content = body if is_same else make_body(one.program)
+            results.append(self.settle(side, one, content, every))
+        return results
+
+    def settle(self, side: Side, ran: Run, body: bytes, every: bool) -> Result:
+        """Returns the result of a run beside others. Where it diverges, or must run
+        alone, it runs again, and what it does alone counts.
+
+        Raises:
+            Unavailable: it agrees alone. Backends of one process may share something; the
+                slice has to begin again for each of them alone.
+        """
+        found = ran.result.divergence
+        if found is None and not ran.is_apart:
+            side.digest.update(body)
+            side.coverage.update(ran.coverage or ())
+            return side.note_margins(ran.result)
+        alone = side.execute(ran.program, every, side.avoid)
+        if found is not None and alone.divergence is None:
+            raise Unavailable(f"beside other backends only: {found.message}")
+        return alone
 
 
 def make_drawer(

@@ -171,6 +171,18 @@ class Widened(Cache):
         return np.pad(super().make_mask(length, rows), ((0, 0), (0, 1)))
 
 
+SHARED: dict[str, Any] = {}
+
+
+class Sharing(Cache):
+    """Correct as long as one cache of the process is used at a time, as of an engine that
+    has one pool."""
+
+    def __init__(self) -> None:
+        self.__dict__ = SHARED
+        super().__init__()
+
+
 class Numbered(Cache):
     """Answers with numbers of numpy, which are not numbers of JSON; wrong ones."""
 
@@ -210,6 +222,7 @@ writes_its_input = misbehave(write_input)
 one_column_less = change_keys(lambda keys: keys[:, :, 1:])
 shows_nan, shows_infinity = show(np.nan), show(np.inf)
 wrong_mask_width = partial(declare, Widened)
+shares = shares_too = partial(declare, Sharing)
 answers_in_numpy = partial(declare, Numbered)
 wrong_now_and_then = misbehave(reverse_seldom)
 wrong_twice = partial(declare, WrongTwice)

@@ -120,11 +120,12 @@ def test_where_the_reference_leaves_a_choice_the_others_run_alone() -> None:
 
 
 def check_slice(
-    folder: Path, first: Backend, second: Backend, **more: Any
+    folder: Path, first: Backend, second: Backend, kind: str = "kv", **more: Any
 ) -> tuple[list[Event], SliceDone]:
     """A slice of two backends; its events and its answer."""
+    contract = "layer" if kind == "kv" else "batched"
     task = RandomTask(
-        *("first", "layer", "kv", 0), generator="plain", seed=1, programs=50, **more
+        *("first", contract, kind, 0), generator="plain", seed=1, programs=50, **more
     )
     events: list[Event] = []
     record = Record(folder / "record.json")
@@ -196,6 +197,14 @@ def test_the_record_names_the_backend_whose_turn_it_is(tmp_path: Path) -> None:
 
     check_slice(tmp_path, look(0), look(1))
     assert {*seen} == {(0, 0), (1, 1)}
+
+
+def test_a_program_that_runs_again_alone_is_in_the_digest_once(tmp_path: Path) -> None:
+    batched = batching.make(), batching.make()
+    events, first = check_slice(tmp_path, *batched, kind="batch-rotating")
+    second = choose(events, True)[-1]
+    assert isinstance(second, SliceDone)
+    assert (second.digest, second.coverage) == (first.digest, first.coverage)
 
 
 def test_an_event_about_a_backend_that_the_task_has_not() -> None:
@@ -288,6 +297,12 @@ def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
     assert pairs[wrong]["crashes"] > 0 and pairs[wrong]["failures"]
     (path,) = Path("failures").glob("layer-*/*.json")
     assert path.name.endswith(f"{misbehaving.__name__}-{wrong}.json")
+
+
+def test_backends_that_share_something_run_alone(run: Command) -> None:
+    ended, pairs = check(run, "shares", "shares_too")
+    assert ended.status == 0
+    assert {(one["programs"], one["beside"]) for one in pairs.values()} == {(300, "")}
 
 
 def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
