@@ -66,6 +66,13 @@ def is_watched(number: int) -> bool:
     return number % WATCHED == WATCHED // 2
 
 
+def choose_first(number: int, sides: int) -> int:
+    """Chooses which of several backends takes each step of program `number` first, in
+    turns, also among those that run with every check: memory that one has freed may hold
+    what the next one has forgotten to write."""
+    return (number + number // WATCHED) % sides
+
+
 T = TypeVar("T", bound=messages.SliceTask)
 
 
@@ -150,7 +157,8 @@ class Slice(Side, ABC, Generic[T]):
         for side, own in zip(self.sides, programs, strict=True):
             place = Counter[Cell](), side.announce, side.avoid
             runs.append(Run(own, side.backend, every, *place))
-        run_together(runs)
+        first = choose_first(self.runs, len(runs))
+        run_together([*runs[first:], *runs[:first]])
         record.end()
         results = []
         for side, one in zip(self.sides, runs, strict=True):

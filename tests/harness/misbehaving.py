@@ -183,6 +183,25 @@ class Sharing(Cache):
         super().__init__()
 
 
+LEFT: list[Pair | None] = []
+
+
+class Leaves(Cache):
+    """Its last state stays behind."""
+
+    def state(self) -> Any:
+        LEFT[:] = [super().state()]
+        return LEFT[0]
+
+
+class Takes(Cache):
+    """Its state is what somebody has left behind, or zeros."""
+
+    def state(self) -> Any:
+        own = super().state()
+        return own and (LEFT.pop() if LEFT else (0 * own[0], 0 * own[1]))
+
+
 class Numbered(Cache):
     """Answers with numbers of numpy, which are not numbers of JSON; wrong ones."""
 
@@ -223,6 +242,7 @@ one_column_less = change_keys(lambda keys: keys[:, :, 1:])
 shows_nan, shows_infinity = show(np.nan), show(np.inf)
 wrong_mask_width = partial(declare, Widened)
 shares = shares_too = partial(declare, Sharing)
+leaves, takes = partial(declare, Leaves), partial(declare, Takes)
 answers_in_numpy = partial(declare, Numbered)
 wrong_now_and_then = misbehave(reverse_seldom)
 wrong_twice = partial(declare, WrongTwice)

@@ -32,7 +32,7 @@ from lockstep.harness.workers.messages import (
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.side import Side
-from lockstep.harness.workers.slices import RandomSlice
+from lockstep.harness.workers.slices import RandomSlice, choose_first, is_watched
 from tests.harness import batching, misbehaving
 from tests.harness.building import declare_all, draw_some, make, update
 from tests.harness.commands import HERE, Ended, run_here
@@ -159,6 +159,15 @@ def test_a_mistake_is_told_of_the_backend_that_makes_it(
     found = [one for one in choose(events, is_beside) if isinstance(one, Found)]
     assert found and found[-1].original
     assert not any(isinstance(one, Found) for one in choose(events, not is_beside))
+
+
+def test_each_backend_comes_first_in_turns() -> None:
+    every = [number for number in range(1, 500) if is_watched(number - 1)]
+    for sides in (2, 3, 5):
+        for numbers in (range(1, 500), every):
+            first = Counter(choose_first(number, sides) for number in numbers)
+            assert len(first) == sides, first
+            assert max(first.values()) <= min(first.values()) + 2, first
 
 
 def test_a_mistake_that_is_known_of_one_is_new_of_the_other(tmp_path: Path) -> None:
@@ -303,6 +312,15 @@ def test_backends_that_share_something_run_alone(run: Command) -> None:
     ended, pairs = check(run, "shares", "shares_too")
     assert ended.status == 0
     assert {(one["programs"], one["beside"]) for one in pairs.values()} == {(300, "")}
+
+
+@pytest.mark.parametrize("names", [("leaves", "takes"), ("takes", "leaves")])
+def test_no_backend_lives_on_what_another_leaves_behind(
+    run: Command, names: tuple[str, str]
+) -> None:
+    """As memory that is not written may hold what another backend has freed."""
+    _, pairs = check(run, *names)
+    assert pairs["takes"]["failures"] and not pairs["leaves"]["failures"]
 
 
 def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
