@@ -43,7 +43,8 @@ class Record:
 
     Attributes:
         side: the number of the backend whose turn it is, of those that run a program
-            beside each other.
+            beside each other: each has the whole time of a step, since a turn changes
+            the file.
 
     Raises:
         UsageError: the file cannot be written; so does `begin`.
