@@ -18,8 +18,9 @@ from msgspec import structs
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
-from lockstep.harness.jobs.beside import Key, compare_backends, group_pairs
+from lockstep.harness.jobs.answers import compare_backends
 from lockstep.harness.jobs.causes import number_causes
+from lockstep.harness.jobs.groups import Key, group_pairs
 from lockstep.harness.jobs.outcome import (
     Failure,
     Outcome,

@@ -14,7 +14,7 @@ from msgspec import structs
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
 from lockstep.harness.execution.record import Record
-from lockstep.harness.jobs.beside import group_pairs
+from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import SLICE, Pair
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.counts import Counts, Shown
