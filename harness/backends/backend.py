@@ -187,7 +187,8 @@ class Backend:
         lifetime: how long a returned array keeps its content.
         causal: how a mask "causal" is aligned.
         poison: `open` heeds config["poison"] and fills unused memory with NaN.
-        scope: a context manager that a program runs in, such as torch.no_grad.
+        scope: a context manager that a program runs in, such as torch.no_grad; where
+            other backends run the program beside this one, each of its steps.
         scopes: others that it may run in, with the same answers: those of the numbers 1,
             2, … of the config field "scope". Only numbers that a kind declares are drawn.
         overwrite: fills an array with other numbers, in place, as a model does that uses

@@ -84,7 +84,6 @@ class Run:
         on_step: is called with the number of each step before it runs, and with OPENING
             before the caches are opened.
         avoid: known divergences of the kind of the program.
-        is_alone: no other backend runs the program beside this one.
         is_apart: the program has to run alone; see `run_together`.
     """
 
@@ -103,19 +102,19 @@ class Run:
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
-        self.is_alone, self.is_apart = True, False
+        self.is_apart = False
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
         run_together([self])
         return self.result
 
-    def take_part(self) -> Generator[None, Step | None]:
+    def take_part(self, is_alone: bool) -> Generator[None, Step | None]:
         """Runs the steps that are sent to it, until the first divergence; None is sent
-        when the program is over."""
+        when the program is over. is_alone: no other backend runs beside this one."""
         number, operation = before = 0, "open"
         scope = self.backend.get_scope(self.program.config["scope"])
-        whole, turn = (scope, nullcontext) if self.is_alone else (nullcontext, scope)
+        whole, turn = (scope, nullcontext) if is_alone else (nullcontext, scope)
         try:
             with whole():
                 with turn():
@@ -259,9 +258,7 @@ def run_together(runs: Sequence[Run]) -> None:
         runs: of programs that differ at most in fields of the config on which no answer
             depends.
     """
-    for run in runs:
-        run.is_alone = len(runs) == 1
-    parts = [run.take_part() for run in runs]
+    parts = [run.take_part(is_alone=len(runs) == 1) for run in runs]
     waiting = [part for part in parts if send(part, None)]
     for step in runs[0].steps:
         waiting = [part for part in waiting if send(part, step)]

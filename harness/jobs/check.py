@@ -163,7 +163,7 @@ class Check:
         for task, event in pool.run(self.tasks, self.tick):
             self.handle_event(task, event)
         number_causes(pool, self.outcome.pairs)
-        compare_backends(pool, self.outcome.pairs)
+        compare_backends(pool, self.outcome.pairs, self.tick)
         return self.outcome
 
     def handle_event(self, task: messages.Task[Any], event: messages.Event) -> None:
@@ -191,7 +191,7 @@ class Check:
         self.beside = group_pairs(self.outcome.pairs, declared)
         for (lead, *_), others in self.beside.items():
             for pair in others:
-                pair.beside = lead
+                pair.programs_of = lead
 
     def add_pairs(self, name: str, declared: messages.Declared) -> None:
         """Adds the pairs of a backend that were asked for."""
@@ -265,12 +265,13 @@ class Check:
         if not later or self.unfinished[pair.key]:
             return
         group = self.get_group(pair)
-        if all(one.is_explored for one in group):
+        right = [one for one in group if not one.failures] or group
+        if all(one.is_explored for one in right):
             for one in group:
                 one.wanted -= sum(task.programs for task in later)
             later.clear()
         else:
-            rare = dict.fromkeys(cell for one in group for cell in one.list_rare())
+            rare = dict.fromkeys(cell for one in right for cell in one.list_rare())
             self.hand_out(structs.replace(later.popleft(), rare=[*rare]))
 
     def choose_corpus(self, pair: Pair, number: int) -> list[messages.Document] | None:
@@ -323,7 +324,7 @@ class Check:
                 self.corpus.add(event.parse(), event.cells)
             return
         if isinstance(event, messages.Stopped) and len(group) > 1:
-            self.run_alone(task)  # each has to show itself
+            self.run_alone(task, event.describe())  # each has to show itself
             return
         counts = pair.running.pop(task.number, None)
         if isinstance(event, messages.SliceDone):
@@ -354,20 +355,26 @@ class Check:
         own = {pair.key: pair for pair in self.outcome.pairs}
         return [own[name, task.contract, task.kind] for name in task.knowing]
 
-    def run_alone(self, task: messages.SliceTask) -> None:
+    def run_alone(self, task: messages.SliceTask, why: str) -> None:
         """Hands a slice that had to end out again, for each of its backends alone: the
         one whose turn it was need not be the one that is wrong."""
         assert isinstance(task, messages.RandomTask)
-        self.part(self.find_pair(task))
-        self.tasks.extend(task.list_alone())
+        group = self.list_pairs(task)
+        self.part(group[0])
+        for pair, alone in zip(group, task.list_alone(), strict=True):
+            others = ", ".join(one.backend for one in group if one is not pair)
+            pair.parted = f"a slice beside {others} had to end: {why}"
+            if task.number not in pair.digests:  # or it was done before
+                self.tasks.append(alone)
+            self.go_on(pair)
 
     def part(self, pair: Pair) -> None:
         """Lets a pair and those beside it run alone what they have not begun."""
-        key = pair.beside or pair.backend, pair.contract, pair.kind
+        key = pair.programs_of or pair.backend, pair.contract, pair.kind
         lead = next(one for one in self.outcome.pairs if one.key == key)
         others = self.beside.pop(key, [])
         for one in others:
-            one.beside = ""
+            one.programs_of = ""
         later = self.later.pop(key, deque())
         self.later |= {one.key: deque() for one in (lead, *others)}
         for alone in chain(*(task.list_alone() for task in later)):

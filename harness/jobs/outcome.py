@@ -64,7 +64,7 @@ class Failure:
             the verdict may be another.
         unsaved: why there is no such file.
         asked: what a command has to be given as the backend, if that is not its name.
-        beside: other backends of the check that have run the program → "agrees", "same"
+        answers: other backends of the check that have run the program → "agrees", "same"
             if they give the same wrong answer, or the signature that they show.
     """
 
@@ -78,7 +78,7 @@ class Failure:
     options: Mapping[str, Any] = field(default_factory=dict)
     unsaved: str | None = None
     asked: str = ""
-    beside: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def form(self) -> Sequence[str]:
@@ -281,7 +281,9 @@ class Pair(Counts):
         share: see `Backend`.
         unchecked: the promises that cannot be checked, in words.
         own_name: of a driver, by which it calls itself.
-        beside: the backend whose programs it runs beside it; empty if it has its own.
+        programs_of: the backend whose programs it runs beside it; empty if it has its
+            own.
+        parted: why it runs alone although others declare the same, in words; or empty.
         wanted: programs that were planned.
         coverage: of the slices that are done; `reached` also has cells of running ones.
         digests: of the programs of each slice that is done.
@@ -298,7 +300,8 @@ class Pair(Counts):
     share: int = 1
     unchecked: Sequence[str] = ()
     own_name: str = ""
-    beside: str = ""
+    programs_of: str = ""
+    parted: str = ""
     wanted: int = 0
     signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
     undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)

@@ -167,7 +167,7 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
         *tell_tokens(failure.program, seen),
     ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
-    for line in list_remarks(programs, failure.flaky, failure.beside):
+    for line in list_remarks(programs, failure.flaky, failure.answers):
         console.print(Text(indent(line, console.width), "yellow"))
     if failure.unsaved:
         why = f"its file could not be written ({failure.unsaved}); outcome.json has it"

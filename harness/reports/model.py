@@ -34,7 +34,8 @@ class PairSummary:
         unchecked: promises that cannot be checked, in words.
         shortfall: how many programs ran, if crashes or errors kept others from running.
         own_name: of a driver, by which it calls itself.
-        beside: the backend whose programs it ran beside it.
+        programs_of: the backend whose programs it ran beside it.
+        parted: why it ran alone although others declare the same.
     """
 
     backend: str
@@ -56,7 +57,8 @@ class PairSummary:
     unchecked: Sequence[str] = ()
     shortfall: str | None = None
     own_name: str = ""
-    beside: str = ""
+    programs_of: str = ""
+    parted: str = ""
 
     @property
     def title(self) -> str:
@@ -164,7 +166,8 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         **get_fields(
             pair, *same, "errors", "outdated", "missing", "unchecked", "own_name"
         ),
-        beside=pair.beside,
+        programs_of=pair.programs_of,
+        parted=pair.parted,
         shortfall=pair.shortfall,
     )
 
@@ -225,9 +228,12 @@ def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
         if pair.unchecked:
             words = f"not checked: {', '.join(pair.unchecked)}"
             kinds.setdefault(("unchecked", pair.backend, words), []).append(pair.kind)
-        if pair.beside:
-            words = f"ran the programs of {pair.beside} beside it"
+        if pair.programs_of:
+            words = f"ran the programs of {pair.programs_of} beside it"
             kinds.setdefault(("beside", pair.backend, words), []).append(pair.kind)
+        if pair.parted:
+            key = "beside", pair.backend, f"ran alone: {pair.parted}"
+            kinds.setdefault(key, []).append(pair.kind)
     for (sort, backend, words), names in kinds.items():
         yield Note(sort, f"{backend} × {shorten_list(names)}", words)
 
@@ -277,34 +283,34 @@ def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
 
 
 def list_remarks(
-    programs: int | None, flaky: Flaky | None, beside: Mapping[str, str] = {}
+    programs: int | None, flaky: Flaky | None, answers: Mapping[str, str] = {}
 ) -> list[str]:
     """Lists the lines below a failure.
 
     Args:
         programs: how many have shown its signature.
         flaky: it did not come back each time.
-        beside: what other backends answer; see `Failure`.
+        answers: of other backends; see `Failure`.
     """
     lines = [] if flaky is None else [flaky.describe()]
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
-    return lines + compare_answers(beside)
+    return lines + compare_answers(answers)
 
 
-def compare_answers(beside: Mapping[str, str]) -> list[str]:
+def compare_answers(answers: Mapping[str, str]) -> list[str]:
     """Says which other backends agree with the reference about a program that fails."""
     of: dict[str, list[str]] = {}
-    for backend, answer in beside.items():
+    for backend, answer in answers.items():
         of.setdefault(answer, []).append(backend)
     agreeing, same = of.pop("agrees", []), of.pop("same", [])
-    lines = [f"as the reference: {shorten_list(agreeing)}"] if agreeing else []
+    lines = [f"agrees with the reference: {shorten_list(agreeing)}"] if agreeing else []
     if same:
-        lines.append(f"the same wrong answer: {shorten_list(same)}")
+        lines.append(f"gives the same wrong answer: {shorten_list(same)}")
     if same and not agreeing:
         lines.append("no other backend agrees with the reference here: suspect it, too")
     others = [f"{', '.join(names)} ({signature})" for signature, names in of.items()]
-    return lines + ([f"another answer: {shorten_list(others)}"] if others else [])
+    return lines + ([f"gives another answer: {shorten_list(others)}"] if others else [])
 
 
 # --- all of it --------------------------------------------------------------------------

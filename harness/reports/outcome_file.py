@@ -109,7 +109,7 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
         "undeclared": pair.list_undeclared(),
         "unchecked": list(pair.unchecked),
         "own_name": pair.own_name,
-        "beside": pair.beside,
+        **get_fields(pair, "programs_of", "parted"),
         "failures": [describe_failure(failure) for failure in pair.failures],
     }
 
@@ -123,7 +123,7 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
         "cause": failure.cause,
         "options": dict(failure.options),
         "unsaved": failure.unsaved,
-        "beside": dict(failure.beside),
+        "answers": dict(failure.answers),
         "divergence": failure.divergence.to_json(),
         "program": failure.program.to_json(),
     }
@@ -172,7 +172,7 @@ FAILURE = make_schema(
         "cause": COUNT,
         "flaky": {"type": ["string", "null"]},
         "options": {"type": "object"},
-        "beside": NAMED,
+        "answers": NAMED,
     },
 )
 CELLS = make_schema(
@@ -200,7 +200,8 @@ PAIR = make_schema(
         "unchecked": TEXTS,
         "shortfall": {"type": ["string", "null"]},
         "own_name": TEXT,
-        "beside": TEXT,
+        "programs_of": TEXT,
+        "parted": TEXT,
     },
 )
 SAVED = make_schema(
@@ -263,7 +264,7 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
 COPIED = (
     "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
     "outdated", "missing", "unchecked", "shortfall", "own_name",
-    "beside",
+    "programs_of", "parted",
 )  # fmt: skip
 """Fields of a pair that have the same name in the file."""
 

@@ -14,13 +14,15 @@ from msgspec import structs
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
 from lockstep.harness.execution.record import Record
+from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.groups import group_pairs
-from lockstep.harness.jobs.outcome import SLICE, Pair
+from lockstep.harness.jobs.outcome import SLICE, Pair, Settings
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.counts import Counts, Shown
 from lockstep.harness.workers.messages import (
     Beside,
     Declared,
+    Died,
     Event,
     Found,
     Progress,
@@ -287,7 +289,7 @@ def test_one_program_is_drawn_for_both(run: Command) -> None:
     ended, pairs = check(run, "plain", "also_plain")
     assert ended.status == 0
     assert f"{HERE}:also_plain × kv: ran the programs of {HERE}:plain" in ended.words
-    assert {one["beside"] for one in pairs.values()} == {"", f"{HERE}:plain"}
+    assert {one["programs_of"] for one in pairs.values()} == {"", f"{HERE}:plain"}
     assert {one["programs"] for one in pairs.values()} == {300}
     assert len({one["digest"] for one in pairs.values()}) == 1
 
@@ -311,7 +313,35 @@ def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
 def test_backends_that_share_something_run_alone(run: Command) -> None:
     ended, pairs = check(run, "shares", "shares_too")
     assert ended.status == 0
-    assert {(one["programs"], one["beside"]) for one in pairs.values()} == {(300, "")}
+    assert {(one["programs"], one["programs_of"]) for one in pairs.values()} == {
+        (300, "")
+    }
+    name = f"{HERE}:shares"
+    words = f"{name} × kv: ran alone: a slice beside {name}_too had to end: beside"
+    assert words in ended.words
+    assert pairs["shares"]["parted"].startswith(f"a slice beside {name}_too had to end")
+
+
+def test_what_a_backend_has_finished_beside_another_that_dies_counts_once(
+    tmp_path: Path,
+) -> None:
+    """Of both of them the slices that come later are run, too."""
+    settings = Settings(programs=3 * SLICE, least=SLICE, failures=tmp_path)
+    work = Check(settings, ["first", "second"])
+    kind = plain().contracts["layer"]["kv"]
+    first, second = (Pair(name, "layer", "kv", kind) for name in ("first", "second"))
+    work.outcome.pairs = [first, second]
+    work.beside[first.key] = [second]
+    work.plan_slices()
+    task = work.tasks.popleft()
+    assert isinstance(task, RandomTask) and not work.tasks
+    done = SliceDone(Counts(programs=SLICE), [("empty", "update", 1)], "0")
+    work.handle_slice(task, Beside(1, done))
+    work.handle_slice(task, Died.before("gone"))
+    assert second.programs == SLICE
+    waiting = [(one.backend, one.number) for one in work.tasks]
+    assert waiting == [("first", 0), ("second", 1)]
+    assert [one.number for one in work.later[first.key]] == [1, 2]
 
 
 @pytest.mark.parametrize("names", [("leaves", "takes"), ("takes", "leaves")])
@@ -346,21 +376,24 @@ def test_a_report_tells_whom_to_suspect(run: Command) -> None:
     ended, pairs = check(run, "raises", "correct", "has_no_trim_yet")
     (failure,) = pairs["raises"]["failures"]
     right = {f"{HERE}:{name}": "agrees" for name in ("correct", "has_no_trim_yet")}
-    assert failure["beside"] == right
-    assert f"as the reference: {HERE}:correct, {HERE}:has_no_trim_yet" in ended.words
+    assert failure["answers"] == right
+    assert (
+        f"agrees with the reference: {HERE}:correct, {HERE}:has_no_trim_yet"
+        in ended.words
+    )
     assert "suspect" not in ended.words
     page = run("report", "--format", "markdown")
-    assert f"as the reference: {HERE}:correct" in page.words
+    assert f"agrees with the reference: {HERE}:correct" in page.words
 
 
 def test_backends_that_give_one_wrong_answer(run: Command) -> None:
     ended, pairs = check(run, "raises", "raises_too", "raises_at_length")
-    of = pairs["raises"]["failures"][0]["beside"]
+    of = pairs["raises"]["failures"][0]["answers"]
     signature = pairs["raises"]["failures"][0]["signature"]
     assert of == {
         f"{HERE}:raises_too": "same",
         f"{HERE}:raises_at_length": signature,
     }
-    assert f"the same wrong answer: {HERE}:raises_too" in ended.words
+    assert f"gives the same wrong answer: {HERE}:raises_too" in ended.words
     assert "no other backend agrees with the reference here: suspect it" in ended.words
-    assert f"another answer: {HERE}:raises_at_length ({signature})" in ended.words
+    assert f"gives another answer: {HERE}:raises_at_length ({signature})" in ended.words

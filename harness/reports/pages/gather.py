@@ -112,7 +112,7 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                     read_flaky(failure),
                     pair.get("signatures", {}).get(failure["signature"]),
                     read_options(failure.get("options", {})),
-                    failure.get("beside", {}),
+                    failure.get("answers", {}),
                 )
             )
 

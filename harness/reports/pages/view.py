@@ -47,7 +47,7 @@ class Saved:
         cause: the outcome and the number that its cause has there; see `Failure`.
         flaky: the failure did not come back each time.
         programs: how many have shown the signature.
-        options, beside: see `Failure`.
+        options, answers: see `Failure`.
     """
 
     program: Program
@@ -62,12 +62,12 @@ class Saved:
     flaky: Flaky | None = None
     programs: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    beside: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
         """The lines below the failure."""
-        return list_remarks(self.programs, self.flaky, self.beside)
+        return list_remarks(self.programs, self.flaky, self.answers)
 
     @property
     def key(self) -> tuple[str, str | None]:
@@ -123,7 +123,7 @@ class Material:
                     cause=before.cause or saved.cause,
                     flaky=before.flaky or saved.flaky,
                     programs=before.programs or saved.programs,
-                    beside=before.beside or saved.beside,
+                    answers=before.answers or saved.answers,
                 )
                 return
         self.saved.append(saved)
