@@ -96,11 +96,14 @@ def test_a_step_copies_no_buffer(kind: str, length: int) -> None:
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
 @pytest.mark.parametrize("axis", [ROWS, COLUMNS])
+@pytest.mark.parametrize("small", [0, 1 << 16])
 @pytest.mark.parametrize(
     "cells", [range(5, 40), range(7, 80, 2), [9, 3, 77, *range(20, 40)], [4, 8], []]
 )
-def test_wide_copies_are_copies(dtype: mx.Dtype, axis: int, cells: Any) -> None:
-    places, count = Places(np.array(cells, np.int64)), len(cells)
+def test_wide_copies_are_copies(
+    dtype: mx.Dtype, axis: int, small: int, cells: Any
+) -> None:
+    places, count = Places(np.array(cells, np.int64), small), len(cells)
     pool = mx.random.normal((1, HEADS, 90, DIM), dtype)
     tokens = mx.random.normal((1, HEADS, count, DIM), dtype)
     if axis == COLUMNS:
@@ -132,10 +135,10 @@ def test_odd_rows_are_copied_as_they_are() -> None:
         seen.append(buffer.dtype)
         return buffer
 
-    for dim, count in ((3, 64), (4, 64), (4, 15)):
+    for dim, count, small in ((3, 64, 0), (4, 64, 0), (4, 15, 0), (4, 64, 256)):
         array = mx.zeros((1, 1, count, dim), mx.float16)
-        wide.write_wide(array, array, write)
-    assert seen == [mx.float16, mx.uint64, mx.float16]
+        wide.write_wide(array, array, write, small)
+    assert seen == [mx.float16, mx.uint64, mx.float16, mx.float16]
 
 
 def assign(where: slice) -> Callable[[mx.array, mx.array], mx.array]:
