@@ -222,11 +222,12 @@ class SequenceIndex:
         looking at each."""
         if first >= last:
             return slice(0, 0)
+        cells = self.book.cells
         if self.ascending:
-            lowest, highest = self.get_range(first, last)
-            if highest - lowest == last - first - 1:
-                return slice(lowest, highest + 1)
-        return self.book.cells[first:last]
+            lowest = cells.item(first)
+            if cells.item(last - 1) - lowest == last - first - 1:
+                return slice(lowest, lowest + last - first)
+        return cells[first:last]
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """Adds tokens, in any order and at any position."""
