@@ -58,6 +58,7 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("decode", (4 * K, True)),
         ("decode", (4 * K, False)),
         ("share", (24,)),
+        ("trim", (24,)),
         ("remove", (24, "tail")),
         ("remove", (24, "middle")),
         ("keep", (24, False)),
