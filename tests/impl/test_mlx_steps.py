@@ -147,3 +147,30 @@ def assign(where: slice) -> Callable[[mx.array, mx.array], mx.array]:
         return buffer
 
     return write
+
+
+def test_a_snapshot_of_a_whole_buffer_is_copied_once() -> None:
+    """By the write, which leaves the old buffer to the snapshot and to who restores
+    it."""
+    tokens = 1 << 14
+    cache, old, new = KVCache(), feed(tokens), feed(1)
+    mx.eval(cache.update(*old))
+    snapshot = cache.snapshot(0)
+    assert snapshot is not None
+    cache.trim(1)
+    before, size = mx.get_active_memory(), cache.held()["bytes"]
+    mx.reset_peak_memory()
+    written = cache.update(*new)
+    mx.eval(written)
+    assert written[0][:, :, -1:].tolist() == new[0].tolist()
+    del written
+    assert cache.restore(snapshot, tokens)
+    cache.close(snapshot)
+    mx.eval(cache.view())
+    assert mx.get_peak_memory() - before < 1.5 * size
+    assert mx.get_active_memory() - before < 0.5 * size
+    for got, wanted in zip(cache.view() or (), old, strict=True):
+        assert mx.array_equal(got, wanted)
+    assert not mx.array_equal(old[0][:, :, -1:], new[0])
+    mx.eval(cache.update(*new))  # not into what the caller has given
+    assert mx.array_equal((cache.view() or ())[0][:, :, :tokens], old[0])
