@@ -9,7 +9,6 @@ that failed are in OUT/failures.zip, for `lockstep replay`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import click
 from gpu_parts import ROOT, Part, Result, list_parts, read_json, run
+from sources import hash_folders
 
 from lockstep.harness.cli.frame import signals
 from lockstep.harness.cli.options import Seconds
@@ -71,11 +71,7 @@ SOURCES = ("reference", "impl", "harness", "tests/impl", "ci")
 
 def hash_sources(root: Path = ROOT) -> str:
     """A digest of what the parts run. The checkout may be a copy without a repository."""
-    digest = hashlib.sha256()
-    files = [file for folder in SOURCES for file in (root / folder).rglob("*.py")]
-    for file in sorted(files):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
+    return hash_folders(root, SOURCES)
 
 
 def measure(

@@ -11,7 +11,8 @@ process, in turns; what counts is the median of the rounds' ratios. The work is 
 all, with pools of a million cells, it takes more than 20 minutes and 17 GB.
 
 `--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and puts
-the table into the README.
+the table into the README. That takes nearly an hour; if it is cut off, the same command
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS
 os.environ.update(THREADS)  # before a framework is imported
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "ci" / "bench" / "results"
+UNFINISHED = ROOT / "build" / "speed.json"
 sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
@@ -38,7 +40,9 @@ from ci.bench.options import JSON  # noqa: E402
 from ci.bench.speed import report, results  # noqa: E402
 from ci.bench.speed.bars import Verdict, judge  # noqa: E402
 from ci.bench.speed.measure import Case, Outcome, measure  # noqa: E402
+from ci.bench.speed.progress import Progress  # noqa: E402
 from ci.bench.speed.workloads import DIM, HEADS, WORKLOADS, K, list_cases  # noqa: E402
+from ci.sources import hash_folders  # noqa: E402
 
 POOLS = (4 * K, 64 * K, K * K)
 DTYPES = ("float16", "float32", "bfloat16")
@@ -72,7 +76,11 @@ def main() -> None:
     help="Of the largest pool.",
 )
 @click.option(
-    "--save", "is_kept", is_flag=True, help="Keep the numbers of all work on the CPU."
+    "--save",
+    "is_kept",
+    is_flag=True,
+    help="Keep the numbers of all work on the CPU. If that is cut off, it goes on where"
+    " it stopped, as long as machine, versions, rounds and code are the same.",
 )
 @JSON
 def compare(
@@ -98,6 +106,11 @@ def compare(
     pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
     console = Console()
+    measure_case = measure
+    if is_kept:
+        progress = Progress(UNFINISHED, describe_run(rounds))
+        console.print(progress.describe())
+        measure_case = progress.measure
 
     def save(verdicts: Sequence[Verdict] = ()) -> None:
         if path:
@@ -111,7 +124,7 @@ def compare(
             ):
                 if not workloads or case.workload in workloads:
                     status.update(f"{len(outcomes) + 1}: {case.describe()}")
-                    outcomes.append(measure(case, rounds))
+                    outcomes.append(measure_case(case, rounds))
                     save()  # whoever ends this keeps what there is
                     gc.collect()
     for framework in frameworks:
@@ -125,7 +138,15 @@ def compare(
     save(verdicts)
     if is_kept:
         keep(report.make_report(device, outcomes, verdicts, rounds))
+        UNFINISHED.unlink()
     sys.exit(not all(verdict.holds for verdict in verdicts))
+
+
+def describe_run(rounds: int) -> dict[str, Any]:
+    """What the numbers of a run depend on."""
+    whole = report.make_report("cpu", (), (), rounds)
+    about = {name: whole[name] for name in ("machine", "python", "versions", "rounds")}
+    return {**about, "code": hash_folders(ROOT, ("impl", "ci/bench"))}
 
 
 def keep(document: Mapping[str, Any]) -> None:

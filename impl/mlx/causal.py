@@ -9,7 +9,7 @@ import numpy as np
 
 from lockstep.impl.mlx.masks import CPU, allocate, convert, get_numbers, paste
 from lockstep.impl.mlx.memory import Pair
-from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
+from lockstep.impl.mlx.places import COLUMNS, ROWS, SMALL, Places
 from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
@@ -64,7 +64,10 @@ class CausalCache(CausalCacheBase):
         super().add(batch)
         cells = self.get_pass().cells
         assert cells is not None
-        self.places = Places(cells)
+        self.places = self.place(cells)
+
+    def place(self, cells: Ints) -> Places:
+        return Places(cells, self.sizes.get_small(SMALL))
 
     def put(self, layer: int, keys: mx.array, values: mx.array) -> None:
         """Writes K [1, heads, rows, key_dim] and V of the open pass to one layer.
@@ -154,7 +157,7 @@ class CausalCache(CausalCacheBase):
 
     def turn_block(self, cells: Ints, distance: int) -> None:
         """Rotates the keys of all layers in one call."""
-        places = Places(cells)
+        places = self.place(cells)
         taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)
         # Until it is computed it refers to the pools, and a write would copy them.
@@ -164,7 +167,7 @@ class CausalCache(CausalCacheBase):
 
     def copy_cells(self, cells: Ints) -> Pair:
         """Returns K and V, each with a layer axis in front."""
-        places = Places(cells)
+        places = self.place(cells)
         keys = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         values = [places.read(values, self.axis) for values in self.values]
         copied = keys, mx.stack(values)
@@ -174,6 +177,6 @@ class CausalCache(CausalCacheBase):
     def paste_cells(self, arrays: Pair) -> None:
         if not arrays[0].size:
             return
-        places = Places(np.arange(arrays[0].shape[1 + ROWS]))
+        places = self.place(np.arange(arrays[0].shape[1 + ROWS]))
         for layer, (keys, values) in enumerate(zip(*arrays, strict=True)):
             self.write(layer, places, keys, values)

@@ -50,9 +50,19 @@ class LinearMemory(PairMemory, Linear):
         keys, values = (self.extend(array, span, self.capacity) for array in old)
         return keys, values
 
+    def copy(self, begin: int, end: int) -> Pair:
+        """Returns the whole buffers as they are: whoever writes to them first copies."""
+        if end - begin < self.capacity:
+            return super().copy(begin, end)
+        assert self.buffers is not None
+        return self.buffers[0][...], self.buffers[1][...]
+
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
+        if end - begin == self.capacity:
+            self.buffers = arrays[0][...], arrays[1][...]
+            return
         if end - begin == 1:
             keys[:, :, begin:end] = arrays[0]
             if values.size:  # see `write_wide`

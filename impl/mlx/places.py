@@ -10,6 +10,10 @@ from lockstep.impl.shared.batch import Ints, as_slice
 ROWS, COLUMNS = 2, 3
 """The axis of the cells in a pool [1, heads, cells, dim]; COLUMNS if it is permuted."""
 
+SMALL = 1 << 16
+"""So many numbers are best written to a slice as they are: in a step, what evaluates has
+gone to sleep, and is woken for every operation more, of which wide numbers take three."""
+
 
 class Places:
     """Some cells, made once for all layers.
@@ -18,14 +22,18 @@ class Places:
     index, whose write is a scatter by `put_along_axis`: in a pool of 4096 cells it takes
     two thirds of the time of assigning to `pool[:, :, index]`, and a sixth where the
     cells are columns.
+
+    Args:
+        cells: their numbers.
+        small: up to so many numbers are written to a slice as they are.
     """
 
-    def __init__(self, cells: Ints) -> None:
+    def __init__(self, cells: Ints, small: int = SMALL) -> None:
         self.slice: slice | None = None
-        self.cells = cells
+        self.cells, self.small = cells, 0
         numbers = as_slice(cells)
         if isinstance(numbers, slice):
-            self.slice = numbers
+            self.slice, self.small = numbers, small
             return
         self.index = {
             ROWS: mx.array(cells[None, None, :, None]),
@@ -52,7 +60,7 @@ class Places:
         the result.
         """
         if axis == ROWS:
-            return write_wide(pool, tokens, self.write_rows)
+            return write_wide(pool, tokens, self.write_rows, self.small)
         if self.slice is None:
             return mx.put_along_axis(pool, self.index[axis], tokens, axis)
         pool[..., self.slice] = tokens

@@ -31,18 +31,20 @@ class Rope:
         numpy computes the angles: MLX has float64 on the CPU only.
         """
         angles = self.rates * distance
-        cos = mx.array(np.cos(angles).astype(np.float32))
-        sin = mx.array(np.sin(angles).astype(np.float32))
-        x, y = mx.split(keys.astype(mx.float32), 2, axis=-1)
-        turned = mx.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
-        return turned.astype(keys.dtype)
+        cos, sin = np.cos(angles), np.sin(angles)
+        along = mx.array(cos.astype(np.float32))
+        across = mx.array(np.concatenate((-sin, sin), axis=-2).astype(np.float32))
+        halves = (*keys.shape[:-1], 2, keys.shape[-1] // 2)
+        pairs = keys.astype(mx.float32).reshape(halves)
+        turned = pairs * along + pairs[..., ::-1, :] * across
+        return turned.reshape(keys.shape).astype(keys.dtype)
 
 
 @cache
 def compute_rates(
     bases: tuple[float, ...], layers: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """Returns a cached [layers, 1, 1, 1, dim / 2], which must not be written to."""
+    """Returns a cached [layers, 1, 1, 1, 1, dim / 2], not to be written to."""
     exponents = np.arange(0, dim, 2) / -dim
     rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
-    return np.stack(rows)[:, None, None, None]
+    return np.stack(rows)[:, None, None, None, None]

@@ -24,7 +24,9 @@ FEW = 16
 """For fewer tokens, the two views cost more time than they save."""
 
 
-def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
+def write_wide(
+    buffer: mx.array, tokens: mx.array, write: Write, small: int = 0
+) -> mx.array:
     """Calls `write`, with both arrays viewed as 8-byte numbers if that is faster.
 
     Nothing is written to an empty buffer (values of dim 0, as in latent attention): MLX
@@ -35,10 +37,11 @@ def write_wide(buffer: mx.array, tokens: mx.array, write: Write) -> mx.array:
         buffer: [.., room, dim].
         tokens: [.., tokens, dim].
         write: returns the buffer with the tokens in it.
+        small: up to so many numbers are written as they are.
     """
     if not buffer.size:
         return buffer
-    few = tokens.shape[-2] < FEW
+    few = tokens.shape[-2] < FEW or tokens.size <= small
     if few or buffer.dtype != tokens.dtype or not can_widen(buffer):
         return write(buffer, tokens)
     written = write(buffer.view(mx.uint64), tokens.view(mx.uint64))

@@ -74,6 +74,7 @@ class Batch:
         positions, sequences: int64 [rows].
         shared: what batches of the same sequences share.
         owners: the sequences, each once, in order of first appearance.
+        is_step: whether each row belongs to another sequence, as in a decode step.
         free: `exceptions` as an array.
         images: `multimodal` as an array.
 
@@ -104,16 +105,12 @@ class Batch:
             raise MisuseError(f"position {self.positions.min()} is negative")
         self.shared = get_owners(tuple(sequences), count)
         self.sequences, self.owners = self.shared.sequences, self.shared.each
+        self.is_step = len(self.owners) == rows
         self.free = self.name(exceptions)
         self.images = self.name(multimodal)
 
     def __len__(self) -> int:
         return len(self.positions)
-
-    @property
-    def is_step(self) -> bool:
-        """Whether each row belongs to another sequence, as in a decode step."""
-        return len(self.owners) == len(self)
 
     def name(self, rows: Sequence[int]) -> Ints:
         """Returns the given row numbers as an array.

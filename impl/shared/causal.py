@@ -309,19 +309,18 @@ class CausalCacheBase(ABC):
                 changes.
         """
         check_range(sequence, begin, end, self.sizes.sequences)
-        index = self.cells.indexes[sequence]
-        if end is not None:
-            following = index.list_behind(end)
-            if len(following) and self.cells.is_shared(sequence, following):
-                raise SharedError(
-                    f"what follows position {end} of sequence {sequence} is shared"
-                )
-            if len(following) and not self.can_shift:
-                raise NotSupportedError("keys cannot be turned to another position here")
-        self.close()
         if end is None:
+            self.close()
             self.cells.drop(sequence, begin, None)
             return
+        following = self.cells.indexes[sequence].list_behind(end)
+        if len(following) and self.cells.is_shared(sequence, following):
+            raise SharedError(
+                f"what follows position {end} of sequence {sequence} is shared"
+            )
+        if len(following) and not self.can_shift:
+            raise NotSupportedError("keys cannot be turned to another position here")
+        self.close()
         moved = self.cells.close_gap(sequence, begin, end)
         if len(moved) and begin < end:
             self.turn(moved, begin - end)

@@ -75,7 +75,7 @@ class Sight(NamedTuple):
             one behind the last.
         indexes: the tokens of all sequences.
         owners: int64 [sequences], those of the batch, in the order of its groups.
-        ranges: int64 [4, sequences], places in the arrays of `indexes`: no row sees
+        ranges: four of int64 [sequences], places in the arrays of `indexes`: no row sees
             tokens of its sequence but those at [ranges[0], ranges[3]), and all rows see
             those at [ranges[1], ranges[2]).
     """
@@ -84,17 +84,17 @@ class Sight(NamedTuple):
     limits: Ints
     indexes: Indexes
     owners: Ints
-    ranges: Ints
+    ranges: tuple[Ints, ...]
 
     @classmethod
     def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
         if batch.is_step:  # one row of each: what some see, all see
             owners = batch.sequences
-            ranges = indexes.find(owners, limits)[[0, 0, 1, 1]]
-        else:
-            owners = np.array(batch.owners)
-            ranges = indexes.find(owners, compute_bounds(batch, limits))
-        return cls(batch, limits, indexes, owners, ranges)
+            first, last = indexes.find(owners, limits)
+            return cls(batch, limits, indexes, owners, (first, first, last, last))
+        owners = np.array(batch.owners)
+        ranges = indexes.find(owners, compute_bounds(batch, limits))
+        return cls(batch, limits, indexes, owners, tuple(ranges))
 
     def get_cells(self) -> tuple[int, int]:
         """Returns the lowest and the highest cell of what the rows see, from the first
@@ -116,7 +116,7 @@ class Sight(NamedTuple):
             return
         cells, counts = self.indexes.list_cells(begin, end)
         starts = np.arange(len(counts)) * lines.shape[1] - first
-        cells += np.repeat(starts, counts)
+        cells += starts.repeat(counts)
         lines.reshape(-1)[cells] = 0
 
     def compute_line(
@@ -177,8 +177,9 @@ class Sight(NamedTuple):
         """Yields the parts that only some rows of a sequence see."""
         low, high = self.limits
         groups = self.batch.groups.items()
-        for (owner, rows), ranges in zip(groups, self.ranges.T.tolist(), strict=True):
-            least, begin, end, most = ranges
+        ranges = (places.tolist() for places in self.ranges)
+        for (owner, rows), *places in zip(groups, *ranges, strict=True):
+            least, begin, end, most = places
             index = self.indexes[owner]
             for part in (least, begin), (end, most):
                 if part[0] < part[1]:

@@ -119,7 +119,7 @@ class Indexes:
         """Returns the lowest and the highest cell of the tokens at places [first, last)
         of some sequences, each with one such token at least."""
         if np.count_nonzero(self.ascending[owners]) == len(owners):
-            return min(self.cells[first].tolist()), max(self.cells[last - 1].tolist())
+            return self.cells[first].min().item(), self.cells[last - 1].max().item()
         spans = zip(owners.tolist(), first.tolist(), last.tolist(), strict=True)
         bounds = [self.rows[owner].get_range(*span) for owner, *span in spans]
         lowests, highests = zip(*bounds, strict=True)
@@ -129,7 +129,7 @@ class Indexes:
         """Returns the cells of the tokens at places [first, last) of some sequences, one
         sequence after the other, and how many each has."""
         counts = np.maximum(last - first, 0)
-        at = np.repeat(first - counts.cumsum() + counts, counts)
+        at = (first - counts.cumsum() + counts).repeat(counts)
         at += np.arange(len(at))
         return self.cells[at], counts
 
@@ -222,11 +222,12 @@ class SequenceIndex:
         looking at each."""
         if first >= last:
             return slice(0, 0)
+        cells = self.book.cells
         if self.ascending:
-            lowest, highest = self.get_range(first, last)
-            if highest - lowest == last - first - 1:
-                return slice(lowest, highest + 1)
-        return self.book.cells[first:last]
+            lowest = cells.item(first)
+            if cells.item(last - 1) - lowest == last - first - 1:
+                return slice(lowest, lowest + last - first)
+        return cells[first:last]
 
     def add(self, positions: Ints, cells: Ints) -> None:
         """Adds tokens, in any order and at any position."""

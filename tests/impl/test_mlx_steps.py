@@ -96,11 +96,14 @@ def test_a_step_copies_no_buffer(kind: str, length: int) -> None:
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
 @pytest.mark.parametrize("axis", [ROWS, COLUMNS])
+@pytest.mark.parametrize("small", [0, 1 << 16])
 @pytest.mark.parametrize(
     "cells", [range(5, 40), range(7, 80, 2), [9, 3, 77, *range(20, 40)], [4, 8], []]
 )
-def test_wide_copies_are_copies(dtype: mx.Dtype, axis: int, cells: Any) -> None:
-    places, count = Places(np.array(cells, np.int64)), len(cells)
+def test_wide_copies_are_copies(
+    dtype: mx.Dtype, axis: int, small: int, cells: Any
+) -> None:
+    places, count = Places(np.array(cells, np.int64), small), len(cells)
     pool = mx.random.normal((1, HEADS, 90, DIM), dtype)
     tokens = mx.random.normal((1, HEADS, count, DIM), dtype)
     if axis == COLUMNS:
@@ -132,10 +135,10 @@ def test_odd_rows_are_copied_as_they_are() -> None:
         seen.append(buffer.dtype)
         return buffer
 
-    for dim, count in ((3, 64), (4, 64), (4, 15)):
+    for dim, count, small in ((3, 64, 0), (4, 64, 0), (4, 15, 0), (4, 64, 256)):
         array = mx.zeros((1, 1, count, dim), mx.float16)
-        wide.write_wide(array, array, write)
-    assert seen == [mx.float16, mx.uint64, mx.float16]
+        wide.write_wide(array, array, write, small)
+    assert seen == [mx.float16, mx.uint64, mx.float16, mx.float16]
 
 
 def assign(where: slice) -> Callable[[mx.array, mx.array], mx.array]:
@@ -144,3 +147,30 @@ def assign(where: slice) -> Callable[[mx.array, mx.array], mx.array]:
         return buffer
 
     return write
+
+
+def test_a_snapshot_of_a_whole_buffer_is_copied_once() -> None:
+    """By the write, which leaves the old buffer to the snapshot and to who restores
+    it."""
+    tokens = 1 << 14
+    cache, old, new = KVCache(), feed(tokens), feed(1)
+    mx.eval(cache.update(*old))
+    snapshot = cache.snapshot(0)
+    assert snapshot is not None
+    cache.trim(1)
+    before, size = mx.get_active_memory(), cache.held()["bytes"]
+    mx.reset_peak_memory()
+    written = cache.update(*new)
+    mx.eval(written)
+    assert written[0][:, :, -1:].tolist() == new[0].tolist()
+    del written
+    assert cache.restore(snapshot, tokens)
+    cache.close(snapshot)
+    mx.eval(cache.view())
+    assert mx.get_peak_memory() - before < 1.5 * size
+    assert mx.get_active_memory() - before < 0.5 * size
+    for got, wanted in zip(cache.view() or (), old, strict=True):
+        assert mx.array_equal(got, wanted)
+    assert not mx.array_equal(old[0][:, :, -1:], new[0])
+    mx.eval(cache.update(*new))  # not into what the caller has given
+    assert mx.array_equal((cache.view() or ())[0][:, :, :tokens], old[0])

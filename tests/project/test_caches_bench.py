@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def run(contender: Contender, times: int = 2) -> Any:
         ("decode", (4 * K, True)),
         ("decode", (4 * K, False)),
         ("share", (24,)),
+        ("trim", (24,)),
         ("remove", (24, "tail")),
         ("remove", (24, "middle")),
         ("keep", (24, False)),
@@ -216,6 +218,47 @@ def test_the_readme_shows_the_run_that_is_kept() -> None:
         assert file.with_suffix(".svg").read_text() == results.make_svg(report)
         table = [line for line in readme.splitlines() if line.startswith("| batch")]
         assert table and max(map(len, table)) <= 80
+
+
+def test_a_run_to_be_kept_goes_on_where_it_was_cut_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script changes its own
+    from ci.bench import caches
+
+    made: list[int] = []
+    kept: list[Any] = []
+
+    def make(number: int) -> Sequence[Contender]:
+        made.append(number)
+        if made == [0, 1]:
+            raise KeyboardInterrupt
+        return [Contender("ours", "ours", list, held=lambda: number)]
+
+    def list_all(framework: str, *_: Any) -> Iterator[Case]:
+        for number in (0, 1) if framework == "torch" else ():
+            place = (("context", number),)
+            yield Case("step", framework, "float16", 8, place, partial(make, number))
+
+    monkeypatch.setattr(caches, "UNFINISHED", tmp_path / "build" / "speed.json")
+    monkeypatch.setattr(caches, "list_all", list_all)
+    monkeypatch.setattr(caches, "keep", kept.append)
+
+    def save(*options: str) -> str:
+        done = CliRunner().invoke(caches.main, ("compare", "--save", *options))
+        return " ".join(done.output.split())
+
+    assert "goes on: 0 cases" in save("--rounds", "2")
+    assert made == [0, 1] and not kept
+    assert "goes on: 1 cases" in save("--rounds", "2")
+    assert made == [0, 1, 1]
+    assert [case["held"]["ours"] for case in kept[0]["cases"]] == [0, 1]
+    save("--rounds", "2")  # what is finished is measured again
+    assert made == [0, 1, 1, 0, 1] and len(kept) == 2
+    made.clear()
+    save("--rounds", "2")
+    assert "begins anew" in (text := save("--rounds", "3")) and "['rounds']" in text
+    assert made == [0, 1, 0, 1]
 
 
 def make_document(**times: float) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def share(old: Pair, new: Pair) -> Make:
     return [make_peer(peer, lambda: fill(copy.deepcopy(peer), new))]
 
 
-def remove(old: Pair, tokens: int) -> Make:
-    """From the end."""
+def trim(old: Pair, tokens: int) -> Make:
     peer = fill(KVCache(), old)
 
     def refill() -> None:

@@ -133,6 +133,10 @@ class TorchSide(Side):
         work = lambda: (pair[0].clone(), pair[1].clone())  # noqa: E731
         return Contender("plain copy", "limit", work)
 
+    def limit_free(self, cells: int) -> Contender:
+        table = torch.ones(2 * cells, dtype=torch.int64, device=self.device)
+        return Contender("table written", "limit", lambda: table[cells:].fill_(0), most=1)
+
     def limit_copy(self, keys: torch.Tensor) -> Contender:
         other = torch.empty_like(keys)
         return Contender("plain copy of K", "limit", lambda: other.copy_(keys))

@@ -129,9 +129,30 @@ class Side(BatchSide):
             self.limit_clone(old),
         ]
 
+    def trim(self, tokens: int) -> Make:
+        """`tokens` tokens leave the end of a cache of one sequence."""
+        ours = self.kv()
+        self.finish(ours.update(*self.make(2 * tokens)))
+        arrays = ours.memory.list_arrays()
+
+        def work() -> None:
+            ours.trim(tokens)
+            self.finish(arrays)
+
+        def start() -> None:
+            ours.offset = 2 * tokens  # they are still there
+
+        contender = Contender("ours", "ours", work, start, most=1)
+        return [contender, *self.ask_peers("trim", self.make(2 * tokens), tokens)]
+
     def remove(self, tokens: int, where: str) -> Make:
-        """`tokens` tokens from the end; or one token from the middle, and as many behind
-        it move up, their keys turned."""
+        """One of the sequences of a pool loses `tokens` tokens at its end; or one token
+        from the middle, and as many behind it move up, their keys turned.
+
+        There is no released cache beside it. What those of mlx-lm and transformers can
+        do is shorten all that they hold, by a subtraction or a view, as our caches of one
+        sequence do: that is `trim`. They cannot free the cells of one sequence of many.
+        """
         ours = Removing(tokens, where, self.open, self.make)
 
         def work() -> None:
@@ -140,7 +161,7 @@ class Side(BatchSide):
 
         contender = Contender("ours", "ours", work, ours.start, ours.most)
         if where == "tail":
-            return [contender, *self.ask_peers("remove", self.make(2 * tokens), tokens)]
+            return [contender, self.limit_free(tokens)]
         return [contender, self.limit_copy(self.make(tokens)[0])]
 
     def keep(self, tokens: int, touched: bool) -> Make:
@@ -217,6 +238,10 @@ class Side(BatchSide):
     @abstractmethod
     def limit_clone(self, pair: Pair) -> Contender:
         """Copies into fresh memory."""
+
+    @abstractmethod
+    def limit_free(self, cells: int) -> Contender:
+        """Writes to a table of cells that half of them are free."""
 
     @abstractmethod
     def limit_copy(self, keys: Any) -> Contender:

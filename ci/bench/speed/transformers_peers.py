@@ -100,8 +100,7 @@ def share(old: Pair, new: Pair) -> Make:
     return [Contender("transformers dynamic", "peer", work)]
 
 
-def remove(old: Pair, tokens: int) -> Make:
-    """From the end."""
+def trim(old: Pair, tokens: int) -> Make:
     dynamic = DynamicLayer()
 
     def refill() -> None:

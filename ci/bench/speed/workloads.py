@@ -29,6 +29,7 @@ WORKLOADS = (
     "unified mask",
     "unified step",
     "prefix copy",
+    "trim",
     "removal",
     "snapshot",
     "batch step",
@@ -91,6 +92,7 @@ def list_cases(
             yield make("unified step", side.decode, cells=cells, full=full)
     yield make("prefix copy", side.share, tokens=MOVED)
     yield from list_batch_cases(make, side)
+    yield make("trim", side.trim, tokens=MOVED)
     for where in ("tail", "middle"):
         yield make("removal", side.remove, tokens=MOVED, where=where)
     for touched in (False, True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from lockstep.impl.torch.kernels.plain import ROWS, Index, PlainKernels, write
@@ -31,13 +33,18 @@ class HostKernels(PlainKernels):
         for layer, cos, sin in zip(keys, *rope.compute_turn(distance), strict=True):
             along, across = torch.cat((cos, cos)), torch.cat((-sin, sin))
             for head in layer[0]:  # [cells, dim]
-                if isinstance(index, slice):
-                    own = head[index]  # a view
-                else:  # a subscript takes ten times as long
-                    own = head.index_select(0, index)
-                for block in own.split(self.block):
-                    content = block.float()
+                for block in self.cut(index):
+                    if isinstance(block, slice):
+                        content = head[block].float()
+                    else:  # a subscript takes ten times as long
+                        content = head.index_select(0, block).float()
                     swapped = content.roll(len(cos), -1)
-                    block.copy_(swapped.mul_(across).addcmul_(content, along))
-                if not isinstance(index, slice):
-                    write(head, own, index, ROWS)
+                    turned = swapped.mul_(across).addcmul_(content, along)
+                    write(head, turned, block, ROWS)
+
+    def cut(self, index: Index) -> Iterable[Index]:
+        """Cuts cells into blocks."""
+        if not isinstance(index, slice):
+            return index.split(self.block)
+        begins = range(index.start, index.stop, self.block)
+        return [slice(begin, min(begin + self.block, index.stop)) for begin in begins]
