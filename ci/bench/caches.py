@@ -11,7 +11,7 @@ process, in turns; what counts is the median of the rounds' ratios. The work is 
 all, with pools of a million cells, it takes more than 20 minutes and 17 GB.
 
 `--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and puts
-the table into the README. That takes nearly an hour; if it is cut off, the same command
+the table into the README. That takes up to an hour; if it is cut off, the same command
 goes on where it stopped.
 """
 
