@@ -276,11 +276,14 @@ def test_nor_those_whose_programs_are_their_own(more: dict[str, Any]) -> None:
 # --- the check --------------------------------------------------------------------------
 
 
+PROGRAMS = 2 * SLICE + 2
+
+
 def check(run: Command, *names: str, **more: object) -> tuple[Ended, dict[str, Any]]:
     """The command, and what it says of each backend."""
     backends = [word for name in names for word in ("--backend", f"{HERE}:{name}")]
     options = [word for name, value in more.items() for word in (f"--{name}", value)]
-    ended = run("check", *backends, "--programs", 300, *options)
+    ended = run("check", *backends, "--programs", PROGRAMS, *options)
     outcome = json.loads(Path("failures/outcome.json").read_text())
     return ended, {one["backend"].split(":")[1]: one for one in outcome["pairs"]}
 
@@ -290,7 +293,7 @@ def test_one_program_is_drawn_for_both(run: Command) -> None:
     assert ended.status == 0
     assert f"{HERE}:also_plain × kv: ran the programs of {HERE}:plain" in ended.words
     assert {one["programs_of"] for one in pairs.values()} == {"", f"{HERE}:plain"}
-    assert {one["programs"] for one in pairs.values()} == {300}
+    assert {one["programs"] for one in pairs.values()} == {PROGRAMS}
     assert len({one["digest"] for one in pairs.values()}) == 1
 
 
@@ -303,7 +306,7 @@ def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
     names = (wrong, "plain") if is_first else ("plain", wrong)
     ended, pairs = check(run_workers, *names, jobs=2)
     assert ended.status == 1
-    assert (pairs["plain"]["crashes"], pairs["plain"]["programs"]) == (0, 300)
+    assert (pairs["plain"]["crashes"], pairs["plain"]["programs"]) == (0, PROGRAMS)
     assert not pairs["plain"]["failures"] and not pairs["plain"]["errors"]
     assert pairs[wrong]["crashes"] > 0 and pairs[wrong]["failures"]
     (path,) = Path("failures").glob("layer-*/*.json")
@@ -314,7 +317,7 @@ def test_backends_that_share_something_run_alone(run: Command) -> None:
     ended, pairs = check(run, "shares", "shares_too")
     assert ended.status == 0
     assert {(one["programs"], one["programs_of"]) for one in pairs.values()} == {
-        (300, "")
+        (PROGRAMS, "")
     }
     name = f"{HERE}:shares"
     words = f"{name} × kv: ran alone: a slice beside {name}_too had to end: beside"
@@ -356,7 +359,7 @@ def test_no_backend_lives_on_what_another_leaves_behind(
 def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
     ended, pairs = check(run, "plain", "has_no_trim_yet", "raises")
     assert ended.status == 1
-    assert pairs["plain"]["programs"] == 300 and not pairs["plain"]["failures"]
+    assert pairs["plain"]["programs"] == PROGRAMS and not pairs["plain"]["failures"]
     assert pairs["has_no_trim_yet"]["missing"]
     assert pairs["raises"]["failures"]
 
@@ -368,7 +371,7 @@ def test_what_is_not_written_yet_is_left_out_after_a_slice(
     """Whoever's programs it runs: those of the one that declares the most fields."""
     _, pairs = check(run, "has_nothing_yet", other)
     assert pairs["has_nothing_yet"]["programs"] == SLICE
-    assert (pairs[other]["programs"], pairs[other]["failures"]) == (300, [])
+    assert (pairs[other]["programs"], pairs[other]["failures"]) == (PROGRAMS, [])
 
 
 def test_a_report_tells_whom_to_suspect(run: Command) -> None:

@@ -56,7 +56,7 @@ STATUS = {
     "lockstep shrink run.json": 1,
 }
 
-BUDGETS = ("--time", "--programs", "--steps")
+BUDGETS = {"--time": "1", "--programs": "3", "--steps": "3"}
 """Of campaigns: the one that a command has becomes as small as can be."""
 
 CAMPAIGNS = re.compile(r"bucket/night|night|part-[123]")
@@ -155,7 +155,7 @@ def prepare_campaign(arguments: list[str]) -> list[str]:
     if "--corpus" in words:
         Path(words[words.index("--corpus") + 1]).mkdir(parents=True, exist_ok=True)
     if command == "start":
-        budgets = [(each, "3") for each in BUDGETS if each in words]
+        budgets = [(each, few) for each, few in BUDGETS.items() if each in words]
         return [name, command, *words, *chain.from_iterable(budgets)]
     for word in filter(CAMPAIGNS.fullmatch, words):
         own = "--programs", "3", *SMALL["campaign start"]
