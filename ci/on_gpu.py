@@ -25,8 +25,8 @@ import click
 from gpu_parts import ROOT, Part, Result, list_parts, read_json, run
 from sources import hash_folders
 
-from lockstep.harness.cli.frame import signals
 from lockstep.harness.cli.options import Seconds
+from lockstep.harness.core.interrupts import signals
 
 PACKAGES = ("torch", "triton", "mlx", "numpy", "hypothesis", "pytest")
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,13 +17,12 @@ from typing import Any
 import click
 
 from lockstep.harness.core.errors import (
-    Terminated,
     UsageError,
     format_error,
-    get_interrupt_status,
     is_own,
     make_printable,
 )
+from lockstep.harness.core.interrupts import get_interrupt_status, signals
 
 
 def run_command(function: Callable[[], int]) -> int:
@@ -105,39 +102,6 @@ def fill_descriptors() -> None:
 def is_size(text: str) -> bool:
     """Whether rich can use it as the columns or lines of a terminal."""
     return text.isascii() and text.isdigit() and 0 < int(text[:9]) < 100_000
-
-
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command as Ctrl-C does: what was found is kept."""
-
-
-@contextmanager
-def signals() -> Iterator[None]:
-    """Raises `Terminated` for signals that would end the process on the spot."""
-
-    def end(number: int, _: Any) -> None:
-        raise Terminated(number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
-                before[number] = signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def shielded() -> Iterator[None]:
-    """Lets signals wait until its body is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDING, signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Unprinted(UsageError):

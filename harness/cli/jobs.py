@@ -17,11 +17,11 @@ from lockstep.harness.cli.frame import (
     print_error,
     print_line,
     printing,
-    shielded,
 )
 from lockstep.harness.cli.options import command, require_guided, settle, shared
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.jobs.explore import Explorer
 from lockstep.harness.jobs.faults import Hunt
 from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings

@@ -105,27 +105,6 @@ def make_printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
-class Terminated(KeyboardInterrupt):
-    """A signal that asks the command to end, as Ctrl-C does. number: of the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-def get_interrupt_status(interrupt: KeyboardInterrupt) -> int:
-    """The exit status of a command that was asked to end: 130 for Ctrl-C."""
-    return 128 + getattr(interrupt, "number", signal.SIGINT)
-
-
-def is_from_user(error: BaseException) -> bool:
-    """Whether an exception may be the user's Ctrl-C. Where SIGINT is ignored, as in a
-    worker, it cannot be: there, the code of a backend has raised it."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
 def format_error(error: BaseException) -> str:
     """An exception's type and message, even if the message cannot be read."""
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

@@ -23,9 +23,9 @@ from lockstep.harness.core.errors import (
     format_error,
     format_missing,
     format_raised,
-    is_from_user,
     make_plain,
 )
+from lockstep.harness.core.interrupts import is_from_user
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties

@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any, cast
 
 from lockstep.harness.backends.backend import Planted
-from lockstep.harness.core.errors import UsageError, get_interrupt_status
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.interrupts import get_interrupt_status
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings, describe_stop
 from lockstep.harness.workers import messages

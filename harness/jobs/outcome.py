@@ -22,7 +22,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
-from lockstep.harness.core.errors import get_interrupt_status
+from lockstep.harness.core.interrupts import get_interrupt_status
 from lockstep.harness.execution.shrink import Rank, get_rank
 from lockstep.harness.programs.files import write_program
 from lockstep.harness.programs.program import (

@@ -27,7 +27,7 @@ GRACE_SECONDS = 1.0
 
 def main() -> None:
     # A Ctrl-C is for the pool. That it cannot come here tells a KeyboardInterrupt that a
-    # backend raises from one of the user; see `core.errors.is_from_user`.
+    # backend raises from one of the user; see `core.interrupts.is_from_user`.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The number of the pool's process was handed over, in case that it is gone already.
     parent = int(sys.argv[4])

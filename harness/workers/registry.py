@@ -45,8 +45,8 @@ from lockstep.harness.core.errors import (
     Unloadable,
     UsageError,
     format_raised,
-    is_from_user,
 )
+from lockstep.harness.core.interrupts import is_from_user
 from lockstep.harness.core.payload import UNIT, choose_levels, count_digits
 from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.workers.requirements import require_packages
