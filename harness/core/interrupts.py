@@ -58,9 +58,26 @@ def signals() -> Iterator[None]:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Lets signals wait until its body is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDING, signal.SIGINT})
+    """Lets signals that are handled wait until its body is over.
+
+    They are not blocked: a process that the body starts would inherit that.
+    """
+    waiting = []
+
+    def wait(number: int, _: Any) -> None:
+        waiting.append(number)
+
+    before = {}
     try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (*ENDING, signal.SIGINT):
+                handler = signal.getsignal(number)
+                if callable(handler):  # neither the default nor ignored
+                    before[number] = handler
+                    signal.signal(number, wait)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,30 @@ def test_a_build_that_takes_too_long_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(Untestable, match="build x took longer than"):
         runner.require("build x", "sleep 60 & sleep 60", {"PATH": os.environ["PATH"]})
     assert time.monotonic() - began < 5
+
+
+def test_ctrl_c_while_a_build_starts_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build is running before anything knows of it."""
+    builds = []
+    start = subprocess.Popen
+
+    def interrupted(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
+        builds.append(start(*arguments, **more))
+        signal.raise_signal(signal.SIGINT)
+        return builds[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Runner(tmp_path, 5, lambda: None).run("build x", ["sleep", "77"], {})
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ended = builds[0].poll()
+        builds[0].kill()
+    assert ended == -signal.SIGKILL
 
 
 # --- environments -----------------------------------------------------------------------

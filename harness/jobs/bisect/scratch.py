@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.harness.core.errors import UsageError, clean, format_exit
+from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.jobs.bisect.search import Untestable
 
 SHARING = '''"""Shares the packages of another environment, behind those of this one."""
@@ -146,11 +147,30 @@ class Runner:
             Untestable: it took too long.
             UsageError: it cannot be started.
         """
+        process = None
+        try:
+            with shielded():  # a process that is started is known, and will be ended
+                process = self.start(name, command, variables, folder, out)
+            return self.wait(name, process)
+        finally:
+            if process:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str] | str,
+        variables: Mapping[str, str],
+        folder: Path | None,
+        out: Path | None,
+    ) -> subprocess.Popen[bytes]:
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             with ExitStack() as stack:
                 log = stack.enter_context(self.get_log(name).open("wb"))
-                process = subprocess.Popen(
+                return subprocess.Popen(
                     command,
                     shell=isinstance(command, str),
                     cwd=folder,
@@ -165,24 +185,18 @@ class Runner:
                 f"{name} cannot be started: {error}; --cache chooses the folder for what"
                 " it prints"
             ) from None
-        return self.wait(name, process)
 
     def wait(self, name: str, process: subprocess.Popen[bytes]) -> int:
         deadline = time.monotonic() + self.seconds
-        try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(TICK)
-                self.watch()
-                if time.monotonic() > deadline:
-                    raise Untestable(
-                        f"{name} took longer than {self.seconds:g} s;"
-                        f" --limit gives it more; {self.get_log(name)}"
-                    )
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(TICK)
+            self.watch()
+            if time.monotonic() > deadline:
+                raise Untestable(
+                    f"{name} took longer than {self.seconds:g} s;"
+                    f" --limit gives it more; {self.get_log(name)}"
+                )
 
     def require(
         self,
