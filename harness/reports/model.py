@@ -154,7 +154,8 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     programs, steps = pair.get_progress()
-    same = "backend", "contract", "kind", "wanted", "margins", "known"
+    same = "backend", "contract", "kind", "wanted", "margins", "known", "errors"
+    noted = "outdated", "missing", "unchecked", "parted", "programs_of", "shortfall"
     return PairSummary(
         programs=programs,
         steps=steps,
@@ -163,12 +164,7 @@ def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(
-            pair, *same, "errors", "outdated", "missing", "unchecked", "own_name"
-        ),
-        programs_of=pair.programs_of,
-        parted=pair.parted,
-        shortfall=pair.shortfall,
+        **get_fields(pair, *same, *noted, "own_name"),
     )
 
 
