@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from msgspec import structs
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
 from lockstep.harness.execution.record import Record
+from lockstep.harness.jobs import answers
+from lockstep.harness.jobs.answers import compare_backends
 from lockstep.harness.jobs.check import Check
 from lockstep.harness.jobs.groups import group_pairs
-from lockstep.harness.jobs.outcome import SLICE, Pair, Settings
-from lockstep.harness.programs.program import Program
+from lockstep.harness.jobs.outcome import OFTEN, SLICE, Failure, Pair, Settings
+from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.counts import Counts, Shown
 from lockstep.harness.workers.messages import (
     Beside,
@@ -26,6 +29,7 @@ from lockstep.harness.workers.messages import (
     Event,
     Found,
     Progress,
+    Ran,
     RandomTask,
     SliceDone,
     decode_event,
@@ -39,7 +43,7 @@ from tests.harness import batching, misbehaving
 from tests.harness.building import declare_all, draw_some, make, update
 from tests.harness.commands import HERE, Ended, run_here
 from tests.harness.commands import Run as Command
-from tests.harness.misbehaving import Cache, misbehave, plain
+from tests.harness.misbehaving import Cache, misbehave, plain, plain_with_variants
 
 # --- one run ----------------------------------------------------------------------------
 
@@ -218,6 +222,19 @@ def test_a_program_that_runs_again_alone_is_in_the_digest_once(tmp_path: Path) -
     assert (second.digest, second.coverage) == (first.digest, first.coverage)
 
 
+def test_a_digest_is_that_of_the_programs_as_a_backend_declares_them(
+    tmp_path: Path,
+) -> None:
+    """What diverges has run again alone, and has written its programs into the record."""
+    digests = []
+    for second in (plain(), misbehave(forget)()):
+        events, first = check_slice(tmp_path, plain_with_variants(), second)
+        done = choose(events, True)[-1]
+        assert isinstance(done, SliceDone) and done.digest != first.digest
+        digests.append(done.digest)
+    assert digests[0] == digests[1]
+
+
 def test_an_event_about_a_backend_that_the_task_has_not() -> None:
     task = RandomTask(*("first", "layer", "kv", 0), generator="plain", seed=1, programs=1)
     event = encode(Beside(1, Progress(Counts())))
@@ -325,17 +342,23 @@ def test_backends_that_share_something_run_alone(run: Command) -> None:
     assert pairs["shares"]["parted"].startswith(f"a slice beside {name}_too had to end")
 
 
+def plan_both(folder: Path) -> tuple[Check, list[Pair]]:
+    """A check of two backends beside each other: one slice, and two later ones."""
+    settings = Settings(programs=3 * SLICE, least=SLICE, failures=folder)
+    work = Check(settings, ["first", "second"])
+    kind = plain().contracts["layer"]["kv"]
+    pairs = [Pair(name, "layer", "kv", kind) for name in ("first", "second")]
+    work.outcome.pairs = pairs
+    work.beside[pairs[0].key] = pairs[1:]
+    work.plan_slices()
+    return work, pairs
+
+
 def test_what_a_backend_has_finished_beside_another_that_dies_counts_once(
     tmp_path: Path,
 ) -> None:
     """Of both of them the slices that come later are run, too."""
-    settings = Settings(programs=3 * SLICE, least=SLICE, failures=tmp_path)
-    work = Check(settings, ["first", "second"])
-    kind = plain().contracts["layer"]["kv"]
-    first, second = (Pair(name, "layer", "kv", kind) for name in ("first", "second"))
-    work.outcome.pairs = [first, second]
-    work.beside[first.key] = [second]
-    work.plan_slices()
+    work, (first, second) = plan_both(tmp_path)
     task = work.tasks.popleft()
     assert isinstance(task, RandomTask) and not work.tasks
     done = SliceDone(Counts(programs=SLICE), [("empty", "update", 1)], "0")
@@ -345,6 +368,36 @@ def test_what_a_backend_has_finished_beside_another_that_dies_counts_once(
     waiting = [(one.backend, one.number) for one in work.tasks]
     assert waiting == [("first", 0), ("second", 1)]
     assert [one.number for one in work.later[first.key]] == [1, 2]
+
+
+FAILURE = Failure(
+    make(update(1)),
+    Divergence("error", 0, "update", "raised ValueError"),
+    *("first", "layer-kv-update-error", Path("none.json")),
+)
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1])
+def test_a_backend_that_is_wrong_does_not_decide_how_much_runs(
+    tmp_path: Path, wrong: int | None
+) -> None:
+    """Where it fails, a program ends for it: it reaches less than the others."""
+    work, pairs = plan_both(tmp_path)
+    task = work.tasks.popleft()
+    assert isinstance(task, RandomTask)
+    often = [(state, op, OFTEN) for state, op in pairs[0].cells[1:]]
+    state, op = pairs[0].cells[0]
+    seldom = [*often, (state, op, 1)]
+    reached = seldom if wrong == 0 else often, seldom if wrong == 1 else often
+    if wrong is None:
+        reached = often, seldom
+    else:
+        pairs[wrong].failures.append(FAILURE)
+    first, second = (SliceDone(Counts(), cells, "0") for cells in reached)
+    work.handle_slice(task, Beside(1, second))
+    work.handle_slice(task, first)
+    assert bool(work.tasks) == (wrong is None)
+    assert {pair.wanted for pair in pairs} == {SLICE if wrong is not None else 3 * SLICE}
 
 
 @pytest.mark.parametrize("names", [("leaves", "takes"), ("takes", "leaves")])
@@ -374,6 +427,9 @@ def test_what_is_not_written_yet_is_left_out_after_a_slice(
     assert (pairs[other]["programs"], pairs[other]["failures"]) == (PROGRAMS, [])
 
 
+# --- what others answer ---------------------------------------------------------------
+
+
 def test_a_report_tells_whom_to_suspect(run: Command) -> None:
     """What other backends answer to the program of a failure."""
     ended, pairs = check(run, "raises", "correct", "has_no_trim_yet")
@@ -400,3 +456,45 @@ def test_backends_that_give_one_wrong_answer(run: Command) -> None:
     assert f"gives the same wrong answer: {HERE}:raises_too" in ended.words
     assert "no other backend agrees with the reference here: suspect it" in ended.words
     assert f"gives another answer: {HERE}:raises_at_length ({signature})" in ended.words
+
+
+class Answering(Pool):
+    """All backends agree, but for the one that dies. asked: backends, in turn."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(1, folder)
+        self.asked: list[str] = []
+
+    def run(self, tasks: deque[Any], watch: Any = None) -> Iterator[tuple[Any, Any]]:
+        for task in tasks:
+            self.asked.append(task.backend)
+            watch()
+            died = Died.before("gone") if task.backend == "dies" else None
+            yield task, died or Ran({}, "cpu", None, 1, 0, None)
+
+
+def test_a_backend_that_dies_is_not_asked_again(tmp_path: Path) -> None:
+    """Another one of the kind is; those of other kinds never."""
+    kind = plain().contracts["layer"]["kv"]
+    places = [("first", "kv"), ("dies", "kv"), ("right", "kv"), ("other", "rotating")]
+    pairs = [Pair(name, "layer", own, kind) for name, own in places]
+    pairs[0].failures += [FAILURE, replace(FAILURE, cause=1)]
+    watched = []
+    with Answering(tmp_path) as pool:
+        compare_backends(pool, pairs, lambda: watched.append(1))
+    assert pool.asked == ["dies", "right", "right"]
+    assert len(watched) == 3
+    found = {tuple(one.answers.items()) for one in pairs[0].failures}
+    assert found == {(("right", "agrees"),)}
+
+
+def test_of_many_failures_one_of_each_cause_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_COMPARED", 2)
+    kind = plain().contracts["layer"]["kv"]
+    pairs = [Pair(name, "layer", "kv", kind) for name in ("first", "right")]
+    pairs[0].failures += [replace(FAILURE, cause=cause) for cause in (1, 1, 2)]
+    with Answering(tmp_path) as pool:
+        compare_backends(pool, pairs, lambda: None)
+    assert [bool(one.answers) for one in pairs[0].failures] == [True, False, True]
