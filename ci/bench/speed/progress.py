@@ -24,14 +24,21 @@ class Progress:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path, self.about = path, about
-        found = json.loads(path.read_text()) if path.exists() else {}
-        before = found.get("about", about)
+        try:
+            found = json.loads(path.read_text()) if path.exists() else {}
+            before, self.cases = found.get("about", about), found.get("cases", {})
+        except (ValueError, AttributeError):
+            raise SystemExit(f"{path} is not of a run like this; remove it") from None
         self.changed = [name for name in about if before.get(name) != about[name]]
-        self.cases = {} if self.changed else found.get("cases", {})
+        if self.changed:
+            self.cases = {}
 
     def describe(self) -> str:
         if self.changed:
-            return f"begins anew: {self.path} was measured with other {self.changed}"
+            changed = ", ".join(self.changed)
+            return f"begins anew: {self.path} was measured with other {changed}"
+        if not self.cases:
+            return f"keeps each case in {self.path}, until all are measured"
         return f"goes on: {len(self.cases)} cases are in {self.path}"
 
     def measure(self, case: Case, rounds: int) -> Outcome:
