@@ -186,6 +186,11 @@ class Operation(ABC):
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
 
+    @property
+    def follows(self) -> bool:
+        """Whether the reference moves on with the answer of a backend; see `accept`."""
+        return type(self).accept is not Operation.accept
+
     def why_illegal(self, op: Op, model: Any) -> str | None:
         """Says why `op` cannot be asked in the model's state; such a step is skipped.
 
@@ -372,6 +377,7 @@ class Step:
         operation: the definition of the operation in its contract.
         skipped: why the operation cannot be asked now; None if it can.
         states: the abstract states before the operation, if somebody has noted them.
+        accepted: the answer that the reference has followed.
     """
 
     number: int
@@ -381,7 +387,7 @@ class Step:
     skipped: str | None
     states: Sequence[str] | None = None
     answer: Answer | None = None
-    is_accepted: bool = False
+    accepted: Answer | None = None
     is_finished: bool = False
 
     def expect(self) -> Answer:
@@ -392,7 +398,7 @@ class Step:
 
     def accept(self, observed: Answer) -> None:
         """Lets the reference follow an answer that a backend gave and that is allowed."""
-        self.is_accepted = True
+        self.accepted = observed
         self.operation.accept(self.op, self.model, observed)
 
     def finish(self) -> None:
@@ -405,7 +411,7 @@ class Step:
         self.is_finished = True
         if self.skipped is None:
             answer = self.expect()
-            if not self.is_accepted:
+            if self.accepted is None:
                 self.accept(get_first_allowed(answer))
         self.model.tag += self.operation.count_tags(self.op)
 

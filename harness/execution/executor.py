@@ -69,7 +69,7 @@ class Result:
 
 
 class Apart(Exception):
-    """The reference has followed the answer that another backend has chosen."""
+    """The reference has followed another answer, which another backend has given."""
 
 
 @dataclass(eq=False)
@@ -128,10 +128,16 @@ class Run:
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
+                    waits = step.operation.follows and not is_alone
                     with turn():
-                        observed, difference = self.take(step)
-                        before = number, operation
-                        self.backend.follow(False)
+                        observed, difference = (self.ask if waits else self.take)(step)
+                    if waits and difference is None and step.skipped is None:
+                        yield  # the others answer while the reference stays as it was
+                        with turn():
+                            self.confirm(step, observed)
+                    before = number, operation
+                    self.result.steps += step.skipped is None
+                    self.backend.follow(False)
                     if difference is not None:
                         self.diverge(difference, number, operation, step.answer, observed)
                         return
@@ -196,16 +202,23 @@ class Run:
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs one operation on both sides; the backend's answer and how it differs."""
+        observed, difference = self.ask(step)
+        if difference is None and step.skipped is None:
+            self.confirm(step, observed)
+        return observed, difference
+
+    def ask(self, step: Step) -> tuple[Answer, Difference | None]:
+        """Does the same, but neither lets the reference follow the answer nor checks what
+        else came with it."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
         if step.states is None and self.coverage is not None:
             step.states = self.rules.get_states(op, model)
         expected = self.expect(step)
         if not self.refuses and expected.get("error") == "usage":
-            self.result.skip("a misuse, which the backend is not declared to refuse")
+            step.skipped = "a misuse, which the backend is not declared to refuse"
+            self.result.skip(step.skipped)
             return expected, None
-        if step.is_accepted and get_first_allowed(expected) is not expected:
-            raise Apart
         self.found += [(state, operation.name) for state in step.states or ()]
         system.settle(op)
         observed = self.observe(step)
@@ -214,13 +227,21 @@ class Run:
         )
         if self.judges and get_first_allowed(expected) is not expected:
             self.result.choices.add(step.number)
-        if difference is None:
-            if not step.is_accepted:
-                step.accept(observed)
-            operation.verify(op, system, model)
-            system.verify_memory(op, model)
-        self.result.steps += 1
         return observed, difference
+
+    def confirm(self, step: Step, observed: Answer) -> None:
+        """Lets the reference follow an answer that is allowed, and checks what else came
+        with it.
+
+        Raises:
+            Apart: it has followed another one.
+        """
+        if step.accepted is None:
+            step.accept(observed)
+        elif step.operation.follows and not is_same(observed, step.accepted):
+            raise Apart
+        step.operation.verify(step.op, self.system, step.model)
+        self.system.verify_memory(step.op, step.model)
 
     def expect(self, step: Step) -> Answer:
         return step.expect()
@@ -251,8 +272,8 @@ def run_together(runs: Sequence[Run]) -> None:
     """Runs a program on backends beside each other: each takes a step before the next one
     begins. The reference runs once.
 
-    Where the reference leaves a choice, it follows the first backend, and the others are
-    apart from then on.
+    Where the reference leaves a choice, all answer before it follows the first one; those
+    that have answered otherwise are apart from then on.
 
     Args:
         runs: of programs that differ at most in fields of the config on which no answer
@@ -262,6 +283,8 @@ def run_together(runs: Sequence[Run]) -> None:
     waiting = [part for part in parts if send(part, None)]
     for step in runs[0].steps:
         waiting = [part for part in waiting if send(part, step)]
+        if len(runs) > 1 and step.operation.follows and step.skipped is None:
+            waiting = [part for part in waiting if send(part, step)]
         if not waiting:
             return
     for part in waiting:
@@ -275,6 +298,11 @@ def send(part: Generator[None, Step | None], step: Step | None) -> bool:
     except StopIteration:
         return False
     return True
+
+
+def is_same(answer: Answer, other: Answer) -> bool:
+    """Says whether two answers are the same, whatever their words for a refusal."""
+    return {**answer, "why": None} == {**other, "why": None}
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:

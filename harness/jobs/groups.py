@@ -49,7 +49,7 @@ def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, Declared]) -> bool
     neither chooses what its programs lead to.
     """
     rules = CONTRACTS[pair.contract]
-    if pair.key[1:] != lead.key[1:] or pair.share != lead.share or rules.leaves_choices:
+    if pair.key[1:] != lead.key[1:] or pair.share != lead.share:
         return False
     sides = [declared[one.backend] for one in (pair, lead)]
     if any(side.has_ledger or side.name for side in sides):

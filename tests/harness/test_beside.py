@@ -13,6 +13,9 @@ import pytest
 from msgspec import structs
 
 from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.operations import Schedule
 from lockstep.harness.execution.executor import Coverage, Run, run, run_together
 from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs import answers
@@ -39,7 +42,7 @@ from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.side import Side
 from lockstep.harness.workers.slices import RandomSlice, choose_first, is_watched
-from tests.harness import batching, misbehaving
+from tests.harness import batching, misbehaving, paging
 from tests.harness.building import declare_all, draw_some, make, update
 from tests.harness.commands import HERE, Ended, run_here
 from tests.harness.commands import Run as Command
@@ -107,19 +110,76 @@ def test_no_backend_is_in_the_scope_of_another() -> None:
     assert inside == []
 
 
-def test_where_the_reference_leaves_a_choice_the_others_run_alone() -> None:
-    """The ring of a batch may refuse what it need not."""
-    kind = "batch-rotating"
-    declared = declare_all("batched", kind, config={"dtype": ("float32",)})
-    programs = draw_some(60, "batched", kind, declared)
+class Sparing(paging.Storing):
+    """Evicts fewer blocks than it could."""
+
+    def evict(self, count: int) -> int:
+        return super().evict(count if count == len(self.cached) else 1)
+
+
+def run_paged(*backends: Backend) -> Iterator[tuple[Run, ...]]:
+    """Runs of programs in which the reference leaves choices."""
+    declared = paging.make().contracts["paged"]["paged-full"]
+    for program in draw_some(100, "paged", "paged-full", declared):
+        yield tuple(run_beside(program, *backends))
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_where_there_is_a_choice_each_result_is_that_of_a_run_alone(
+    refuses: bool,
+) -> None:
+    """Where misuses need not be refused, they are left out."""
+    backends = [paging.declare(paging.Storing, refuses=refuses) for _ in range(2)]
+    for runs in run_paged(*backends):
+        for one in runs:
+            coverage: Coverage = Counter()
+            alone = run(one.program, one.backend, coverage=coverage)
+            assert (one.result, one.coverage) == (alone, coverage)
+            assert (alone.divergence, one.is_apart) == (None, False)
+
+
+def test_no_backend_is_checked_against_what_another_has_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    observe, held = Schedule.observe, []
+
+    def look(self: Schedule, op: Op, system: Any, model: PagedModel) -> Answer:
+        request = model.cache.requests.get(op["request"])
+        held.append(request and request.scheduled)
+        return observe(self, op, system, model)
+
+    monkeypatch.setattr(Schedule, "observe", look)
+    for _ in run_paged(paging.make(), paging.make()):
+        assert held[::2] == held[1::2]
+        held.clear()
+
+
+def test_a_backend_that_chooses_otherwise_runs_alone() -> None:
     apart = 0
-    for program in programs:
-        first, second = run_beside(program, batching.make(), batching.make())
+    for first, second in run_paged(paging.make(), paging.declare(Sparing)):
         assert (first.result.divergence, first.is_apart) == (None, False)
         assert second.result.divergence is None
         apart += second.is_apart
-        assert not second.is_apart or not second.coverage
-    assert 0 < apart < 60
+        assert bool(second.coverage) != second.is_apart
+    assert 0 < apart < 100
+
+
+def test_other_words_for_a_refusal_are_no_other_choice() -> None:
+    refused = 0
+
+    class Terse(paging.Storing):
+        def get(self, request: str) -> paging.Request:
+            nonlocal refused
+            try:
+                return super().get(request)
+            except ValueError:
+                refused += 1
+                raise ValueError("unknown") from None
+
+    for runs in run_paged(paging.make(), paging.declare(Terse)):
+        for one in runs:
+            assert (one.result.divergence, one.is_apart) == (None, False)
+    assert refused
 
 
 # --- one slice --------------------------------------------------------------------------
