@@ -280,7 +280,7 @@ def get_pool(config: pytest.Config) -> Pool:
         chosen = choose(config)
         try:
             with importing_from(chosen.python_path):
-                pool = config.stash[POOL] = Pool(1, chosen.failures / RUNNING)
+                pool = config.stash[POOL] = Pool(1, chosen.failures / RUNNING).__enter__()
         except UsageError as error:
             words = str(error).replace("--failures", "--lockstep-failures")
             raise pytest.Collector.CollectError(words) from None

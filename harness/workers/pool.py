@@ -28,6 +28,7 @@ from msgspec import structs
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, limit_by
 from lockstep.harness.core.errors import UsageError, clean, format_exit
+from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.execution.record import EMPTY, OVER, prepare_record
 from lockstep.harness.programs.program import OPENING, Program, parse_program
 from lockstep.harness.workers import messages
@@ -194,7 +195,6 @@ class Pool:
         self.step_seconds, self.start_seconds = step_seconds, start_seconds
         self.limits = limit_by(step_seconds, start_seconds, strict, unsupported)
         self.made = [made for made in (folder, folder.parent) if not made.exists()]
-        self.make_folder()
         self.processes: list[Process] = []
 
     def make_folder(self) -> None:
@@ -207,6 +207,12 @@ class Pool:
             ) from None
 
     def __enter__(self) -> Pool:
+        try:
+            with shielded():
+                self.make_folder()
+        except KeyboardInterrupt:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -263,7 +269,8 @@ class Pool:
     def get_idle(self, wanted: int) -> list[Process]:
         idle = [process for process in self.processes if process.task is None]
         while len(idle) < wanted and len(self.processes) < self.size:
-            self.processes.append(self.spawn())
+            with shielded():  # a worker that is started is known, and will be ended
+                self.processes.append(self.spawn())
             idle.append(self.processes[-1])
         return idle[:wanted]
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.programs.program import Program, load_programs, trace
+from lockstep.harness.workers.messages import Declare
 from lockstep.harness.workers.pool import Pool
 from tests.harness.commands import (
     CORRECT,
@@ -309,6 +310,42 @@ def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
         timeout=20,
     )
     assert (ended.returncode, ended.stderr) == (130, "lockstep: stopped\n")
+
+
+def interrupt_behind(call: Callable[..., Any], done: list[Any]) -> Callable[..., Any]:
+    """The same call, with a Ctrl-C before it returns."""
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        done.append(call(*arguments, **more))
+        signal.raise_signal(signal.SIGINT)
+        return done[-1]
+
+    return interrupted
+
+
+@pytest.mark.parametrize("where", ["folder", "worker"])
+def test_ctrl_c_while_a_worker_starts_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    done: list[Any] = []
+    if where == "folder":
+        monkeypatch.setattr(Path, "mkdir", interrupt_behind(Path.mkdir, done))
+    else:
+        start = interrupt_behind(subprocess.Popen, done)
+        monkeypatch.setattr(subprocess, "Popen", start)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            Pool(1, tmp_path / "f" / "running") as pool,
+        ):
+            pool.call(Declare("none"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+        left = [one for one in done if one and one.poll() is None]
+        for one in left:
+            one.kill()
+    assert done and not left and not (tmp_path / "f").exists()
 
 
 def test_two_pools_of_one_process_keep_their_records_apart(tmp_path: Path) -> None:

@@ -253,4 +253,4 @@ def test_a_record_names_a_step_of_a_program() -> None:
 def test_a_folder_for_records_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     with pytest.raises(UsageError, match="choose another folder for failures"):
-        Pool(1, tmp_path / "f" / "running")
+        Pool(1, tmp_path / "f" / "running").__enter__()
