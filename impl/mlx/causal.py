@@ -14,6 +14,9 @@ from lockstep.impl.mlx.rope import Rope
 from lockstep.impl.shared.batch import Batch, Ints
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 
+FEW_NUMBERS = 8192
+"""Masks of up to so many numbers are best written row by row."""
+
 BLOCK = 1 << 19
 """How many numbers are best rotated at a time: what lies between takes a few MiB then,
 which the system gives back at once; more comes page by page, and takes several times as
@@ -52,6 +55,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.dtype, self.fill = dtype, fill
         self.mask_dtype, self.numbers = mask, get_numbers(mask)
+        self.few = sizes.get_small(FEW_NUMBERS)
         self.painted = self.numbers[:0]  # memory of the largest mask of a step so far
         self.axis = COLUMNS if permuted else ROWS  # the cells, in values
         self.keys: list[mx.array] = []  # of each layer: [1, heads, cells, dim]
@@ -114,6 +118,10 @@ class CausalCache(CausalCacheBase):
             numbers = self.painted[: rows * width].reshape(rows, width)
             numbers.fill(unseen)
             sight.paint(numbers, current.begin)
+            return convert(numbers, self.mask_dtype)
+        if rows * width <= self.few:
+            numbers = np.full((rows, width), unseen)
+            sight.paint_each(numbers, current.begin, self.numbers)
             return convert(numbers, self.mask_dtype)
         mask_line = sight.compute_line(current.begin, width, rows, unseen)
         line = convert(mask_line.line, self.mask_dtype)

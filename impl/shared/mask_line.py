@@ -119,6 +119,17 @@ class Sight(NamedTuple):
         cells += starts.repeat(counts)
         lines.reshape(-1)[cells] = 0
 
+    def paint_each(self, numbers: Numbers, first: int, either: Numbers) -> None:
+        """Writes what each row sees by itself.
+
+        Args:
+            numbers: [at least rows, columns].
+            first: the cell of column 0.
+            either: the numbers for what is not seen and for what is.
+        """
+        for patch in self.list_patches(first, whole=True):
+            numbers[patch.get_place()] = either.take(patch.seen)
+
     def compute_line(
         self, first: int, width: int, rows: int, unseen: np.generic
     ) -> MaskLine:
@@ -173,15 +184,16 @@ class Sight(NamedTuple):
         starts[count:] = width + count - 1
         return MaskLine(line, starts, is_band=True)
 
-    def list_patches(self, first: int) -> Iterator[Patch]:
-        """Yields the parts that only some rows of a sequence see."""
+    def list_patches(self, first: int, whole: bool = False) -> Iterator[Patch]:
+        """Yields the parts that only some rows of a sequence see; or, as a whole, all
+        that its rows see."""
         low, high = self.limits
         groups = self.batch.groups.items()
         ranges = (places.tolist() for places in self.ranges)
         for (owner, rows), *places in zip(groups, *ranges, strict=True):
             least, begin, end, most = places
             index = self.indexes[owner]
-            for part in (least, begin), (end, most):
+            for part in ((least, most),) if whole else ((least, begin), (end, most)):
                 if part[0] < part[1]:
                     columns = shift(index.locate(*part), first)
                     positions = self.indexes.positions[slice(*part)]

@@ -66,7 +66,7 @@ class Indexes:
 
     def append(self, owners: Ints, positions: Ints, cells: Ints) -> None:
         """Adds one token to each of some sequences."""
-        if self.append_next(owners, positions, cells):
+        if len(owners) > 1 and self.append_next(owners, positions, cells):
             return
         tokens = zip(owners.tolist(), positions.tolist(), cells.tolist(), strict=True)
         for owner, position, cell in tokens:
@@ -79,9 +79,8 @@ class Indexes:
             for owner in owners.tolist():
                 self.rows[owner].make_room(1)
             end = self.end[owners]
-        last = (
-            end - 1
-        )  # of an empty sequence any number, behind which the token goes, too
+        # Of an empty sequence any number, behind which the token goes, too.
+        last = end - 1
         if np.count_nonzero(positions - self.positions[last] != 1):
             return False
         self.ascending[owners] &= self.cells[last] < cells
@@ -96,6 +95,9 @@ class Indexes:
             owners: [sequences], each has a token.
             positions: [bounds, sequences].
         """
+        if len(owners) == 1:
+            places = map(self.rows[owners.item(0)].find, positions[:, 0].tolist())
+            return np.array([*places])[:, None]
         found, sparse = self.count_from_first(owners, positions)
         for column in sparse:
             index = self.rows[owners.item(column)]
@@ -118,7 +120,8 @@ class Indexes:
     def get_range(self, owners: Ints, first: Ints, last: Ints) -> tuple[int, int]:
         """Returns the lowest and the highest cell of the tokens at places [first, last)
         of some sequences, each with one such token at least."""
-        if np.count_nonzero(self.ascending[owners]) == len(owners):
+        several = len(owners) > 1
+        if several and np.count_nonzero(self.ascending[owners]) == len(owners):
             return self.cells[first].min().item(), self.cells[last - 1].max().item()
         spans = zip(owners.tolist(), first.tolist(), last.tolist(), strict=True)
         bounds = [self.rows[owner].get_range(*span) for owner, *span in spans]

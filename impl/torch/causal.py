@@ -16,6 +16,9 @@ from lockstep.impl.torch.masks import HostMasks
 from lockstep.impl.torch.mirror import Shared, track
 from lockstep.impl.torch.rope import Rope
 
+FEW_NUMBERS = 2048
+"""Masks of up to so many numbers are best written row by row."""
+
 FLOAT32 = torch.empty(0)
 """The default of `like` and `mask`: float32 on the CPU."""
 
@@ -52,7 +55,7 @@ class CausalCache(CausalCacheBase):
         self.bases = rope
         self.like, self.mask_like = like, mask
         self.fill, self.permuted = fill, permuted
-        self.masks = HostMasks(mask.dtype)
+        self.masks = HostMasks(mask.dtype, sizes.get_small(FEW_NUMBERS))
         self.keys = self.values = like  # [layers, 1, heads, cells, dim]
         self.pools: list[Pair] = []  # views of these, one pair for each layer
         self.kernels = kernels or choose(like.device)

@@ -35,13 +35,14 @@ class HostMasks:
 
     Args:
         dtype: of the masks.
+        small: up to so many numbers, each row is written by itself.
 
     Attributes:
         memory, numbers: of the largest so far; the same as integers for numpy.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype, self.either = dtype, EITHER[dtype]
+    def __init__(self, dtype: torch.dtype, small: int) -> None:
+        self.dtype, self.either, self.small = dtype, EITHER[dtype], small
         self.memory = torch.empty(0, dtype=dtype)
 
     def make(self, sight: Sight, first: int, width: int, rows: int) -> torch.Tensor:
@@ -56,6 +57,10 @@ class HostMasks:
         if sight.batch.is_step:
             numbers.fill(unseen)
             sight.paint(numbers, first)
+            return mask
+        if rows * width <= self.small:
+            numbers.fill(unseen)
+            sight.paint_each(numbers, first, self.either)
             return mask
         mask_line = sight.compute_line(first, width, rows, unseen)
         line = torch.from_numpy(mask_line.line).view(self.dtype)
