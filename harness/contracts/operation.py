@@ -186,9 +186,12 @@ class Operation(ABC):
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
 
-    @property
-    def follows(self) -> bool:
-        """Whether the reference moves on with the answer of a backend; see `accept`."""
+    def follows(self, expected: Answer) -> bool:
+        """Says whether the reference moves on only with a backend's answer; see `accept`.
+
+        Args:
+            expected: what the answer must be.
+        """
         return type(self).accept is not Operation.accept
 
     def why_illegal(self, op: Op, model: Any) -> str | None:
@@ -377,7 +380,8 @@ class Step:
         operation: the definition of the operation in its contract.
         skipped: why the operation cannot be asked now; None if it can.
         states: the abstract states before the operation, if somebody has noted them.
-        accepted: the answer that the reference has followed.
+        is_accepted: the reference was asked to follow an answer.
+        accepted: that answer, if the reference has followed it.
     """
 
     number: int
@@ -387,6 +391,7 @@ class Step:
     skipped: str | None
     states: Sequence[str] | None = None
     answer: Answer | None = None
+    is_accepted: bool = False
     accepted: Answer | None = None
     is_finished: bool = False
 
@@ -398,8 +403,14 @@ class Step:
 
     def accept(self, observed: Answer) -> None:
         """Lets the reference follow an answer that a backend gave and that is allowed."""
-        self.accepted = observed
+        self.is_accepted = True
         self.operation.accept(self.op, self.model, observed)
+        self.accepted = observed
+
+    @property
+    def follows(self) -> bool:
+        """Whether the reference has not moved on before it follows an answer."""
+        return self.answer is not None and self.operation.follows(self.answer)
 
     def finish(self) -> None:
         """Completes the step on the reference, once, so that the next one can come.
@@ -411,7 +422,7 @@ class Step:
         self.is_finished = True
         if self.skipped is None:
             answer = self.expect()
-            if self.accepted is None:
+            if not self.is_accepted:
                 self.accept(get_first_allowed(answer))
         self.model.tag += self.operation.count_tags(self.op)
 

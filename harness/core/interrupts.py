@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,22 +62,27 @@ def shielded() -> Iterator[None]:
 
     They are not blocked: a process that the body starts would inherit that.
     """
-    waiting = []
+    waiting: list[int] = []
+    before: dict[int, Callable[[int, Any], Any]] = {}
+    is_over = False
 
-    def wait(number: int, _: Any) -> None:
-        waiting.append(number)
+    def wait(number: int, frame: Any) -> None:
+        if is_over:  # another signal came while the handlers were put back
+            before[number](number, frame)
+        else:
+            waiting.append(number)
 
-    before = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            for number in (*ENDING, signal.SIGINT):
+            for number in map(int, (*ENDING, signal.SIGINT)):
                 handler = signal.getsignal(number)
                 if callable(handler):  # neither the default nor ignored
                     before[number] = handler
                     signal.signal(number, wait)
         yield
     finally:
+        is_over = True
         for number, handler in before.items():
             signal.signal(number, handler)
-        if waiting:
-            signal.raise_signal(waiting[0])
+        for number in dict.fromkeys(waiting):
+            signal.raise_signal(number)

@@ -84,7 +84,9 @@ class Run:
         on_step: is called with the number of each step before it runs, and with OPENING
             before the caches are opened.
         avoid: known divergences of the kind of the program.
-        is_apart: the program has to run alone; see `run_together`.
+        is_beside: other backends run the same program; see `run_together`.
+        waits: the others have to answer before the reference follows this answer.
+        is_apart: the program has to run alone.
     """
 
     program: Program
@@ -102,19 +104,19 @@ class Run:
         self.system: Any = None
         self.found: list[Cell] = []
         self.result = Result()
-        self.is_apart = False
+        self.is_beside = self.waits = self.is_apart = False
 
     def run(self) -> Result:
         """Runs the program until its end or its first divergence."""
         run_together([self])
         return self.result
 
-    def take_part(self, is_alone: bool) -> Generator[None, Step | None]:
+    def take_part(self) -> Generator[None, Step | None]:
         """Runs the steps that are sent to it, until the first divergence; None is sent
-        when the program is over. is_alone: no other backend runs beside this one."""
+        when the program is over. A step is sent once more if the answer to it `waits`."""
         number, operation = before = 0, "open"
         scope = self.backend.get_scope(self.program.config["scope"])
-        whole, turn = (scope, nullcontext) if is_alone else (nullcontext, scope)
+        whole, turn = (nullcontext, scope) if self.is_beside else (scope, nullcontext)
         try:
             with whole():
                 with turn():
@@ -123,18 +125,19 @@ class Run:
                 while (step := (yield)) is not None:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
-                    if step.skipped is None and self.judges:
+                    if step.skipped is None and self.judges and step.answer is None:
                         step.skipped = self.why_left_out(step)
                     if step.skipped is not None:
                         self.result.skip(step.skipped)
                         continue
-                    waits = step.operation.follows and not is_alone
                     with turn():
-                        observed, difference = (self.ask if waits else self.take)(step)
-                    if waits and difference is None and step.skipped is None:
-                        yield  # the others answer while the reference stays as it was
+                        observed, difference = self.take(step)
+                    if self.waits:
+                        assert (yield) is step
                         with turn():
+                            self.announce(number)
                             self.confirm(step, observed)
+                        self.waits = False
                     before = number, operation
                     self.result.steps += step.skipped is None
                     self.backend.follow(False)
@@ -201,15 +204,17 @@ class Run:
         return None if reason is None else f"callers must not: {reason.rule}"
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
-        """Runs one operation on both sides; the backend's answer and how it differs."""
+        """Runs one operation on both sides; the backend's answer and how it differs. One
+        that agrees is confirmed, unless it `waits`."""
         observed, difference = self.ask(step)
-        if difference is None and step.skipped is None:
+        agrees = difference is None and step.skipped is None
+        self.waits = self.is_beside and agrees and step.follows
+        if agrees and not self.waits:
             self.confirm(step, observed)
         return observed, difference
 
     def ask(self, step: Step) -> tuple[Answer, Difference | None]:
-        """Does the same, but neither lets the reference follow the answer nor checks what
-        else came with it."""
+        """Asks both sides; the backend's answer and how it differs."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
         if step.states is None and self.coverage is not None:
@@ -234,11 +239,11 @@ class Run:
         with it.
 
         Raises:
-            Apart: it has followed another one.
+            Apart: it has followed another one, or could not follow one.
         """
-        if step.accepted is None:
+        if not step.is_accepted:
             step.accept(observed)
-        elif step.operation.follows and not is_same(observed, step.accepted):
+        elif self.waits and not is_same(observed, step.accepted):
             raise Apart
         step.operation.verify(step.op, self.system, step.model)
         self.system.verify_memory(step.op, step.model)
@@ -279,16 +284,18 @@ def run_together(runs: Sequence[Run]) -> None:
         runs: of programs that differ at most in fields of the config on which no answer
             depends.
     """
-    parts = [run.take_part(is_alone=len(runs) == 1) for run in runs]
-    waiting = [part for part in parts if send(part, None)]
+    for run in runs:
+        run.is_beside = len(runs) > 1
+    parts = {run: run.take_part() for run in runs}
+    left = [run for run in runs if send(parts[run], None)]
     for step in runs[0].steps:
-        waiting = [part for part in waiting if send(part, step)]
-        if len(runs) > 1 and step.operation.follows and step.skipped is None:
-            waiting = [part for part in waiting if send(part, step)]
-        if not waiting:
+        left = [run for run in left if send(parts[run], step)]
+        if any(run.waits for run in left):
+            left = [run for run in left if send(parts[run], step)]
+        if not left:
             return
-    for part in waiting:
-        send(part, None)
+    for run in left:
+        send(parts[run], None)
 
 
 def send(part: Generator[None, Step | None], step: Step | None) -> bool:
@@ -300,9 +307,13 @@ def send(part: Generator[None, Step | None], step: Step | None) -> bool:
     return True
 
 
-def is_same(answer: Answer, other: Answer) -> bool:
-    """Says whether two answers are the same, whatever their words for a refusal."""
-    return {**answer, "why": None} == {**other, "why": None}
+def is_same(answer: Answer, other: Answer | None) -> bool:
+    """Says whether two answers are the same, whatever the words of a refusal and the
+    order in which tokens came back."""
+    if other is None:
+        return False
+    mine, others = leave_out_columns(answer), leave_out_columns(other)
+    return bool({**mine, "why": None} == {**others, "why": None})
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:

@@ -46,7 +46,7 @@ def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, Declared]) -> bool
     """Says whether all programs of a pair, and no others, can be drawn for another one.
 
     Both declare the same, apart from fields of the config on which no answer depends, and
-    neither chooses what its programs lead to.
+    neither has a ledger, which would leave out programs that are its own.
     """
     rules = CONTRACTS[pair.contract]
     if pair.key[1:] != lead.key[1:] or pair.share != lead.share:

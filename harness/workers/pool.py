@@ -208,12 +208,11 @@ class Pool:
 
     def __enter__(self) -> Pool:
         try:
-            with shielded():
-                self.make_folder()
+            self.make_folder()
+            return self
         except KeyboardInterrupt:
             self.__exit__()
             raise
-        return self
 
     def __exit__(self, *exception: object) -> None:
         for process in self.processes:

@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.contracts.paged.operations import Schedule
-from lockstep.harness.execution.executor import Coverage, Run, run, run_together
+from lockstep.harness.execution.executor import (
+    Coverage,
+    Run,
+    is_same,
+    run,
+    run_together,
+)
 from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs import answers
 from lockstep.harness.jobs.answers import compare_backends
@@ -99,6 +105,14 @@ def test_no_backend_is_in_the_scope_of_another() -> None:
         def __exit__(self, *error: object) -> None:
             assert inside.pop() == self.name
 
+    def look(name: str) -> Backend:
+        class Looking(paging.Storing):
+            def pool(self) -> Any:
+                assert inside == [name]
+                return super().pool()
+
+        return replace(paging.declare(Looking), scope=lambda: Scope(name))
+
     def observe(name: str) -> Backend:
         def append(cache: Cache, keys: Any, values: Any) -> Any:
             assert inside == [name]
@@ -108,6 +122,9 @@ def test_no_backend_is_in_the_scope_of_another() -> None:
 
     for one in run_beside(make(*[update(1)] * 5), observe("a"), observe("b")):
         assert (one.result.divergence, one.result.steps) == (None, 5)
+    assert inside == []
+    for runs in run_paged(look("a"), look("b")):
+        assert [one.result.divergence for one in runs] == [None, None]
     assert inside == []
 
 
@@ -125,18 +142,96 @@ def run_paged(*backends: Backend) -> Iterator[tuple[Run, ...]]:
         yield tuple(run_beside(program, *backends))
 
 
-@pytest.mark.parametrize("refuses", [True, False])
+class Idle(paging.Storing):
+    """Takes no token of a request, and says so: the reference cannot follow that."""
+
+    def schedule(self, request: str, count: int) -> Any:
+        start = super().schedule(request, count)
+        return start if start is None else (start, 0)
+
+
+class Miscounting(paging.Storing):
+    """Its pool has a block too many: nothing that an operation answers tells."""
+
+    def pool(self) -> Any:
+        pool = super().pool()
+        return replace(pool, free=[*pool.free, 99]) if self.requests else pool
+
+
+class Failing(paging.Storing):
+    def tables(self, request: str) -> Any:
+        if self.get(request).computed > 1:
+            raise RuntimeError("no tables")
+        return super().tables(request)
+
+
+OPENS_TWO = Duty({"op": "open", "requests": [2, None]}, "more than two requests")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "promises"),
+    [
+        (paging.Storing, paging.Storing, {}),
+        (paging.Storing, paging.Storing, {"refuses": False}),
+        (paging.Storing, paging.Storing, {"duties": (OPENS_TWO,)}),
+        (Idle, Idle, {}),
+        (paging.Storing, Miscounting, {}),
+        (Miscounting, Miscounting, {}),
+        (Failing, paging.Storing, {}),
+    ],
+)
 def test_where_there_is_a_choice_each_result_is_that_of_a_run_alone(
-    refuses: bool,
+    first: type[paging.Manager], second: type[paging.Manager], promises: dict[str, Any]
 ) -> None:
-    """Where misuses need not be refused, they are left out."""
-    backends = [paging.declare(paging.Storing, refuses=refuses) for _ in range(2)]
+    """Unless it is apart. What need not be refused is left out, and what callers must
+    not do."""
+    backends = [paging.declare(one, **promises) for one in (first, second)]
+    wrong = [0, 0]
     for runs in run_paged(*backends):
-        for one in runs:
+        for number, one in enumerate(runs):
             coverage: Coverage = Counter()
             alone = run(one.program, one.backend, coverage=coverage)
-            assert (one.result, one.coverage) == (alone, coverage)
-            assert (alone.divergence, one.is_apart) == (None, False)
+            if not one.is_apart:
+                assert (one.result, one.coverage) == (alone, coverage)
+            if alone.divergence is None:
+                assert alone.steps + alone.skipped == len(one.program.ops)
+            wrong[number] += alone.divergence is not None
+            assert not one.is_apart or (first, second) == (Idle, Idle)
+    right = [one is paging.Storing for one in (first, second)]
+    assert [not count for count in wrong] == right
+
+
+def test_another_order_of_columns_is_no_other_choice() -> None:
+    pytest.importorskip("torch")
+    from lockstep.impl.torch.backend import cpu
+
+    class Flipped:
+        def __init__(self, config: Any) -> None:
+            self.cache = cpu().open(config)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.cache, name)
+
+        def get(self, layer: int) -> Any:
+            keys, values, mask = self.cache.get(layer)
+            return keys.flip(2), values.flip(2), mask.flip(1)
+
+    declared = cpu().contracts["unified"]["causal"]
+    config = {"permuted_values": (False,), "cache_padding": (1,)}
+    declared = replace(declared, config={**declared.config, **config})
+    for program in draw_some(30, "unified", "causal", declared, dtypes=("float32",)):
+        for one in run_beside(program, cpu(), replace(cpu(), open=Flipped)):
+            assert (one.result.divergence, one.is_apart) == (None, False)
+
+
+def test_an_answer_is_compared_without_its_layout() -> None:
+    parts = [{"visible": [[0]], "columns": columns} for columns in ([1, 0], [0, 1])]
+    for names in ("caches", "layers"):
+        first, second = ({names: [part], **part} for part in parts)
+        assert is_same(first, second)
+        assert not is_same(first, {**second, "visible": [[1]]})
+    assert is_same({"error": "usage", "why": "a"}, {"error": "usage", "why": "b"})
+    assert not is_same({"error": "usage", "why": "a"}, {"error": "shared", "why": "a"})
 
 
 def test_no_backend_is_checked_against_what_another_has_chosen(
@@ -275,12 +370,30 @@ def test_the_record_names_the_backend_whose_turn_it_is(tmp_path: Path) -> None:
     assert {*seen} == {(0, 0), (1, 1)}
 
 
+def test_it_does_so_when_an_answer_is_confirmed(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(side: int) -> Backend:
+        class Looking(paging.Storing):
+            def pool(self) -> Any:
+                meta = json.loads((tmp_path / "record.json").read_bytes())["meta"]
+                seen.append((side, meta["side"]))
+                return super().pool()
+
+        return paging.declare(Looking)
+
+    check_slice(tmp_path, look(0), look(1), "paged-full")
+    assert {*seen} == {(0, 0), (1, 1)}
+
+
 def test_a_program_that_runs_again_alone_is_in_the_digest_once(tmp_path: Path) -> None:
     backends = paging.make(), paging.declare(Sparing)
     events, first = check_slice(tmp_path, *backends, kind="paged-full")
     second = choose(events, True)[-1]
     assert isinstance(second, SliceDone)
     assert second.digest == first.digest
+    _, alone = check_slice(tmp_path, *backends[::-1], kind="paged-full")
+    assert second.coverage == alone.coverage != first.coverage
 
 
 def test_a_digest_is_that_of_the_programs_as_a_backend_declares_them(

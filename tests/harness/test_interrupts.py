@@ -52,6 +52,34 @@ def test_a_signal_waits_until_the_end(number: signal.Signals) -> None:
     assert isinstance(raised.value.__context__, ValueError)
 
 
+def test_all_that_waited_come() -> None:
+    """Those of handlers that raise nothing, in their order."""
+    came: list[int] = []
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in numbers
+    }
+    try:
+        with shielded():
+            for number in numbers:
+                signal.raise_signal(number)
+            assert not came
+        assert came == [*numbers]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_handler_that_was_not_put_back_does_what_the_one_before_it_does() -> None:
+    """As if another signal had come while they were put back."""
+    with shielded():
+        left = signal.getsignal(signal.SIGINT)
+    assert callable(left)
+    with pytest.raises(KeyboardInterrupt):
+        left(signal.SIGINT, None)
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with shielded():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lockstep.harness.execution.executor import run
@@ -99,3 +100,16 @@ def test_a_mistake_in_the_way_of_many_is_found(
     GENERATORS["plain"](PROGRAMS, 1, drawer.draw, check)
     assert made, "no program goes that way"
     assert found
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_step_may_leave_out_positions(ahead: int) -> None:
+    """Of all its sequences, as many of each."""
+    indexes, owners = Indexes(2), np.arange(2)
+    for position in (0, ahead):
+        indexes.append(owners, np.full(2, position), owners + 2 * position)
+    for index in indexes:
+        begin, _ = index.get_span()
+        found = [index.find(position) - begin for position in range(ahead + 2)]
+        assert found == [0, *[1] * ahead, 2]
+        assert index.dense == (ahead == 1)

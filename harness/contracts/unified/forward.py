@@ -11,6 +11,7 @@ from lockstep.harness.contracts.operation import (
     Op,
     Operation,
     Source,
+    get_first_allowed,
     list_allowed,
 )
 from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_batch
@@ -59,6 +60,10 @@ class UnifiedOperation(Operation):
         if self.changes:
             model.close(answer.get("error"))
         return answer
+
+    def follows(self, expected: Answer) -> bool:
+        """Only between several contents."""
+        return get_first_allowed(expected) is not expected
 
     def accept(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
         model.settle(observed)

@@ -109,6 +109,13 @@ def get_cache_folder() -> Path:
     return home / "kv-lockstep" / "bisect"
 
 
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 @dataclass(frozen=True)
 class Runner:
     """Runs commands, one at a time.
@@ -154,9 +161,8 @@ class Runner:
             return self.wait(name, process)
         finally:
             if process:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                with shielded():
+                    end_group(process)
 
     def start(
         self,
