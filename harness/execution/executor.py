@@ -125,6 +125,7 @@ class Run:
                 while (step := (yield)) is not None:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
+                    # The first to run it judges: the reference may move on then.
                     if step.skipped is None and self.judges and step.answer is None:
                         step.skipped = self.why_left_out(step)
                     if step.skipped is not None:
@@ -133,7 +134,8 @@ class Run:
                     with turn():
                         observed, difference = self.take(step)
                     if self.waits:
-                        assert (yield) is step
+                        again = yield
+                        assert again is step
                         with turn():
                             self.announce(number)
                             self.confirm(step, observed)
@@ -277,8 +279,9 @@ def run_together(runs: Sequence[Run]) -> None:
     """Runs a program on backends beside each other: each takes a step before the next one
     begins. The reference runs once.
 
-    Where the reference leaves a choice, all answer before it follows the first one; those
-    that have answered otherwise are apart from then on.
+    Where the reference follows an answer, all give theirs before it does, and it follows
+    the first one that it allows; those that have answered otherwise are apart from then
+    on.
 
     Args:
         runs: of programs that differ at most in fields of the config on which no answer
