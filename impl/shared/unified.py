@@ -42,7 +42,7 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
     "mask_padding": (1, 2, 1, 4, 32),
     "mask_dtype": ("float32", "float16", "bfloat16"),
     "permuted_values": (False, True),
-    "small": (None, None, None, 0, None, None, None, 16),
+    "small": (None, None, 0, 0, None, None, 0, 16),
 }
 
 OF_KIND: Mapping[str, Mapping[str, tuple[Any, ...]]] = {

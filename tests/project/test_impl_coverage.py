@@ -25,7 +25,7 @@ def test_few_programs_reach_nearly_all_and_what_is_left_is_listed() -> None:
         if " %  impl/" in line
     }
     small = {"impl/mlx/rope.py", "impl/torch/rope.py", "impl/prefix/session.py"}
-    assert summary["impl/shared/mask_line.py"] == 100
+    assert summary["impl/torch/masks.py"] == 100
     assert summary["impl/torch/graphs.py"] == 0, "for CUDA graphs"
     assert small < summary.keys()
     assert "impl/prefix/trie.py:" in ended.stdout
