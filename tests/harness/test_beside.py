@@ -601,7 +601,7 @@ def test_what_is_not_written_yet_is_left_out_after_a_slice(
     assert (pairs[other]["programs"], pairs[other]["failures"]) == (PROGRAMS, [])
 
 
-# --- what others answer ---------------------------------------------------------------
+# --- what others answer -----------------------------------------------------------------
 
 
 def test_a_report_tells_whom_to_suspect(run: Command) -> None:

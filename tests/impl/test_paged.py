@@ -93,6 +93,18 @@ def test_whoever_writes_first_after_a_fork_copies() -> None:
     assert manager.tables("a")[0][1] == last
 
 
+def test_the_blocks_of_rejected_drafts_are_written_again_as_they_are() -> None:
+    manager = make({"type": "full", "block": 1})
+    compute(manager, "a", 1)
+    manager.accept("a", 0, 2, [3, 4])
+    take(manager, "a")
+    tables = manager.tables("a")
+    manager.accept("a", 0, 5, [6, 7])
+    assert take(manager, "a") == 2
+    assert manager.tables("a")[0][: len(tables[0])] == tables[0]
+    assert manager.copies() == []
+
+
 def test_a_rejected_draft_that_a_fork_has_published_is_copied_first() -> None:
     """Generated programs come here once in tens of thousands."""
     manager = make({"type": "full", "block": 1})

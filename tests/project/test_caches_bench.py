@@ -248,6 +248,10 @@ def test_a_run_to_be_kept_goes_on_where_it_was_cut_off(
         done = CliRunner().invoke(caches.main, ("compare", "--save", *options))
         return " ".join(done.output.split())
 
+    caches.UNFINISHED.parent.mkdir()
+    caches.UNFINISHED.write_text('{"about"')
+    assert "remove it" in save("--rounds", "2") and not made
+    caches.UNFINISHED.unlink()
     assert "until all are measured" in save("--rounds", "2")
     assert made == [0, 1] and not kept
     assert "goes on: 1 cases" in save("--rounds", "2")
