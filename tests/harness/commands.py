@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,27 @@ def invoke(*arguments: object) -> Ended:
     runner = CliRunner(env={"COLUMNS": "80"})
     ended = runner.invoke(main, [str(argument) for argument in arguments])
     return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+@contextmanager
+def handling_ctrl_c() -> Iterator[None]:
+    """SIGINT as in a terminal; it may be ignored here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt_behind(call: Callable[..., Any], done: list[Any]) -> Callable[..., Any]:
+    """The same call, with a Ctrl-C before it returns."""
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        done.append(call(*arguments, **more))
+        signal.raise_signal(signal.SIGINT)
+        return done[-1]
+
+    return interrupted
 
 
 def find_processes(mark: str) -> set[int]:

@@ -23,7 +23,14 @@ from tests.harness.bisecting import (
     make_repository,
     write_program,
 )
-from tests.harness.commands import ROOT, Run, begin, find_processes
+from tests.harness.commands import (
+    ROOT,
+    Run,
+    begin,
+    find_processes,
+    handling_ctrl_c,
+    interrupt_behind,
+)
 
 BUILD = "echo building; python build.py"
 TOY = ("--backend", "toy_cache:make", "--cache", "cache")
@@ -209,21 +216,13 @@ def test_ctrl_c_while_a_build_starts_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The build is running before anything knows of it."""
-    builds = []
-    start = subprocess.Popen
-
-    def interrupted(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
-        builds.append(start(*arguments, **more))
-        signal.raise_signal(signal.SIGINT)
-        return builds[0]
-
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    builds: list[Any] = []
+    start = interrupt_behind(subprocess.Popen, builds)
+    monkeypatch.setattr(subprocess, "Popen", start)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with handling_ctrl_c(), pytest.raises(KeyboardInterrupt):
             Runner(tmp_path, 5, lambda: None).run("build x", ["sleep", "77"], {})
     finally:
-        signal.signal(signal.SIGINT, before)
         ended = builds[0].poll()
         builds[0].kill()
     assert ended == -signal.SIGKILL

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep.harness.core.interrupts import Terminated, shielded, signals
+from tests.harness.commands import handling_ctrl_c
 
 MASK = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
 
 
 @pytest.fixture(autouse=True)
 def handled() -> Iterator[None]:
-    """SIGINT as in a terminal; it may be ignored here."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    with handling_ctrl_c():
+        yield
 
 
 def get_handlers() -> list[object]:

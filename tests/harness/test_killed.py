@@ -28,6 +28,8 @@ from tests.harness.commands import (
     Run,
     begin,
     find_processes,
+    handling_ctrl_c,
+    interrupt_behind,
 )
 from tests.harness.misbehaving import PID_FILE
 
@@ -312,17 +314,6 @@ def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
     assert (ended.returncode, ended.stderr) == (130, "lockstep: stopped\n")
 
 
-def interrupt_behind(call: Callable[..., Any], done: list[Any]) -> Callable[..., Any]:
-    """The same call, with a Ctrl-C before it returns."""
-
-    def interrupted(*arguments: Any, **more: Any) -> Any:
-        done.append(call(*arguments, **more))
-        signal.raise_signal(signal.SIGINT)
-        return done[-1]
-
-    return interrupted
-
-
 @pytest.mark.parametrize("where", ["folder", "worker"])
 def test_ctrl_c_while_a_worker_starts_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -333,15 +324,14 @@ def test_ctrl_c_while_a_worker_starts_leaves_nothing(
     else:
         start = interrupt_behind(subprocess.Popen, done)
         monkeypatch.setattr(subprocess, "Popen", start)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (
+            handling_ctrl_c(),
             pytest.raises(KeyboardInterrupt),
             Pool(1, tmp_path / "f" / "running") as pool,
         ):
             pool.call(Declare("none"))
     finally:
-        signal.signal(signal.SIGINT, before)
         left = [one for one in done if one and one.poll() is None]
         for one in left:
             one.kill()
