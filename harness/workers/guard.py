@@ -11,6 +11,7 @@ It imports next to nothing, so that it is up at once and takes little memory.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -42,6 +43,7 @@ def main() -> None:
 
 
 def run_worker() -> NoReturn:
+    gc.disable()  # until a backend is loaded; see `worker.spare_garbage`
     from lockstep.harness.workers.worker import main
 
     main()

@@ -280,6 +280,7 @@ def spare_garbage() -> None:
     """Collects garbage less often, and not what a framework has imported for good."""
     gc.freeze()
     gc.set_threshold(YOUNG)
+    gc.enable()
 
 
 class Worker(Runner):
@@ -311,8 +312,11 @@ class Worker(Runner):
 
     def get_backend(self, name: str) -> Backend:
         if name not in self.backends:
-            self.backends[name] = load(name, self.limits)
-            spare_garbage()
+            gc.disable()  # a framework makes hundreds of thousands of objects, which stay
+            try:
+                self.backends[name] = load(name, self.limits)
+            finally:
+                spare_garbage()
         return self.backends[name]
 
 
