@@ -42,6 +42,7 @@ class Pool(Form, Columns, ABC):
         arrays: K and V; None before the first write.
         slots: number of them.
         first: the slot of row 0.
+        has_grown: rows have joined for which there was no room.
     """
 
     def __init__(self, rows: int, window: int | None, step: int) -> None:
@@ -50,6 +51,7 @@ class Pool(Form, Columns, ABC):
         self.rows = rows
         self.arrays: Arrays | None = None
         self.slots = self.first = 0
+        self.has_grown = False
 
     # --- arrays of a framework ----------------------------------------------------------
 
@@ -162,8 +164,9 @@ class Pool(Form, Columns, ABC):
     def arrange(self, rows: Sequence[Row]) -> None:
         """Gives each row its slot; as few tokens as possible move.
 
-        Room for rows that join is made by half, so that a token moves a constant number
-        of times on average.
+        The first rows that join get the room that they need, which is all that many
+        batches ever do. Later ones get half as much again for others, so that a token
+        moves a constant number of times on average.
 
         Args:
             rows: the rows, as they are now.
@@ -177,8 +180,9 @@ class Pool(Form, Columns, ABC):
         room = self.compute_room(0, max(sizes) + 1)
         first = choose_first(wanted, sizes, self.slots) if needed <= self.room else None
         if None in wanted:  # rows join
-            slots, room = count + count // 2, max(room, self.room)
+            slots, room = count + self.has_grown * (count // 2), max(room, self.room)
             stay = first is not None and not self.is_crowded(wanted, sizes, first)
+            self.has_grown = self.has_grown or not stay
         else:
             slots = count
             stay = self.slots * self.room <= WASTE * count * room

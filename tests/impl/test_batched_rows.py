@@ -117,18 +117,18 @@ def test_rows_leave_without_moving_the_others(
 def test_a_row_that_joins_moves_alone(
     on: Framework, window: int | None, step: int
 ) -> None:
-    """Once there is room: that is made for half as many rows again. Rows that stay in
-    their columns get there as one block."""
+    """Once there is room: from the second time on it is made for half as many rows again.
+    Rows that stay in their columns get there as one block."""
     batch, reference, tags = fill(on, [4] * 6, window, step=step)
     rooms = {batch.pool.room, 4 if window else 8}
     watched, copied = Watched(batch), []
-    for _ in range(3):
+    for _ in range(4):
         other, right, _ = fill(on, [3], window)
         batch.extend(other)
         reference.extend(right)
         copied.append(watched.take())
     alone = 0 if len(rooms) == 1 else 6 * 4
-    assert copied == [(alone + 3, 1), (3, 0), (3, 0)]
+    assert copied == [(alone + 3, 1), (3, 1), (3, 0), (3, 0)]
     go_on(on, batch, reference, tags)
 
 
@@ -266,7 +266,9 @@ def test_memory_is_what_rows_need_and_a_half(on: Framework, window: int | None) 
     room = 4 if window else 8  # a full cache has room for the next token
     assert batch.held() == {"bytes": 8 * 4 * TOKEN_BYTES}
     batch.extend(fill(on, [2], window)[0])
-    assert batch.held() == {"bytes": (9 + 4) * room * TOKEN_BYTES}
+    assert batch.held() == {"bytes": 9 * room * TOKEN_BYTES}
+    batch.extend(fill(on, [2], window)[0])
+    assert batch.held() == {"bytes": (10 + 5) * room * TOKEN_BYTES}
     batch.filter([8])
     assert batch.held() == {"bytes": 4 * TOKEN_BYTES}
     batch.free()
