@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from lockstep.harness.workers.messages import (
 )
 from tests.harness.commands import HERE, ROOT, Ended
 
-pytest.importorskip("ray", reason="of the extra ray")
+# Not imported here, for each process of pytest-xdist: what is started imports it.
+pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="of the extra ray")
 
 WRONG = f"{HERE}:wrong_twice"
 SIZE = ("--backend", WRONG, "--programs", "60", "--slice", "10")

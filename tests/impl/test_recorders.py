@@ -33,9 +33,7 @@ from transformers import (
     DynamicCache,
     EncoderDecoderCache,
     Gemma2Config,
-    Gemma2ForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     StaticCache,
 )
 
@@ -274,11 +272,15 @@ def test_what_no_operation_says_ends_a_program_of_mlx_lm() -> None:
 
 
 def make_gemma() -> Any:
+    from transformers import Gemma2ForCausalLM  # takes as long as torch
+
     config = Gemma2Config(**SIZES, **HEADS, head_dim=8, sliding_window=4)
     return Gemma2ForCausalLM(config)
 
 
 def make_llama() -> Any:
+    from transformers import LlamaForCausalLM  # the same
+
     return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS))
 
 
