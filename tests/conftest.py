@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from lockstep.harness.workers.guard import spare_garbage
 from lockstep.harness.workers.pool import THREADS
 
 # One thread for each process, before a framework is imported: the processes of
 # `pytest -n auto` have all cores busy as it is.
 for name, value in THREADS.items():
     os.environ.setdefault(name, value)
+
+spare_garbage()  # as workers do: here some run in this process
 
 # Otherwise each of hundreds of processes would compile the project: a third of the time
 # that a worker needs to come up.

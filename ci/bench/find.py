@@ -60,6 +60,7 @@ from lockstep.harness.programs.corpus import open_corpus  # noqa: E402
 from lockstep.harness.programs.generate import GENERATORS, GUIDED  # noqa: E402
 from lockstep.harness.programs.ledger import Entry, load_ledger  # noqa: E402
 from lockstep.harness.programs.program import Divergence, Program, walk  # noqa: E402
+from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
 from lockstep.harness.workers.messages import Event, RandomTask  # noqa: E402
 from lockstep.harness.workers.registry import (  # noqa: E402
     list_names,
@@ -67,7 +68,6 @@ from lockstep.harness.workers.registry import (  # noqa: E402
 )
 from lockstep.harness.workers.registry import load as load_or_raise  # noqa: E402
 from lockstep.harness.workers.slices import RandomSlice  # noqa: E402
-from lockstep.harness.workers.worker import spare_garbage  # noqa: E402
 
 MOST = 2000
 """Programs until a search for a planted mistake is given up."""

@@ -58,7 +58,7 @@ from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
 from ci.bench.speed.report import get_processor  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
-from lockstep.harness.workers.worker import spare_garbage  # noqa: E402
+from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 

@@ -25,6 +25,11 @@ LOOK_SECONDS = 0.5
 GRACE_SECONDS = 1.0
 """In which a worker may end by itself, and remove its record, when the pool is gone."""
 
+YOUNG = 20_000
+"""New objects after which Python collects garbage among them. Its own 700 are reached
+after a few steps of a program, which leave next to no garbage, and hundreds of times
+while a framework is imported, whose objects stay."""
+
 
 def main() -> None:
     # A Ctrl-C is for the pool. That it cannot come here tells a KeyboardInterrupt that a
@@ -43,11 +48,17 @@ def main() -> None:
 
 
 def run_worker() -> NoReturn:
-    gc.disable()  # until a backend is loaded; see `worker.spare_garbage`
+    spare_garbage()
     from lockstep.harness.workers.worker import main
 
     main()
     sys.exit()
+
+
+def spare_garbage() -> None:
+    """Collects garbage less often, and not what was imported until now."""
+    gc.freeze()
+    gc.set_threshold(YOUNG)
 
 
 def end_all() -> NoReturn:

@@ -271,18 +271,6 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
 # --- the process ------------------------------------------------------------------------
 
 
-YOUNG = 20_000
-"""New objects after which Python collects garbage among them. Its own 700 are reached
-after a few steps of a program, which leave next to no garbage."""
-
-
-def spare_garbage() -> None:
-    """Collects garbage less often, and not what a framework has imported for good."""
-    gc.freeze()
-    gc.set_threshold(YOUNG)
-    gc.enable()
-
-
 class Worker(Runner):
     """Carries out tasks, one after the other."""
 
@@ -312,11 +300,8 @@ class Worker(Runner):
 
     def get_backend(self, name: str) -> Backend:
         if name not in self.backends:
-            gc.disable()  # a framework makes hundreds of thousands of objects, which stay
-            try:
-                self.backends[name] = load(name, self.limits)
-            finally:
-                spare_garbage()
+            self.backends[name] = load(name, self.limits)
+            gc.freeze()  # what a framework has imported is never garbage
         return self.backends[name]
 
 
