@@ -122,13 +122,14 @@ def test_a_row_that_joins_moves_alone(
     batch, reference, tags = fill(on, [4] * 6, window, step=step)
     rooms = {batch.pool.room, 4 if window else 8}
     watched, copied = Watched(batch), []
-    for _ in range(4):
+    for _ in range(8):
         other, right, _ = fill(on, [3], window)
         batch.extend(other)
         reference.extend(right)
         copied.append(watched.take())
     alone = 0 if len(rooms) == 1 else 6 * 4
-    assert copied == [(alone + 3, 1), (3, 1), (3, 0), (3, 0)]
+    free = [(3, 0)] * 4
+    assert copied == [(alone + 3, 1), (3, 1), *free, (3, 1), (3, 0)]
     go_on(on, batch, reference, tags)
 
 
@@ -273,6 +274,17 @@ def test_memory_is_what_rows_need_and_a_half(on: Framework, window: int | None) 
     assert batch.held() == {"bytes": 4 * TOKEN_BYTES}
     batch.free()
     assert batch.held() == {"bytes": 0}
+
+
+def test_more_columns_leave_the_room_for_more_rows(on: Framework) -> None:
+    batch, reference, tags = fill(on, [4] * 8, None, step=4)
+    for _ in range(2):
+        other, right, _ = fill(on, [2], None)
+        batch.extend(other)
+        reference.extend(right)
+    room = batch.pool.room
+    decode(on, batch, reference, tags, room)
+    assert (batch.pool.slots, batch.pool.room > room) == (10 + 5, True)
 
 
 @BOTH
