@@ -180,9 +180,10 @@ class Pool(Form, Columns, ABC):
         room = self.compute_room(0, max(sizes) + 1)
         first = choose_first(wanted, sizes, self.slots) if needed <= self.room else None
         if None in wanted:  # rows join
-            slots, room = count + self.has_grown * (count // 2), max(room, self.room)
+            spare = count // 2 if self.has_grown else 0
+            slots, room = count + spare, max(room, self.room)
             stay = first is not None and not self.is_crowded(wanted, sizes, first)
-            self.has_grown = self.has_grown or not stay
+            self.has_grown |= not stay
         else:
             slots = count
             stay = self.slots * self.room <= WASTE * count * room

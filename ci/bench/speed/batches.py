@@ -129,11 +129,11 @@ class BatchSide(ABC):
             self.finish(batches[0].list_arrays())
 
         def start() -> None:
-            if not room:  # new arrays replace these, as with peers, and none is freed
+            if room:
+                batches[:] = [self.own(kept), self.own(one)]
+                batches[0].filter([*range(ROWS - 1)])
+            else:  # new arrays replace these, as with peers, and none is freed
                 batches[:] = [kept.clone(), one.clone()]
-                return
-            batches[:] = [self.own(kept), self.own(one)]
-            batches[0].filter([*range(ROWS - 1)])
 
         peers = self.ask_batch_peers("batch_extend", old, lengths[: ROWS - 1], window)
         limit = self.limit_clone(old)
