@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.cli import doctor, jobs
+from lockstep.harness.workers.guard import YOUNG
 from tests.harness.commands import CORRECT, ROOT, Ended, Run
 
 Find = Callable[..., None]
@@ -20,6 +21,9 @@ MODULES = {
     "absent": "import no_such_package",
     "elsewhere": "from lockstep.harness.backends import Unavailable\n"
     "def make(): raise Unavailable('no GPU')",
+    "counts": "import gc\nfrom lockstep.harness.backends import Unavailable\n"
+    "WHEN = gc.get_threshold()[0]\n"
+    "def make(): raise Unavailable(f'garbage after {WHEN} objects')",
     "typo": "def make(:",
     "breaks": "1 / 0",
     "aborts": "import os; print('no memory map'); os.abort()",
@@ -95,6 +99,14 @@ def test_backends_that_are_not_here_are_lines(run_workers: Run, find: Find) -> N
     assert "of_absent:make: not checked: needs the package no_such_package" in ended.words
     asked = run_workers("check", *SIZE, "--backend", "of_elsewhere:make")
     assert (asked.status, "nothing was checked" in asked.words) == (2, True)
+
+
+def test_garbage_is_collected_less_often_while_one_is_imported(
+    run_workers: Run, find: Find
+) -> None:
+    find("counts")
+    ended = run_workers("check", *SIZE)
+    assert f"of_counts:make: not checked: garbage after {YOUNG} objects" in ended.words
 
 
 @pytest.mark.parametrize("asked", [(), ("--kind", "kv")])
