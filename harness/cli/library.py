@@ -27,7 +27,7 @@ from lockstep.harness.execution.metamorphic.reference import get_reference
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
 from lockstep.harness.jobs.outcome import Failure, make_failure, save
-from lockstep.harness.programs.files import iterate_saved
+from lockstep.harness.programs.files import RUNNING, iterate_saved
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
 from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
@@ -129,7 +129,9 @@ def parse(document: Mapping[str, Any]) -> Program:
     return parse_program(document, "the document")
 
 
-def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Test]:
+def examples(
+    folder: str | Path, kind: str | None = None, backend: Backend | str | None = None
+) -> Callable[[Test], Test]:
     """Gives a Hypothesis test the programs that failed before: it runs them first.
 
     To be written above `@given`, for a test whose argument is `program`. A folder that is
@@ -138,10 +140,22 @@ def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Te
     Args:
         folder: of failures, or a file.
         kind: only programs of this kind; None for all.
+        backend: only programs that it can be asked to run, whichever backend they failed
+            on; a declaration or a name. None for all.
+
+    Raises:
+        UsageError: there is no such backend, or `folder` is a file without programs.
+        Unavailable: the backend needs something that is not here.
     """
+    own = None if backend is None else get_backend(backend)
+
+    def is_wanted(program: Program) -> bool:
+        if kind not in (None, program.kind):
+            return False
+        return own is None or not why_unsupported(program, own)
 
     def decorate(test: Test) -> Test:
-        saved = (one for one in list_saved(Path(folder)) if kind in (None, one.kind))
+        saved = filter(is_wanted, list_saved(Path(folder)))
         for program in islice(saved, MOST_EXAMPLES):
             test = example(program=program)(test)
         return test
@@ -150,11 +164,18 @@ def examples(folder: str | Path, kind: str | None = None) -> Callable[[Test], Te
 
 
 def list_saved(path: Path) -> list[Program]:
-    """Lists the programs of a file or a folder; a folder may have none, or not exist."""
+    """Lists the programs of a file or a folder; a folder may have none, or not exist.
+
+    What runs at this moment, perhaps in another process, has not failed.
+    """
     if not path.exists():
         return []
     try:
-        return [one for _, one in iterate_saved([path]) if isinstance(one, Program)]
+        return [
+            one
+            for file, one in iterate_saved([path])
+            if isinstance(one, Program) and file.parent.name != RUNNING
+        ]
     except UsageError:
         if path.is_dir():
             return []

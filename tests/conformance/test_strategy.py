@@ -25,7 +25,7 @@ def test_agrees_with_the_reference(
     process of its own."""
     pytest.importorskip(backend.removesuffix("-cpu"))
 
-    @lockstep.examples("failures", kind)
+    @lockstep.examples("failures", kind, backend)
     @settings(
         max_examples=40,
         deadline=None,

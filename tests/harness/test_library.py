@@ -18,6 +18,7 @@ import lockstep
 from lockstep.harness.cli import library
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run as execute
+from lockstep.harness.programs.files import write_program
 from lockstep.harness.programs.program import Program, load_programs
 from lockstep.impl.torch.backend import cpu
 from tests.harness.building import SMALL, make
@@ -207,16 +208,16 @@ def test_hypothesis_shrinks_what_it_draws() -> None:
 MINE = """
 from hypothesis import Phase, given, settings
 import lockstep
-from misbehaving import correct
+from misbehaving import plain
 
 seen = []
 
-@lockstep.examples("failures", kind="kv")
+@lockstep.examples("failures", kind="kv", backend=plain())
 @settings(phases=[Phase.explicit])
 @given(lockstep.programs("layer", "kv"))
 def test_mine(program):
     seen.append(len(program.ops))
-    lockstep.run(program, correct())
+    lockstep.run(program, plain())
 
 def test_seen():
     assert seen == SEEN
@@ -227,6 +228,11 @@ def test_programs_that_failed_come_first(tmp_path: Path) -> None:
     with pytest.raises(lockstep.Diverged):
         lockstep.run(make(UPDATE, UPDATE, **SMALL), shows_nan())
     (tmp_path / "failures" / "broken.json").write_text("{")
+    undeclared = make(UPDATE, UPDATE, UPDATE, **{**SMALL, "heads": 2})
+    write_program(tmp_path / "failures" / "of-another-backend.json", undeclared)
+    (tmp_path / "failures" / "running").mkdir()
+    running = tmp_path / "failures" / "running" / "in-another-process.json"
+    write_program(running, make(UPDATE, UPDATE, **SMALL))
     (tmp_path / "test_mine.py").write_text(MINE.replace("SEEN", "[1]"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     paths = {"PYTHONPATH": str(Path(__file__).parent)}
