@@ -8,8 +8,8 @@ from typing import Literal
 import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
-from lockstep.impl.mlx.memory import Pair, PairMemory, make_compact
-from lockstep.impl.mlx.wide import Span, write_wide
+from lockstep.impl.mlx.memory import Pair, PairMemory
+from lockstep.impl.mlx.wide import Span, copy_wide, write_wide
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.memory import Linear, Part, compute_capacity
 
@@ -51,11 +51,14 @@ class LinearMemory(PairMemory, Linear):
         return keys, values
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Returns the whole buffers as they are: whoever writes to them first copies."""
-        if end - begin < self.capacity:
-            return super().copy(begin, end)
+        """Of whole buffers returns these as they are: whoever writes first copies."""
         assert self.buffers is not None
-        return self.buffers[0][...], self.buffers[1][...]
+        keys, values = self.buffers
+        if end - begin == self.capacity:
+            return keys[...], values[...]
+        copied = copy_wide(keys, (begin, end)), copy_wide(values, (begin, end))
+        mx.eval(copied)  # type: ignore[no-untyped-call]  # see `PairMemory.copy`
+        return copied
 
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
@@ -68,9 +71,20 @@ class LinearMemory(PairMemory, Linear):
             if values.size:  # see `write_wide`
                 values[:, :, begin:end] = arrays[1]
             return
+        self.put(begin, end, arrays)
+
+    def write_first(self, begin: int, end: int, arrays: Pair) -> None:
+        whole = arrays[0].shape[2] == end - begin
+        (self.write if whole else self.put)(begin, end, arrays)
+
+    def put(self, begin: int, end: int, arrays: Pair) -> None:
+        """Writes the first tokens of arrays, through a slice of their view as 8-byte
+        numbers: MLX copies a slice that it is to view."""
+        assert self.buffers is not None
+        keys, values = self.buffers
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:
-            buffer[:, :, begin:end] = tokens
+            buffer[:, :, begin:end] = tokens[:, :, : end - begin]
             return buffer
 
         self.buffers = (
@@ -122,9 +136,9 @@ class KVCache(KVCacheBase):
         return make_band(length, rows, self.offset, None, self.mask)
 
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
-        keys, values = arrays
-        left = make_compact((keys[:, :, :at], values[:, :, :at]))
-        return left, make_compact((keys[:, :, at:], values[:, :, at:]))
+        (keys, values), end = arrays, arrays[0].shape[2]
+        left = copy_wide(keys, (0, at)), copy_wide(values, (0, at))
+        return left, (copy_wide(keys, (at, end)), copy_wide(values, (at, end)))
 
     def clone(self) -> KVCache:
         """Returns an independent cache with the same tokens.

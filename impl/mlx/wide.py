@@ -67,6 +67,15 @@ def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
     return joined.view(buffer.dtype)
 
 
+def copy_wide(buffer: mx.array, span: Span) -> mx.array:
+    """Returns tokens of a buffer in an array that does not keep the buffer alive; see
+    `impl.mlx.memory.make_compact`."""
+    begin, end = span
+    return read_wide(
+        buffer, end - begin, lambda wide: mx.contiguous(wide[:, :, begin:end])
+    )
+
+
 def read_wide(
     buffer: mx.array, tokens: int, read: Callable[[mx.array], mx.array]
 ) -> mx.array:

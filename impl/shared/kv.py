@@ -25,11 +25,16 @@ class KVCacheBase(LayerCache):
 
     def write(self, position: int, arrays: Arrays) -> None:
         """Writes K and V [1, heads, length, dim] to the positions from `position` on."""
-        memory, end = self.memory, position + arrays[0].shape[2]
+        end = position + arrays[0].shape[2]
+        self.make_room(position, end, arrays)
+        self.memory.write(position, end, arrays)
+
+    def make_room(self, begin: int, end: int, arrays: Arrays) -> None:
+        """Makes room for [begin, end), which snapshots do not refer to any more then."""
+        memory = self.memory
         if memory.named:
-            memory.secure(position, end)
-        memory.reserve(arrays, position, end)
-        memory.write(position, end, arrays)
+            memory.secure(begin, end)
+        memory.reserve(arrays, begin, end)
 
     def view(self) -> Arrays | None:
         """Returns K and V of all tokens; None if there are none."""
@@ -74,9 +79,9 @@ class KVCacheBase(LayerCache):
             return False
         needed = snapshot is not None and target > snapshot.begin
         if snapshot is not None and needed and not snapshot.is_in(self.memory):
-            length = target - snapshot.begin
-            keys, values = (array[:, :, :length] for array in snapshot.read())
-            self.write(snapshot.begin, (keys, values))
+            arrays = snapshot.read()
+            self.make_room(snapshot.begin, target, arrays)
+            self.memory.write_first(snapshot.begin, target, arrays)
         self.offset = target
         return True
 

@@ -149,7 +149,13 @@ class Linear(TokenMemory):
         """
 
     @abstractmethod
-    def write(self, begin: int, end: int, arrays: Arrays) -> None: ...
+    def write(self, begin: int, end: int, arrays: Arrays) -> None:
+        """Writes K and V [1, heads, end - begin, dim]."""
+
+    def write_first(self, begin: int, end: int, arrays: Arrays) -> None:
+        """Writes the first end - begin tokens of arrays that may have more."""
+        keys, values = (array[:, :, : end - begin] for array in arrays)
+        self.write(begin, end, (keys, values))
 
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
         return snapshot.first < end and begin < snapshot.end
