@@ -90,4 +90,4 @@ def begin(prompts: Prompts, pair: Pair, token: Pair) -> Make:
         (cache,), _ = peer.fetch_nearest_cache("model", next(prompts.requests))
         mx.eval(cache.update_and_fetch(*token))
 
-    return [make_peer(peer, work)]
+    return [make_peer(peer, work, most=1)]  # as ours, which closes the request between

@@ -15,7 +15,8 @@ class Prompts:
 
     Attributes:
         stored: `count` prompts of `length` tokens.
-        requests: without end: the first half of each in turn, and as many other tokens.
+        requests: without end: the first half of each in turn, and as many other tokens,
+            the first of which no other request has.
     """
 
     def __init__(self, count: int, length: int) -> None:
@@ -24,8 +25,8 @@ class Prompts:
             random.integers(0, VOCABULARY, length).tolist() for _ in range(count)
         ]
         half = length // 2
-        others = random.integers(VOCABULARY, 2 * VOCABULARY, (count, half)).tolist()
-        pairs = zip(self.stored, others, strict=True)
-        self.requests: Iterator[list[int]] = cycle(
-            [[*stored[:half], *other] for stored, other in pairs]
+        others = random.integers(0, VOCABULARY, half).tolist()
+        self.requests: Iterator[list[int]] = (
+            [*stored[:half], VOCABULARY + number, *others[1:]]
+            for number, stored in enumerate(cycle(self.stored))
         )
