@@ -14,7 +14,7 @@ from typing import Self
 
 import mlx.core as mx
 
-from lockstep.impl.mlx.wide import Span, join_wide
+from lockstep.impl.mlx.wide import Span, copy_wide, join_wide
 from lockstep.impl.shared.memory import TokenMemory
 
 Pair = tuple[mx.array, mx.array]
@@ -36,9 +36,11 @@ class PairMemory(TokenMemory):
         Until they are computed, they refer to the buffers, and the next write would copy
         the whole of these.
         """
-        copied = make_compact(self.read(begin, end))
-        mx.eval(copied)  # type: ignore[no-untyped-call]
-        return copied
+        assert self.buffers is not None
+        spans = [part[1:] for part in self.find_columns(begin, end)]
+        keys, values = (copy_wide(buffer, *spans) for buffer in self.buffers)
+        mx.eval(keys, values)  # type: ignore[no-untyped-call]
+        return keys, values
 
     def extend(self, old: mx.array, span: Span, room: int) -> mx.array:
         """Returns a buffer of `room` positions that begins with a span of an old one."""

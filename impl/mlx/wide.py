@@ -67,13 +67,15 @@ def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
     return joined.view(buffer.dtype)
 
 
-def copy_wide(buffer: mx.array, span: Span) -> mx.array:
-    """Returns tokens of a buffer in an array that does not keep the buffer alive; see
-    `impl.mlx.memory.make_compact`."""
-    begin, end = span
-    return read_wide(
-        buffer, end - begin, lambda wide: mx.contiguous(wide[:, :, begin:end])
-    )
+def copy_wide(buffer: mx.array, *spans: Span) -> mx.array:
+    """Returns tokens of a buffer, one span behind the other, in an array that does not
+    keep the buffer alive; see `impl.mlx.memory.make_compact`."""
+
+    def read(wide: mx.array) -> mx.array:
+        parts = [wide[:, :, begin:end] for begin, end in spans]
+        return mx.contiguous(parts[0] if len(parts) == 1 else mx.concatenate(parts, 2))
+
+    return read_wide(buffer, sum(end - begin for begin, end in spans), read)
 
 
 def read_wide(

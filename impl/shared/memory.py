@@ -124,6 +124,10 @@ class TokenMemory(Memory):
         """
 
     @abstractmethod
+    def find_columns(self, begin: int, end: int) -> list[Part]:
+        """Returns where [begin, end) are, in order of position."""
+
+    @abstractmethod
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
         """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
 
@@ -156,6 +160,9 @@ class Linear(TokenMemory):
         """Writes the first end - begin tokens of arrays that may have more."""
         keys, values = (array[:, :, : end - begin] for array in arrays)
         self.write(begin, end, (keys, values))
+
+    def find_columns(self, begin: int, end: int) -> list[Part]:
+        return [(begin, begin, end)]
 
     def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
         return snapshot.first < end and begin < snapshot.end
@@ -248,7 +255,6 @@ class Ring(TokenMemory):
         self.capacity, self.room = capacity, room
 
     def find_columns(self, begin: int, end: int) -> list[Part]:
-        """Returns where [begin, end) are, in order of position."""
         column = self.get_column(begin)
         stop = column + end - begin
         if stop <= self.room:
