@@ -27,7 +27,7 @@ from lockstep.harness.execution.metamorphic.reference import get_reference
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
 from lockstep.harness.jobs.outcome import Failure, make_failure, save
-from lockstep.harness.programs.files import RUNNING, iterate_saved
+from lockstep.harness.programs.files import is_record, iterate_saved
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
 from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
@@ -144,7 +144,7 @@ def examples(
             on; a declaration or a name. None for all.
 
     Raises:
-        UsageError: there is no such backend, or `folder` is a file without programs.
+        UsageError: there is no such backend, or a zip is refused.
         Unavailable: the backend needs something that is not here.
     """
     own = None if backend is None else get_backend(backend)
@@ -166,7 +166,8 @@ def examples(
 def list_saved(path: Path) -> list[Program]:
     """Lists the programs of a file or a folder; a folder may have none, or not exist.
 
-    What runs at this moment, perhaps in another process, has not failed.
+    Write-ahead records in a folder are passed over. Their programs may be running, in
+    another process, or have ended one.
     """
     if not path.exists():
         return []
@@ -174,7 +175,7 @@ def list_saved(path: Path) -> list[Program]:
         return [
             one
             for file, one in iterate_saved([path])
-            if isinstance(one, Program) and file.parent.name != RUNNING
+            if isinstance(one, Program) and (file == path or not is_record(file))
         ]
     except UsageError:
         if path.is_dir():

@@ -246,10 +246,14 @@ def is_program(file: PurePath, read: Read) -> bool:
     if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
-        is_record = file.parent.name.rpartition("!")[2] == RUNNING
-        return not is_record or read().strip() != b"{}"
+        return not is_record(file) or read().strip() != b"{}"
     except UsageError:  # it is raised again where the file is read
         return True
+
+
+def is_record(file: PurePath) -> bool:
+    """Whether a file of a folder or a zip is a write-ahead record."""
+    return file.parent.name.rpartition("!")[2] == RUNNING
 
 
 def write_program(path: Path, program: Program) -> None:

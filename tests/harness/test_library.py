@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -241,6 +242,35 @@ def test_programs_that_failed_come_first(tmp_path: Path) -> None:
         command, cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_examples_are_of_one_kind_and_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that is named is wanted."""
+    seen: list[Program] = []
+
+    def note(program: Program) -> Any:
+        seen.append(program)
+        return lambda test: test
+
+    monkeypatch.setattr(library, "example", note)
+    one, other = make(UPDATE), make(UPDATE, kind="rotating", window=4)
+    record = tmp_path / "saved" / "running" / "1.json"
+    record.parent.mkdir(parents=True)
+    write_program(record, make(UPDATE, UPDATE))
+    for number, program in enumerate((one, other)):
+        write_program(tmp_path / "saved" / f"{number}.json", program)
+    with ZipFile(tmp_path / "saved.zip", "w") as archive:
+        for path in (tmp_path / "saved").rglob("*.json"):
+            archive.write(path, path.relative_to(tmp_path / "saved"))
+    for name in ("saved", "saved.zip"):
+        lockstep.examples(tmp_path / name, kind="kv")(note)
+        lockstep.examples(tmp_path / name)(note)
+        assert [program.kind for program in seen] == ["kv", "kv", "rotating"]
+        seen.clear()
+    lockstep.examples(record)(note)
+    assert [len(program.ops) for program in seen] == [2]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
