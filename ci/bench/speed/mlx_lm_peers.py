@@ -87,7 +87,7 @@ def begin(prompts: Prompts, pair: Pair, token: Pair) -> Make:
         peer.insert_cache("model", stored, [fill(KVCache(), pair)])
 
     def work() -> None:
-        (cache,), _ = peer.fetch_nearest_cache("model", next(prompts.requests))
+        (cache,), _ = peer.fetch_nearest_cache("model", prompts.request)
         mx.eval(cache.update_and_fetch(*token))
 
-    return [make_peer(peer, work, most=1)]  # as ours, which closes the request between
+    return [make_peer(peer, work, prompts.draw, most=1)]

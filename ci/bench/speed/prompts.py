@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import cycle
 
 import numpy as np
@@ -15,8 +14,7 @@ class Prompts:
 
     Attributes:
         stored: `count` prompts of `length` tokens.
-        requests: without end: the first half of each in turn, and as many other tokens,
-            the first of which no other request has.
+        request: the one that was drawn last.
     """
 
     def __init__(self, count: int, length: int) -> None:
@@ -24,9 +22,13 @@ class Prompts:
         self.stored: list[list[int]] = [
             random.integers(0, VOCABULARY, length).tolist() for _ in range(count)
         ]
-        half = length // 2
-        others = random.integers(0, VOCABULARY, half).tolist()
-        self.requests: Iterator[list[int]] = (
-            [*stored[:half], VOCABULARY + number, *others[1:]]
-            for number, stored in enumerate(cycle(self.stored))
-        )
+        self.others = random.integers(0, VOCABULARY, length // 2).tolist()
+        self.numbers = enumerate(cycle(self.stored), VOCABULARY)
+        self.request: list[int] = []
+
+    def draw(self) -> None:
+        """Draws a request: the first half of the next stored prompt, and as many other
+        tokens, the first of which no other request has."""
+        token, stored = next(self.numbers)
+        half = len(self.others)
+        self.request = [*stored[:half], token, *self.others[1:]]
