@@ -23,7 +23,8 @@ def window_of_inputs(cache: Any) -> None:
 def copy_later(cache: Any) -> None:
     """Makes a cache keep what it is given last, where a read asks for just that."""
     memory = cache.memory
-    write, read, clear, clone = memory.write, memory.read, memory.clear, cache.clone
+    write, read, copy = memory.write, memory.read, memory.copy
+    clear, clone = memory.clear, cache.clone
     kept: list[tuple[int, int, Arrays]] = []
 
     def copy_kept() -> None:
@@ -36,9 +37,15 @@ def copy_later(cache: Any) -> None:
 
     def read_kept(begin: int, end: int) -> Arrays:
         if kept and kept[0][:2] == (begin, end):
-            return kept[0][2]
+            keys, values = kept[0][2]
+            return keys[:, :, : end - begin], values[:, :, : end - begin]
         copy_kept()
         arrays: Arrays = read(begin, end)
+        return arrays
+
+    def copy_written(begin: int, end: int) -> Arrays:
+        copy_kept()
+        arrays: Arrays = copy(begin, end)
         return arrays
 
     def clear_all() -> None:
@@ -49,8 +56,8 @@ def copy_later(cache: Any) -> None:
         copy_kept()
         return clone()
 
-    memory.write, memory.read, memory.clear = keep, read_kept, clear_all
-    cache.clone = clone_copied
+    memory.write, memory.read, memory.copy = keep, read_kept, copy_written
+    memory.clear, cache.clone = clear_all, clone_copied
 
 
 @mistake("rotating", 3)

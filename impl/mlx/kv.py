@@ -51,7 +51,7 @@ class LinearMemory(PairMemory, Linear):
         return keys, values
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Of whole buffers returns these as they are: whoever writes first copies."""
+        """Returns whole buffers as they are: the first to write copies them."""
         if end - begin < self.capacity:
             return super().copy(begin, end)
         assert self.buffers is not None
@@ -60,34 +60,29 @@ class LinearMemory(PairMemory, Linear):
     def write(self, begin: int, end: int, arrays: Pair) -> None:
         assert self.buffers is not None
         keys, values = self.buffers
-        if end - begin == self.capacity:
+        length = end - begin
+        is_whole = arrays[0].shape[2] == length
+        if is_whole and length == self.capacity:
             self.buffers = arrays[0][...], arrays[1][...]
             return
-        if end - begin == 1:
+        if is_whole and length == 1:
             keys[:, :, begin:end] = arrays[0]
             if values.size:  # see `write_wide`
                 values[:, :, begin:end] = arrays[1]
             return
-        self.put(begin, end, arrays)
-
-    def write_first(self, begin: int, end: int, arrays: Pair) -> None:
-        whole = arrays[0].shape[2] == end - begin
-        (self.write if whole else self.put)(begin, end, arrays)
-
-    def put(self, begin: int, end: int, arrays: Pair) -> None:
-        """Writes the first tokens of arrays, through a slice of their view as 8-byte
-        numbers: MLX copies a slice that it is to view."""
-        assert self.buffers is not None
-        keys, values = self.buffers
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:
-            buffer[:, :, begin:end] = tokens[:, :, : end - begin]
+            buffer[:, :, begin:end] = tokens[:, :, :length]
             return buffer
 
         self.buffers = (
             write_wide(keys, arrays[0], write),
             write_wide(values, arrays[1], write),
         )
+
+    def select(self, arrays: Pair, count: int) -> Pair:
+        """Leaves the slice to `write`: MLX copies a slice that it is to view."""
+        return arrays
 
     def read(self, begin: int, end: int) -> Pair:
         assert self.buffers is not None
@@ -135,7 +130,9 @@ class KVCache(KVCacheBase):
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
         (keys, values), end = arrays, arrays[0].shape[2]
         left = copy_wide(keys, (0, at)), copy_wide(values, (0, at))
-        return left, (copy_wide(keys, (at, end)), copy_wide(values, (at, end)))
+        right = copy_wide(keys, (at, end)), copy_wide(values, (at, end))
+        mx.eval(left, right)  # type: ignore[no-untyped-call]  # or each keeps the whole
+        return left, right
 
     def clone(self) -> KVCache:
         """Returns an independent cache with the same tokens.

@@ -30,7 +30,7 @@ class KVCacheBase(LayerCache):
         self.memory.write(position, end, arrays)
 
     def make_room(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Makes room for [begin, end), which snapshots do not refer to any more then."""
+        """Makes room for [begin, end); snapshots of these positions are copied before."""
         memory = self.memory
         if memory.named:
             memory.secure(begin, end)
@@ -79,9 +79,10 @@ class KVCacheBase(LayerCache):
             return False
         needed = snapshot is not None and target > snapshot.begin
         if snapshot is not None and needed and not snapshot.is_in(self.memory):
-            arrays = snapshot.read()
-            self.make_room(snapshot.begin, target, arrays)
-            self.memory.write_first(snapshot.begin, target, arrays)
+            begin = snapshot.begin
+            arrays = self.memory.select(snapshot.read_first(target), target - begin)
+            self.make_room(begin, target, arrays)
+            self.memory.write(begin, target, arrays)
         self.offset = target
         return True
 

@@ -154,12 +154,11 @@ class Linear(TokenMemory):
 
     @abstractmethod
     def write(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Writes K and V [1, heads, end - begin, dim]."""
+        """Writes K and V [1, heads, end - begin, dim], or what `select` returns."""
 
-    def write_first(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Writes the first end - begin tokens of arrays that may have more."""
-        keys, values = (array[:, :, : end - begin] for array in arrays)
-        self.write(begin, end, (keys, values))
+    def select(self, arrays: Arrays, count: int) -> Arrays:
+        """Returns the first `count` tokens of arrays, for `write`."""
+        return arrays[0][:, :, :count], arrays[1][:, :, :count]
 
     def find_columns(self, begin: int, end: int) -> list[Part]:
         return [(begin, begin, end)]
@@ -330,6 +329,12 @@ class Snapshot:
         if self.arrays is None:
             raise MisuseError(f"snapshot [{self.begin}, {self.end}) has been closed")
         return self.arrays
+
+    def read_first(self, end: int) -> Arrays:
+        """Returns the content up to `end`, or all of it."""
+        if self.memory is None:
+            return self.read()
+        return self.memory.read(self.first, end)
 
     def get_size(self) -> int:
         """Returns the size of the content in bytes, whether or not it has been copied."""
