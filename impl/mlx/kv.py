@@ -8,8 +8,8 @@ from typing import Literal
 import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
-from lockstep.impl.mlx.memory import Pair, PairMemory
-from lockstep.impl.mlx.wide import Span, copy_wide, write_wide
+from lockstep.impl.mlx.memory import Pair, PairMemory, copy_columns
+from lockstep.impl.mlx.wide import Span, write_wide
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.memory import Linear, Part, compute_capacity
 
@@ -129,8 +129,9 @@ class KVCache(KVCacheBase):
 
     def cut(self, arrays: Pair, at: int) -> tuple[Pair, Pair]:
         (keys, values), end = arrays, arrays[0].shape[2]
-        left = copy_wide(keys, (0, at)), copy_wide(values, (0, at))
-        right = copy_wide(keys, (at, end)), copy_wide(values, (at, end))
+        first, rest = [(0, 0, at)], [(at, at, end)]
+        left = copy_columns(keys, first), copy_columns(values, first)
+        right = copy_columns(keys, rest), copy_columns(values, rest)
         mx.eval(left, right)  # type: ignore[no-untyped-call]  # or each keeps the whole
         return left, right
 

@@ -14,8 +14,8 @@ from typing import Self
 
 import mlx.core as mx
 
-from lockstep.impl.mlx.wide import Span, copy_wide, join_wide
-from lockstep.impl.shared.memory import TokenMemory
+from lockstep.impl.mlx.wide import Span, join_wide, read_wide
+from lockstep.impl.shared.memory import Part, TokenMemory
 
 Pair = tuple[mx.array, mx.array]
 
@@ -37,8 +37,8 @@ class PairMemory(TokenMemory):
         the whole of these.
         """
         assert self.buffers is not None
-        spans = [part[1:] for part in self.find_columns(begin, end)]
-        keys, values = (copy_wide(buffer, *spans) for buffer in self.buffers)
+        parts = self.find_columns(begin, end)
+        keys, values = (copy_columns(buffer, parts) for buffer in self.buffers)
         mx.eval(keys, values)  # type: ignore[no-untyped-call]
         return keys, values
 
@@ -68,6 +68,18 @@ class PairMemory(TokenMemory):
         if other.buffers is not None:
             self.buffers = other.buffers[0][...], other.buffers[1][...]
             self.capacity, self.form = other.capacity, other.form
+
+
+def join_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
+    """Returns columns, one part behind the other."""
+    return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in parts], axis=2)
+
+
+def copy_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
+    """Returns columns in an array that, once it is computed, does not keep the buffer
+    alive; see `make_compact`."""
+    count = sum(end - begin for _, begin, end in parts)
+    return read_wide(buffer, count, lambda wide: mx.contiguous(join_columns(wide, parts)))
 
 
 def make_compact(arrays: Pair) -> Pair:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 import mlx.core as mx
 
 from lockstep.impl.mlx.masks import make_band
-from lockstep.impl.mlx.memory import Pair, PairMemory
+from lockstep.impl.mlx.memory import Pair, PairMemory, join_columns
 from lockstep.impl.mlx.wide import write_wide
 from lockstep.impl.shared.memory import Part, Ring
 from lockstep.impl.shared.rotating import RotatingCacheBase
@@ -91,11 +91,6 @@ class RingMemory(PairMemory, Ring):
         """Returns other objects than the buffers: these are written in place."""
         assert self.buffers is not None
         return self.buffers[0][...], self.buffers[1][...]
-
-
-def join_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
-    """Returns columns, one part behind the other."""
-    return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in parts], axis=2)
 
 
 class RotatingCache(RotatingCacheBase):

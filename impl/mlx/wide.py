@@ -67,18 +67,6 @@ def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
     return joined.view(buffer.dtype)
 
 
-def copy_wide(buffer: mx.array, *spans: Span) -> mx.array:
-    """Returns tokens of a buffer, one span behind the other, in an array that, once it is
-    computed, does not keep the buffer alive. `mx.contiguous` copies nothing if that would
-    save at most 16 KiB."""
-
-    def read(wide: mx.array) -> mx.array:
-        parts = [wide[:, :, begin:end] for begin, end in spans]
-        return mx.contiguous(parts[0] if len(parts) == 1 else mx.concatenate(parts, 2))
-
-    return read_wide(buffer, sum(end - begin for begin, end in spans), read)
-
-
 def read_wide(
     buffer: mx.array, tokens: int, read: Callable[[mx.array], mx.array]
 ) -> mx.array:
