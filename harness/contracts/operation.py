@@ -80,7 +80,7 @@ def name_error(error: Exception) -> str:
 
 
 def choose(answers: Sequence[Answer]) -> Answer:
-    """Returns the answer, or all that are right; see `Operation.accept`."""
+    """Returns the answer, or all that are right; see `Operation.resolve`."""
     return answers[0] if len(answers) == 1 else {"one_of": list(answers)}
 
 
@@ -187,12 +187,12 @@ class Operation(ABC):
     words: ClassVar[str] = ""
 
     def follows(self, expected: Answer) -> bool:
-        """Says whether the reference moves on only with a backend's answer; see `accept`.
+        """Says whether the model moves on only with a backend's answer; see `resolve`.
 
         Args:
             expected: what the answer must be.
         """
-        return type(self).accept is not Operation.accept
+        return type(self).resolve is not Operation.resolve
 
     def why_illegal(self, op: Op, model: Any) -> str | None:
         """Says why `op` cannot be asked in the model's state; such a step is skipped.
@@ -218,13 +218,13 @@ class Operation(ABC):
             side: the reference model or the system under test; both have the methods that
                 are called here.
         """
-        raise NotImplementedError(f"{self.name}: run, or expect and observe")
+        raise NotImplementedError(f"{self.name}: run, or run_reference and run_backend")
 
-    def expect(self, op: Op, model: Any) -> Answer:
+    def run_reference(self, op: Op, model: Any) -> Answer:
         """Carries `op` out on the reference model; returns the answer it must get."""
         return self.run(op, model)
 
-    def observe(self, op: Op, system: Any, model: Any) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: Any) -> Answer:
         """Carries `op` out on the system under test; returns its answer.
 
         Args:
@@ -234,12 +234,12 @@ class Operation(ABC):
         """
         return self.run(op, system)
 
-    def accept(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
-        """Lets the model follow an answer out of several that `expect` allows.
+    def resolve(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
+        """Lets the model follow an answer out of several that `run_reference` allows.
 
         An expectation that is `{"one_of": [answers]}`, or that has `{"one_of": [values]}`
         or `{"between": [low, high]}` as a value, leaves the choice to the backend; such
-        an operation moves its model on here, not in `expect`.
+        an operation moves its model on here, not in `run_reference`.
 
         Args:
             op: the operation, every field set.
@@ -375,13 +375,13 @@ class Step:
     Attributes:
         number: its place in the program, from 0.
         op: with every field set.
-        model: the reference; before the operation until `expect` is called, after it
-            from then on.
+        model: the reference; before the operation until `run_reference` is called,
+            after it from then on.
         operation: the definition of the operation in its contract.
         skipped: why the operation cannot be asked now; None if it can.
         states: the abstract states before the operation, if somebody has noted them.
-        is_accepted: the reference was asked to follow an answer.
-        accepted: that answer, if the reference has followed it.
+        is_resolved: the reference was asked to follow an answer.
+        resolved: that answer, if the reference has followed it.
     """
 
     number: int
@@ -391,21 +391,21 @@ class Step:
     skipped: str | None
     states: Sequence[str] | None = None
     answer: Answer | None = None
-    is_accepted: bool = False
-    accepted: Answer | None = None
+    is_resolved: bool = False
+    resolved: Answer | None = None
     is_finished: bool = False
 
-    def expect(self) -> Answer:
+    def run_reference(self) -> Answer:
         """Runs the operation on the reference, once; the answer that it must get."""
         if self.answer is None:
-            self.answer = self.operation.expect(self.op, self.model)
+            self.answer = self.operation.run_reference(self.op, self.model)
         return self.answer
 
-    def accept(self, observed: Answer) -> None:
+    def resolve(self, observed: Answer) -> None:
         """Lets the reference follow an answer that a backend gave and that is allowed."""
-        self.is_accepted = True
-        self.operation.accept(self.op, self.model, observed)
-        self.accepted = observed
+        self.is_resolved = True
+        self.operation.resolve(self.op, self.model, observed)
+        self.resolved = observed
 
     @property
     def follows(self) -> bool:
@@ -421,9 +421,9 @@ class Step:
             return
         self.is_finished = True
         if self.skipped is None:
-            answer = self.expect()
-            if not self.is_accepted:
-                self.accept(get_first_allowed(answer))
+            answer = self.run_reference()
+            if not self.is_resolved:
+                self.resolve(get_first_allowed(answer))
         self.model.tag += self.operation.count_tags(self.op)
 
 
@@ -448,14 +448,14 @@ def iter_steps(
 def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
     """Takes the reference past an operation that is legal."""
     operation = operations[op["op"]]
-    answer = operation.expect(op, model)
-    operation.accept(op, model, get_first_allowed(answer))
+    answer = operation.run_reference(op, model)
+    operation.resolve(op, model, get_first_allowed(answer))
     model.tag += operation.count_tags(op)
 
 
 def get_first_allowed(answer: Answer) -> Answer:
     """The answer with the first allowed value wherever there is a choice; see
-    `Operation.accept`.
+    `Operation.resolve`.
 
     An answer without a choice is returned as it is.
     """

@@ -385,10 +385,10 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 class System:
     """The system under test, for one program.
 
-    The executor calls `settle(op)` before each operation, `verify_memory(op, model)`
-    after it, and `finish()` at the end. The first and the last check that arrays that
-    were handed out still hold what they must. `margins` tells how much of each tolerance
-    was used so far. After `tell_layout()` answers name the columns
+    The executor calls `check_aliases(op)` before each operation and
+    `verify_memory(op, model)` after it, and `finish()` at the end. The first and the last
+    check that arrays that were handed out still hold what they must. `margins` tells how
+    much of each tolerance was used so far. After `tell_layout()` answers name the columns
     that came back, and those that each row sees.
 
     Args:
@@ -433,7 +433,7 @@ class System:
         the last operation, each with a name; for pictures."""
         return {}
 
-    def settle(self, op: Mapping[str, Any]) -> None:
+    def check_aliases(self, op: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
     def verify_memory(self, op: Mapping[str, Any], model: Any) -> None:

@@ -57,7 +57,7 @@ ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 SLOTS, STATE = "slots", "state"
 ONE_OF, BETWEEN = "one_of", "between"
-"""Keys of an expectation that leaves a choice; see `Operation.accept`."""
+"""Keys of an expectation that leaves a choice; see `Operation.resolve`."""
 
 
 Describe = Callable[[int], str]

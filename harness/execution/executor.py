@@ -221,14 +221,14 @@ class Run:
         system = self.system
         if step.states is None and self.coverage is not None:
             step.states = self.rules.get_states(op, model)
-        expected = self.expect(step)
+        expected = self.run_reference(step)
         if not self.refuses and expected.get("error") == "usage":
             step.skipped = "a misuse, which the backend is not declared to refuse"
             self.result.skip(step.skipped)
             return expected, None
         self.found += [(state, operation.name) for state in step.states or ()]
-        system.settle(op)
-        observed = self.observe(step)
+        system.check_aliases(op)
+        observed = self.run_backend(step)
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
         )
@@ -243,18 +243,18 @@ class Run:
         Raises:
             Apart: it has followed another one, or could not follow one.
         """
-        if not step.is_accepted:
-            step.accept(observed)
-        elif self.waits and not is_same(observed, step.accepted):
+        if not step.is_resolved:
+            step.resolve(observed)
+        elif self.waits and not is_same(observed, step.resolved):
             raise Apart
         step.operation.verify(step.op, self.system, step.model)
         self.system.verify_memory(step.op, step.model)
 
-    def expect(self, step: Step) -> Answer:
-        return step.expect()
+    def run_reference(self, step: Step) -> Answer:
+        return step.run_reference()
 
-    def observe(self, step: Step) -> Answer:
-        return step.operation.observe(step.op, self.system, step.model)
+    def run_backend(self, step: Step) -> Answer:
+        return step.operation.run_backend(step.op, self.system, step.model)
 
     def diverge(
         self,

@@ -281,7 +281,7 @@ def list_checks(
 
 
 def list_right(expected: Any) -> Sequence[Any]:
-    """Lists the values that are right; see `Operation.accept`."""
+    """Lists the values that are right; see `Operation.resolve`."""
     if not isinstance(expected, Mapping):
         return [expected]
     if "one_of" not in expected:
@@ -305,14 +305,14 @@ class Noting(Run):
         self.noted: dict[int, Answer] = {}
         self.taken: dict[int, Answer] = {}
 
-    def expect(self, step: Walked) -> Answer:
-        answer = super().expect(step)
+    def run_reference(self, step: Walked) -> Answer:
+        answer = super().run_reference(step)
         if self.refuses or answer.get("error") != "usage":  # else it does not run
             self.noted[step.number] = answer
         return answer
 
-    def observe(self, step: Walked) -> Answer:
-        self.taken[step.number] = answer = super().observe(step)
+    def run_backend(self, step: Walked) -> Answer:
+        self.taken[step.number] = answer = super().run_backend(step)
         return answer
 
 

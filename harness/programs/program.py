@@ -298,7 +298,7 @@ def trace(program: Program) -> list[Answer]:
     """The answer that the reference expects of each operation; skipped ones say why.
 
     Where it leaves a choice, the answers that follow hold if the first one was given; see
-    `Operation.accept`.
+    `Operation.resolve`.
 
     Raises:
         UsageError: the answers hold more than MAX_ANSWERED numbers.
@@ -306,7 +306,9 @@ def trace(program: Program) -> list[Answer]:
     answers: list[Answer] = []
     numbers = 0
     for step in walk(program):
-        answers.append({"skipped": step.skipped} if step.skipped else step.expect())
+        answers.append(
+            {"skipped": step.skipped} if step.skipped else step.run_reference()
+        )
         numbers += count_numbers(answers[-1])
         if numbers > MAX_ANSWERED:
             raise UsageError(
@@ -319,7 +321,7 @@ def trace(program: Program) -> list[Answer]:
 def breaks_usage(program: Program) -> bool:
     """Whether some operation of a program breaks a rule of usage."""
     return any(
-        step.skipped is None and step.expect().get("error") == "usage"
+        step.skipped is None and step.run_reference().get("error") == "usage"
         for step in walk(program, rows=False)
     )
 

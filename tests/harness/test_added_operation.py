@@ -128,14 +128,14 @@ class Shed(LayerOperation):
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"count": source.between(1, 4)}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         most = min(op["count"], model.get(op["cache"]).offset)
         return {"dropped": {"between": [0, most]}}
 
-    def accept(self, op: Op, model: LayerModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: LayerModel, observed: Answer) -> None:
         model.get(op["cache"]).trim(observed["dropped"])
 
-    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+    def run_backend(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         return {"dropped": system.get(op["cache"]).shed(op["count"])}
 
 

@@ -237,14 +237,14 @@ def test_an_answer_is_compared_without_its_layout() -> None:
 def test_no_backend_is_checked_against_what_another_has_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    observe, held = Schedule.observe, []
+    run_backend, held = Schedule.run_backend, []
 
     def look(self: Schedule, op: Op, system: Any, model: PagedModel) -> Answer:
         request = model.cache.requests.get(op["request"])
         held.append(request and request.scheduled)
-        return observe(self, op, system, model)
+        return run_backend(self, op, system, model)
 
-    monkeypatch.setattr(Schedule, "observe", look)
+    monkeypatch.setattr(Schedule, "run_backend", look)
     for _ in run_paged(paging.make(), paging.make()):
         assert held[::2] == held[1::2]
         held.clear()

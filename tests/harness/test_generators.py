@@ -252,7 +252,9 @@ REFUSED = {
 def list_refused(program: Program) -> list[bool]:
     """Whether each operation breaks a rule of usage."""
     steps = walk(program, rows=False)
-    return [not step.skipped and step.expect() == {"error": "usage"} for step in steps]
+    return [
+        not step.skipped and step.run_reference() == {"error": "usage"} for step in steps
+    ]
 
 
 @every_pair

@@ -184,7 +184,7 @@ def test_when_an_operation_is_covered(when: Mapping[str, Any], covered: bool) ->
     """trim 3 in a window of 4 at offset 5."""
     program = make(update(5), TRIM, kind="rotating", window=4)
     model = program.rules.open_model(program.config)
-    program.rules.operations["update"].expect(program.ops[0], model)
+    program.rules.operations["update"].run_reference(program.ops[0], model)
     condition = parse_condition(when, program.rules, program.config, "when")
     assert condition.holds(TRIM, model) is covered
 

@@ -118,10 +118,10 @@ def check_case(one: Case) -> None:
     """Step by step, so that a failure names its step."""
     steps = zip(walk(parse_program(one.get_program(), one.name)), one.steps, strict=True)
     for number, (step, (op, expected, chosen)) in enumerate(steps):
-        answer = {"skipped": step.skipped} if step.skipped else step.expect()
+        answer = {"skipped": step.skipped} if step.skipped else step.run_reference()
         assert write(answer) == write(expected), f"step {number}, {op}"
         if chosen is not None:
-            step.accept(chosen)
+            step.resolve(chosen)
 
 
 def write(answer: Answer) -> Any:

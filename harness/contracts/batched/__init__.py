@@ -175,7 +175,7 @@ class BatchedContract(Contract):
         op = super().complete_move(move, model)
         if op is None or self.operations[op["op"]].why_illegal(op, model):
             return op
-        answer = self.operations[op["op"]].expect(op, deepcopy(model))
+        answer = self.operations[op["op"]].run_reference(op, deepcopy(model))
         return None if answer.get("error") == "usage" else op
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:

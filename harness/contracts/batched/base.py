@@ -78,7 +78,7 @@ class BatchedOperation(Operation):
         """Draws fields that are wrong for a batch, or None."""
         return None
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)
         if self.happened and "error" not in answer:
             model.past[op["cache"]].add(self.happened)
@@ -124,15 +124,15 @@ class OnEither(BatchedOperation):
         fields = self.single.draw_fields(source, part.singles, name)
         return None if fields is None else {"op": self.name, **fields, "cache": name}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
             return self.expect_batch(op, model)
-        return self.single.expect(self.narrow(op), model.singles)
+        return self.single.run_reference(self.narrow(op), model.singles)
 
-    def observe(self, op: Op, system: Any, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
             return self.observe_batch(op, system, model)
-        return self.single.observe(self.narrow(op), system.singles, model.singles)
+        return self.single.run_backend(self.narrow(op), system.singles, model.singles)
 
     def verify(self, op: Op, system: Any, model: BatchedModel) -> None:
         if op["cache"] not in model.batches:

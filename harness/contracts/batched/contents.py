@@ -56,7 +56,7 @@ class Taking(BatchedOperation):
         fits = all(0 <= count <= offset for count, offset in pairs)
         return None if fits else "a row has fewer tokens"
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         batch = model.batches[op["cache"]]
         refused = self.say(op, False) | model.say_offsets(op["cache"])
         counts = self.get_counts(op, len(batch.rows))
@@ -72,7 +72,7 @@ class Taking(BatchedOperation):
             return answers[-1]
         return choose(answers)
 
-    def accept(self, op: Op, model: BatchedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: BatchedModel, observed: Answer) -> None:
         if op["cache"] not in model.batches or "error" in observed:
             return
         batch, past = model.batches[op["cache"]], model.past[op["cache"]]
@@ -104,7 +104,7 @@ class Trim(OnEither, Taking):
         return {"trimmed": op["count"] if done else 0}
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        return Taking.expect(self, op, model)
+        return Taking.run_reference(self, op, model)
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         shortest = min(model.batches[name].offsets)
@@ -139,7 +139,7 @@ class Rollback(Taking):
         pairs = zip(drawn, offsets, strict=True)
         return {"counts": [min(count, offset) for count, offset in pairs]}
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, counts = op["cache"], list(op["counts"])
         answer = system.ask(lambda: system.batches[name].rollback(counts))
         if "error" in answer:
@@ -204,15 +204,15 @@ class Clone(OnEither):
             return "a cache cannot be cloned into itself"
         return super().why_illegal(op, model) or why_full(op["into"], model)
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] not in model.batches:
             model.drop(op["into"])
-        return super().expect(op, model)
+        return super().run_reference(op, model)
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         if op["cache"] not in model.batches:
             system.drop(op["into"])
-        return super().observe(op, system, model)
+        return super().run_backend(op, system, model)
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)

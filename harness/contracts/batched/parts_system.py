@@ -241,10 +241,10 @@ class ListSinglesSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def settle(self, op: Op) -> None:
+    def check_aliases(self, op: Op) -> None:
         """Looks at the arrays of all parts, which are watched together."""
         self.parts[0].writes = self.writes
-        self.parts[0].settle(op)
+        self.parts[0].check_aliases(op)
 
     def verify_update(self, right: Any, tags: Sequence[int]) -> None:
         visit(self.parts, lambda part, at: part.verify_update(right.parts[at], tags))

@@ -97,12 +97,12 @@ class Repeat(BatchedOperation):
         rows = len(model.batches[name].rows)
         return {"times": source.between(1, MOST_ROWS // rows)}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         name, batch = op["cache"], model.batches[op["cache"]]
         rows = [row for row in range(len(batch.rows)) for _ in range(op["times"])]
         return model.ask_for(name, lambda: batch.select(rows))
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name = op["cache"]
         return system.ask_for(name, lambda: system.batches[name].repeat(op["times"]))
 
@@ -138,8 +138,8 @@ class Extend(BatchedOperation):
             side.drop(other)
         return answer
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
-        answer = super().expect(op, model)
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
+        answer = super().run_reference(op, model)
         return answer
 
 
@@ -162,7 +162,7 @@ class Extract(BatchedOperation):
     ) -> Fields:
         return {"row": len(batch.rows), "into": source.pick(SINGLES)}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         answer = ask(lambda: model.batches[op["cache"]].extract(op["row"]))
         if "error" in answer:
             return answer
@@ -170,7 +170,7 @@ class Extract(BatchedOperation):
         model.note_extracted(op["into"], model.batches[op["cache"]])
         return model.singles.tell(answer["result"], answer_offset)
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         answer = system.ask(lambda: system.batches[op["cache"]].extract(op["row"]))
         if "error" in answer:
             return answer
@@ -215,7 +215,7 @@ class Stack(BatchedOperation):
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op:
         return {"op": self.name, "caches": [], "cache": source.pick(BATCHES)}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.singles.get(one) for one in op["caches"]]
         answer = ask(lambda: CountedBatch(rows))
         if "error" in answer:
@@ -227,7 +227,7 @@ class Stack(BatchedOperation):
         model.past[name] = {"stacked"}
         return model.say_offsets(name)
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, caches = op["cache"], [system.singles.get(one) for one in op["caches"]]
         answer = system.ask_for(name, lambda: system.open_batch(name, caches=caches))
         if "error" not in answer:
@@ -250,14 +250,14 @@ class Save(BatchedOperation):
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         return {"into": source.pick(CONTENTS)}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         answer = ask(lambda: model.batches[op["cache"]].clone())
         if "error" in answer:
             return answer
         model.saved[op["into"]] = answer["result"]
         return {}
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         answer = system.ask(lambda: system.batches[op["cache"]].save())
         if "error" in answer:
             return answer
@@ -284,14 +284,14 @@ class Load(BatchedOperation):
         saved = source.pick(list(model.saved))
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         batch = model.saved[op["from"]].clone()
         batch.is_loaded = True
         model.put_batch(op["cache"], batch)
         model.past[op["cache"]] = {"loaded"}
         return model.say_offsets(op["cache"])
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
 

@@ -125,8 +125,8 @@ class Batches(System):
             self.batches[name].pad_left(given)
             given.clear()  # the caller's list: a cache must not rely on it
 
-    def settle(self, op: Op) -> None:
-        self.singles.settle(op)
+    def check_aliases(self, op: Op) -> None:
+        self.singles.check_aliases(op)
 
 
 class BatchedSystem(Batches):

@@ -49,11 +49,11 @@ class Open(BatchedOperation):
     def describe_here(self, op: Op) -> str:
         return f"open a batch of {count(op['rows'], 'row')}"
 
-    def expect(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         name, rows = op["cache"], [model.open_row() for _ in range(op["rows"])]
         return model.ask_for(name, lambda: model.put_batch(name, CountedBatch(rows)))
 
-    def observe(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], op["rows"]
         return system.ask_for(name, lambda: system.open_batch(name, rows=rows))
 

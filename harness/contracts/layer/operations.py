@@ -154,7 +154,7 @@ class Update(LayerOperation):
         known += [other.offset for other in model.caches.values()]
         return edges + [at - offset for at in known if at > offset]
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         name, length = op["cache"], op["length"]
         cache = model.get(name)
         if op.get("wrong"):
@@ -170,7 +170,7 @@ class Update(LayerOperation):
 
         return model.tell(cache, show)
 
-    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+    def run_backend(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         name = op["cache"]
         if op.get("wrong"):
             return system.update_wrongly(name, op["wrong"], op["length"])
@@ -199,10 +199,10 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 class State(LayerOperation):
     name, weight = "state", 2
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         return model.tell(model.get(op["cache"]), answer_tags)
 
-    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+    def run_backend(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         return system.read_all(self.name, op["cache"], model.get(op["cache"]))
 
 
@@ -246,7 +246,7 @@ class Trim(LayerOperation):
             return answer
         return {"trimmed": answer.get("result"), **side.tell(cache, answer_offset)}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
         model.note_trim(op["cache"])
         if op["count"] and "error" not in answer:
@@ -275,7 +275,7 @@ class Clone(LayerOperation):
         side.put_cache(op["into"], side.get(op["cache"]).clone())
         return {}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         answer, past = self.run(op, model), model.past[op["cache"]]
         past.add("clone")
         model.past[op["into"]] = set(past)
@@ -293,7 +293,7 @@ class Free(LayerOperation):
         answer: Answer = side.tell(cache, answer_offset)
         return answer
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         answer = self.run(op, model)
         model.past[op["cache"]] = {"free", "unwritten"}
         model.updates[op["cache"]] = NO_UPDATES
@@ -355,7 +355,7 @@ class Restore(LayerOperation):
         cache, snapshot = side.get(op["cache"]), side.find_snapshot(op["snapshot"])
         return {"ok": cache.restore(snapshot, op["target"]), "offset": cache.offset}
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         before, past = model.get(op["cache"]).offset, model.past[op["cache"]]
         answer = self.run(op, model)
         if answer["ok"] and op["snapshot"]:
@@ -484,11 +484,11 @@ class Close(LayerOperation):
         names = list(model.snapshots)
         return {"snapshot": source.pick(names)} if names else None
 
-    def expect(self, op: Op, model: LayerModel) -> Answer:
+    def run_reference(self, op: Op, model: LayerModel) -> Answer:
         model.consume(op["snapshot"])
         return {}
 
-    def observe(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
+    def run_backend(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
         system.snapshots.close(op["snapshot"])
         return {}
 

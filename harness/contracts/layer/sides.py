@@ -426,7 +426,7 @@ class LayerSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def settle(self, op: Op) -> None:
+    def check_aliases(self, op: Op) -> None:
         """Before `op`: whatever it may end must have held until now."""
         if not self.watch.kept:
             return

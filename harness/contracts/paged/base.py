@@ -58,7 +58,7 @@ class PagedOperation(Operation):
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         return {}
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = getattr(system, self.name)(op)
         return answer
 

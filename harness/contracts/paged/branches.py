@@ -51,7 +51,7 @@ class Preempt(LettingGo):
         why = super().why_illegal_here(op, model, request)
         return why or (None if request.is_held else "it holds no slots")
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
         model.note_letting_go(name, reuse=True)
         answer = ask(lambda: model.cache.preempt(name))
@@ -71,7 +71,7 @@ class Free(LettingGo):
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         return {"reuse": source.below(2 if model.goes_far else 3) > 0}
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
         ended = model.cache.requests.get(name)
         model.note_letting_go(name, op["reuse"])
@@ -136,7 +136,7 @@ class Fork(OnRequest):
             tokens = []
         return {"op": self.name, "source": name, "target": target, "tokens": tokens}
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         request = model.cache.requests.get(op["source"])
         known = op["target"] in model.cache.requests
         if request is None or self.is_misuse(model, request) or known or not op["tokens"]:
@@ -153,7 +153,7 @@ class Fork(OnRequest):
         blocks: int = model.config["blocks"]
         return needed <= blocks
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if not observed.get("ok"):
             return
         source, target = op["source"], op["target"]
@@ -211,7 +211,7 @@ class Rewind(OnRequest):
     def get_anything(self) -> Mapping[str, Any]:
         return {"to": 1, "tokens": [1]}
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, to, tokens = op["request"], op["to"], op["tokens"]
         request = model.cache.requests.get(name)
         if (
@@ -224,7 +224,7 @@ class Rewind(OnRequest):
         is_there = full or to == request.computed
         return {"ok": leave([True] if is_there else [True, False])}
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if observed.get("ok"):
             name, to = op["request"], op["to"]
             model.cache.rewind(name, to, op["tokens"])
@@ -250,7 +250,7 @@ class Evict(PagedOperation):
             return {"count": 256}  # so that all of it must be loaded again
         return {"count": source.pick((1, 2, 4, 256))}
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         self.note(op, model)
         model.away = list(model.offloaded)
         most = op["count"] if model.may_cache() else 0
@@ -263,7 +263,7 @@ class Reset(PagedOperation):
     name, changes, has_misuse = "reset", "reset", False
     words = "reset the prefix cache"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         done = model.cache.reset()
         if done:
             self.note(op, model)

@@ -103,7 +103,7 @@ class Open(PagedOperation):
         fields = {"request": free, "tokens": tokens, "namespace": namespace}
         return {"op": self.name, **fields}
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, namespace = op["request"], op["namespace"]
         if namespace == "" or model.why_too_long(len(op["tokens"])):
             return {"error": "usage"}
@@ -136,12 +136,12 @@ class Match(OnRequest):
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         return "it holds slots" if request.is_held else None
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         if op["request"] not in model.cache.requests:
             return {"error": "usage"}
         return {"hit": leave(model.list_hits(op["request"]))}
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.watch_hit(op, model)
         return answer
 
@@ -176,7 +176,7 @@ class Schedule(GoingOn):
         count = "all" if op["count"] == MOST_LENGTH else f"up to {op['count']}"
         return f"schedule {count} tokens of {op['request']}"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
         request = model.cache.requests.get(name)
         if request is None or self.is_misuse(model, request):
@@ -202,7 +202,7 @@ class Schedule(GoingOn):
     def may_wait(self, op: Op, model: PagedModel, starts: Sequence[int]) -> bool:
         return any(model.may_put_off(op["request"], one, op["count"]) for one in starts)
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.watch_hit(op, model)
         if "error" not in answer and answer.get("start") is None:
             name, starts = op["request"], self.list_starts(op, model)
@@ -210,7 +210,7 @@ class Schedule(GoingOn):
                 system.check_refusal(name, self.get_end(op, model, starts), model)
         return answer
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
             return
         name, start = op["request"], observed["start"]
@@ -250,7 +250,7 @@ class Run(PagedOperation):
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         return {} if model.cache.step else None
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         """Says what each request reads: of a state group the state before its tokens, of
         others all that some token of it attends to."""
         answers: list[Answer] = []
@@ -271,7 +271,7 @@ class Run(PagedOperation):
         model.leaning.clear()
         return {"caches": answers}
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.run(model.ran, model)
         system.check_published(model.ran, model)
         return answer
@@ -326,7 +326,7 @@ class Accept(GoingOn):
         drafts = f", and drafts {op['drafts']}" if op["drafts"] else ""
         return f"{op['request']} {kept}samples {op['sampled']}{drafts}"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, kept = op["request"], op["kept"]
         request = model.cache.requests.get(name)
         gone = len(request.drafts) - kept if request else 0
@@ -338,7 +338,7 @@ class Accept(GoingOn):
             model.past[name] |= {event for event, happens in past.items() if happens}
         return answer
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.accept(op)
         if "error" not in answer:
             computed = model.cache.requests[op["request"]].computed

@@ -105,7 +105,7 @@ class PagedSystem(System):
         tells = "pool" in self.declared.tells
         return read_pool(self.cache.pool()) if tells else None
 
-    def settle(self, op: Mapping[str, Any]) -> None:
+    def check_aliases(self, op: Mapping[str, Any]) -> None:
         """Nothing that was handed out is kept."""
 
     def finish(self) -> None:

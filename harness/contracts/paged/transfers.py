@@ -151,10 +151,10 @@ class Offload(Begin):
             return None
         return {**fields, "request": source.pick(new)} if new else fields
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         return ask(lambda: model.cache.offload(op["request"], op["transfer"]))
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" not in observed:
             request = model.cache.requests[op["request"]]
             most = model.count_whole(request.computed)
@@ -178,7 +178,7 @@ class Load(Begin):
             return None
         return {**fields, "request": source.pick(away)} if away else fields
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         """Nothing need be loaded: it may be there already, or there is no room."""
         name, transfer = op["request"], op["transfer"]
         if self.breaks_usage(op, model):
@@ -187,7 +187,7 @@ class Load(Begin):
         likely = [end for end in ends if model.is_of(name, end, model.away)][:1]
         return {"loaded": leave(list(dict.fromkeys([*likely, None, *ends])))}
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         name, end = op["request"], observed.get("loaded")
         model.withdrawn = []
         if end is None:
@@ -221,7 +221,7 @@ class Landed(End):
     name, weight = "landed", 3
     words = "transfer {transfer} has landed"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         transfer = op["transfer"]
         name = model.find_loader(transfer)
         answer = ask(lambda: model.cache.landed(transfer))
@@ -232,7 +232,7 @@ class Landed(End):
                 model.past[name].add("loaded")
         return answer
 
-    def observe(self, op: Op, system: Any, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.landed(op, model)
         if "error" not in answer and model.arrived is not None:
             computed = model.cache.requests[model.arrived].computed
@@ -259,7 +259,7 @@ class Failed(End):
     def describe(self, op: Op) -> str:
         return f"transfer {op['transfer']} has failed after {op['arrived']} copies"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         transfer = op["transfer"]
         if transfer not in model.cache.transfers:
             return ask(lambda: model.cache.failed(transfer))
@@ -270,7 +270,7 @@ class Failed(End):
         hits = [hit for hit in model.list_hits(name) if 0 < hit <= most]
         return {"kept": leave([0, *hits])}
 
-    def accept(self, op: Op, model: PagedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
             return
         transfer, kept = op["transfer"], observed["kept"]
@@ -289,7 +289,7 @@ class Save(PagedOperation):
     name, has_misuse = "save", False
     words = "save all that can be hit"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         saved = model.cache.save()
         if saved is not None:
             model.saved = saved, tuple(model.offloaded)
@@ -305,7 +305,7 @@ class Restore(PagedOperation):
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return None if model.saved else "nothing was saved"
 
-    def expect(self, op: Op, model: PagedModel) -> Answer:
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
         model.restore()
         self.note(op, model)
         return {}

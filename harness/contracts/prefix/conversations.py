@@ -564,9 +564,9 @@ class ConversationSystem(PrefixSystem):
                     f" stored takes {stored}",
                 )
 
-    def settle(self, op: Op) -> None:
+    def check_aliases(self, op: Op) -> None:
         for layer in self.list_layers():
-            layer.settle(CHANGE)
+            layer.check_aliases(CHANGE)
 
     def finish(self) -> None:
         """Checks that arrays are unchanged, and that no snapshot is open after a free."""

@@ -84,11 +84,11 @@ class PrefixOperation(Operation):
     def get_method(self) -> str | None:
         return self.name if self.method == "" else self.method
 
-    def expect(self, op: Op, model: Any) -> Answer:
+    def run_reference(self, op: Op, model: Any) -> Answer:
         answer: Answer = getattr(model, self.act or self.name)(op)
         return answer
 
-    def observe(self, op: Op, system: Any, model: Any) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: Any) -> Answer:
         answer: Answer = getattr(system, self.act or self.name)(op, model)
         return answer
 
@@ -407,16 +407,16 @@ class Open(WrongOperation):
     }
 
     def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
-        return None if self.expect(op, model) else "such a cache can be opened"
+        return None if self.run_reference(op, model) else "such a cache can be opened"
 
-    def expect(self, op: Op, model: PrefixModel) -> Answer:
+    def run_reference(self, op: Op, model: PrefixModel) -> Answer:
         sizes = {**model.config, **self.get_sizes(op)}
         if isinstance(model, SlotsModel):
             context, keep = sizes["context"], sizes["keep"]
             return ask(lambda: Slots(model.pool, 1, context, keep) and None)
         return ask(lambda: Trie((), list, interval=sizes["interval"]) and None)
 
-    def observe(self, op: Op, system: PrefixSystem, model: PrefixModel) -> Answer:
+    def run_backend(self, op: Op, system: PrefixSystem, model: PrefixModel) -> Answer:
         config = {**system.given, **self.get_sizes(op)}
         return system.ask(lambda: system.backend.open(config) and None)
 
@@ -449,11 +449,11 @@ class SlotOperation(WrongOperation):
         """Lists the values of `count` that are allowed for a slot in use."""
         raise NotImplementedError
 
-    def expect(self, op: Op, model: SlotsModel) -> Answer:
+    def run_reference(self, op: Op, model: SlotsModel) -> Answer:
         call = getattr(model.slots, self.name)
         return ask(lambda: call(op["slot"], op["count"]) and None)
 
-    def observe(self, op: Op, system: PrefixSystem, model: SlotsModel) -> Answer:
+    def run_backend(self, op: Op, system: PrefixSystem, model: SlotsModel) -> Answer:
         call = getattr(system.cache, self.name)
         return system.ask(lambda: call(op["slot"], op["count"]) and None)
 

@@ -355,8 +355,8 @@ class SlotsSystem(PrefixSystem):
     def verify_memory(self, op: Op, model: SlotsModel) -> None:
         self.unified.verify_memory(op, model.unified)
 
-    def settle(self, op: Op) -> None:
-        self.unified.settle({"op": "forward"})
+    def check_aliases(self, op: Op) -> None:
+        self.unified.check_aliases({"op": "forward"})
 
     def finish(self) -> None:
         self.unified.finish()

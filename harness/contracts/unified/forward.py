@@ -51,7 +51,7 @@ class UnifiedOperation(Operation):
         call, fields = getattr(side.cache, self.name), [op[name] for name in self.fields]
         return side.ask(lambda: call(*fields))
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
         return model.follow(lambda each: self.answer(op, each))
 
     def answer(self, op: Op, model: UnifiedModel) -> Answer:
@@ -65,7 +65,7 @@ class UnifiedOperation(Operation):
         """Only between several contents."""
         return get_first_allowed(expected) is not expected
 
-    def accept(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
+    def resolve(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
         model.settle(observed)
 
 
@@ -119,7 +119,7 @@ class Forward(UnifiedOperation):
             model.spread(get_batch(op))
         return answer
 
-    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
+    def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.forward(op, model)
 
     def verify(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> None:

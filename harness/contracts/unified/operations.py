@@ -53,9 +53,9 @@ class CopyPrefix(UnifiedOperation):
         length = source.pick(lengths)
         return {"op": self.name, "source": origin, "target": target, "length": length}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
         is_part = 0 < op["length"] < model.get_end(op["source"])
-        answer = super().expect(op, model)
+        answer = super().run_reference(op, model)
         if is_part and not answer:
             model.copied = op["target"]
         return answer
@@ -107,8 +107,8 @@ class Remove(UnifiedOperation):
         sequence, begin, stop = source.pick([*wrong, (one, -1, None), (one, -1, 1)])
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
-    def expect(self, op: Op, model: UnifiedModel) -> Answer:
-        answer = super().expect(op, model)
+    def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
+        answer = super().run_reference(op, model)
         errors = {each.get("error", "usage") for each in list_allowed(answer)}
         model.unclear = op["sequence"] if errors - {"usage"} else None
         return answer
@@ -262,7 +262,7 @@ class Get(Again):
         part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
         return {name: value for name, value in part.items() if name != "states"}
 
-    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
+    def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.get(op["type"], op["layer"], model)
 
 
@@ -340,7 +340,7 @@ class Put(Again):
         first = model.tags.stop
         return model.ask(lambda: part.put(range(first, first + IMAGE)))
 
-    def observe(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
+    def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.put_again(op, model)
 
     def describe(self, op: Op) -> str:

@@ -386,7 +386,7 @@ class UnifiedSystem(System):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def settle(self, op: Op) -> None:
+    def check_aliases(self, op: Op) -> None:
         """Before `op`, checks the arrays that it may change."""
         if self.every:
             self.watch.check()

@@ -304,7 +304,7 @@ def execute(
             if coverage is not None:
                 for state in program.rules.get_states(step.op, step.model):
                     coverage[state, operation] += 1
-            step.expect()
+            step.run_reference()
             result.steps += 1
     except Exception as error:
         message = f"raised {format_error(error)}"

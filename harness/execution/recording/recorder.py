@@ -69,7 +69,7 @@ class Recorder(Run):
             for step in steps:
                 self.begin(step)
                 if step.skipped is None:
-                    self.expect(step)
+                    self.run_reference(step)
                 else:
                     self.result.skip(step.skipped)
         return self.result
@@ -95,13 +95,13 @@ class Recorder(Run):
         bounds = self.bounds
         return step < bounds.first or step >= len(self.program.ops) - bounds.last
 
-    def expect(self, step: Walked) -> Answer:
-        self.now.expected = super().expect(step)
+    def run_reference(self, step: Walked) -> Answer:
+        self.now.expected = super().run_reference(step)
         self.keep_held(step)
         return self.now.expected
 
-    def observe(self, step: Walked) -> Answer:
-        self.now.got = super().observe(step)
+    def run_backend(self, step: Walked) -> Answer:
+        self.now.got = super().run_backend(step)
         return self.now.got
 
     def take(self, step: Walked) -> tuple[Answer, Difference | None]:

@@ -320,7 +320,7 @@ def iter_cells(program: Program) -> Iterator[Cell]:
             continue
         for state in program.rules.get_states(step.op, step.model):
             yield state, name
-        error = list_allowed(step.expect())[0].get("error")
+        error = list_allowed(step.run_reference())[0].get("error")
         if error is not None:
             yield ERROR + error, name
 
