@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from enum import Flag, auto
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -162,12 +163,30 @@ class Simplest(Source):
 # --- an operation -----------------------------------------------------------------------
 
 
+class Effect(Flag):
+    """What an operation does to the tokens that caches hold.
+
+    ADDS: tokens come in that were not there. REMOVES: tokens go. MOVES: tokens get, or
+    are copied to, another row, sequence, name or position, and what was there is
+    replaced. READS: it answers, and every token stays. CONTROL: it does neither; it
+    announces, limits or must be refused.
+    """
+
+    ADDS = auto()
+    REMOVES = auto()
+    MOVES = auto()
+    READS = auto()
+    CONTROL = auto()
+
+
 class Operation(ABC):
     """One operation of a contract: everything there is to know about it.
 
     Attributes:
         name: its name in programs.
         fields: the JSON Schema of each field.
+        answer: the JSON Schema of its answer; see `get_answer`. It has no default.
+        effect: what it does to tokens. It has no default, so that nobody forgets it.
         weight: how often it is drawn, compared with others.
         kinds: the kinds that have it; None for all.
         writes: views of the cache that were handed out need not hold after it.
@@ -179,12 +198,29 @@ class Operation(ABC):
 
     name: ClassVar[str]
     fields: ClassVar[Mapping[str, Schema]] = {}
+    answer: ClassVar[Schema]
+    effect: ClassVar[Effect]
     weight: ClassVar[int] = 1
     kinds: ClassVar[Collection[str] | None] = None
     writes: ClassVar[bool] = False
     is_method: ClassVar[bool] = True
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        declared = {name for base in cls.__mro__ for name in vars(base)}
+        if "name" not in declared:  # a base of operations
+            return
+        needed = {"effect"}
+        if cls.get_answer is Operation.get_answer:
+            needed.add("answer")
+        if missing := sorted(needed - declared):
+            raise TypeError(f"{cls.__name__} declares no {' and no '.join(missing)}")
+
+    def get_answer(self, kind: str) -> Schema:
+        """Returns the JSON Schema of its answer where the cache is of this kind."""
+        return self.answer
 
     def follows(self, expected: Answer) -> bool:
         """Says whether the model moves on only with a backend's answer; see `resolve`.

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.contracts import answer_schemas, operation
+from lockstep.harness.contracts.answer_schemas import NUMBER, record
 from lockstep.harness.contracts.layer import operations, sides
 from lockstep.harness.contracts.layer.operations import (
     CACHE,
@@ -18,7 +20,7 @@ from lockstep.harness.contracts.layer.operations import (
     LayerOperation,
 )
 from lockstep.harness.contracts.layer.sides import LayerModel, LayerSystem
-from lockstep.harness.contracts.operation import Answer, Op, Source
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core import document
 from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError
@@ -66,7 +68,8 @@ def parse(*ops: Op) -> Program:
 def rollback(monkeypatch: pytest.MonkeyPatch) -> LayerOperation:
     """The operation of the README, added for one test."""
     code = README.read_text().split("```python\n")[1].split("```")[0]
-    names = [vars(module) for module in (document, operations, sides)]
+    modules = answer_schemas, document, operation, operations, sides
+    names = [vars(module) for module in modules]
     scope: dict[str, Any] = {"ClassVar": ClassVar, "Mapping": Mapping, "Source": Source}
     scope |= {name: value for known in names for name, value in known.items()}
     exec(compile(code, str(README), "exec"), scope)
@@ -110,6 +113,14 @@ def test_a_mistake_in_it_is_found_shrunk_and_described(rollback: LayerOperation)
     assert divergence.message == "offset is 0, not 1"
 
 
+@pytest.mark.parametrize("missing", ["answer", "effect"])
+def test_a_class_without_a_declaration_is_refused(missing: str) -> None:
+    declared = {"name": "shed", "answer": {}, "effect": Effect.READS}
+    del declared[missing]
+    with pytest.raises(TypeError, match=f"Shed declares no {missing}"):
+        type("Shed", (LayerOperation,), declared)
+
+
 def test_without_it_such_a_program_is_refused() -> None:
     with pytest.raises(UsageError, match='unknown "rollback"'):
         parse({"op": "rollback", "count": 1})
@@ -124,6 +135,8 @@ class Shed(LayerOperation):
     name = "shed"
     writes = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": LENGTH, **CACHE}
+    answer = record(dropped=NUMBER)
+    effect = Effect.REMOVES
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"count": source.between(1, 4)}

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.answer_schemas import list_alternatives
 from lockstep.harness.contracts.operation import Cell, advance
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
 from lockstep.harness.jobs.vectors.export import LEVELS
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.programs.vectors.audit import find_difference
-from lockstep.harness.programs.vectors.schema import get_answers
 from lockstep.harness.programs.vectors.selection import (
     ADDED,
     SIZES,
@@ -228,9 +228,10 @@ def test_every_line_is_valid(validator: Any, documents: list[Document]) -> None:
     for document in documents:
         assert list(validator.iter_errors(document)) == []
         program = document["program"]
-        answers = get_answers(program["contract"], program["config"]["kind"])
+        operations = CONTRACTS[program["contract"]].operations
         for op, expected in zip(program["ops"], document["expected"], strict=True):
-            jsonschema.Draft202012Validator(answers[op["op"]]).validate(expected)
+            answer = operations[op["op"]].get_answer(program["config"]["kind"])
+            jsonschema.Draft202012Validator(answer).validate(expected)
 
 
 BEGINNING = 3
@@ -377,10 +378,11 @@ def test_the_readme_names_everything(readme: str, tiny: Path) -> None:
                 assert field in ("cache", "user") or field in row, (name, field)
         for kind in rules.kinds:
             assert kind in readme
-            for answer in get_answers(rules.name, kind).values():
-                for one in answer.get("anyOf", [answer]):
-                    for part in one["properties"]:
-                        assert f"`{part}`" in readme or f'"{part}"' in readme, part
+            for name in rules.list_operations(kind):
+                answer = rules.operations[name].get_answer(kind)
+                for option in list_alternatives(answer):
+                    for field in option["properties"]:
+                        assert f"`{field}`" in readme or f'"{field}"' in readme, field
         for field in rules.config:
             assert re.search(rf"\b{field}\b", readme), field
     for name in LEVELS:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    NOTHING,
+    OFFSETS,
+    USAGE,
+    any_of,
+    list_alternatives,
+    list_of,
+    record,
+)
 from lockstep.harness.contracts.batched.model import (
+    LIST,
     MOST_ROWS,
     BatchedModel,
     list_part_configs,
@@ -22,6 +32,10 @@ ROW: Schema = integer(0, MOST_ROWS)
 ROWS: Schema = {"type": "array", "items": ROW, "maxItems": MOST_ROWS}
 COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_ROWS}
 
+ROWS_OFFSETS = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
+OF_LISTS = ("error", "trimmed", "done")
+"""Fields that a list answers for all its caches."""
+
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
 MOST_BATCHES = 16
 
@@ -34,11 +48,16 @@ class BatchedOperation(Operation):
 
     Attributes:
         happened: the abstract state that it leads to.
+        answers_each: a list answers for each of its caches.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
     has_misuse = True
     happened: ClassVar[str] = ""
+    answers_each: ClassVar[bool] = True
+
+    def get_answer(self, kind: str) -> Schema:
+        return nest(self.answer) if kind == LIST and self.answers_each else self.answer
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         if op["cache"] not in model.batches:
@@ -96,8 +115,23 @@ class BatchedOperation(Operation):
         return f"query {row}"
 
 
+def nest(schema: Schema) -> Schema:
+    """Makes the schema of the answer of a list, whose caches answer so."""
+    nested = []
+    for option in list_alternatives(schema):
+        fields = dict(option["properties"])
+        shared = {name: fields.pop(name) for name in OF_LISTS if name in fields}
+        caches = {} if "error" in shared else {"caches": list_of(record(**fields))}
+        nested.append(record(**shared, **caches))
+    return any_of(*nested)
+
+
 class OnEither(BatchedOperation):
     """An operation on a batch, or on a single cache as in the layer contract."""
+
+    def get_answer(self, kind: str) -> Schema:
+        answer = any_of(self.answer, self.single.answer)
+        return nest(answer) if kind == LIST and self.answers_each else answer
 
     @property
     def single(self) -> LayerOperation:

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING,
+    NOTHING_OR_USAGE,
+    NUMBER,
+    OFFSETS,
+    TAGS,
+    USAGE,
+    any_of,
+    list_of,
+    record,
+)
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
@@ -23,7 +35,7 @@ from lockstep.harness.contracts.batched.model import (
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.layer.sides import answer_tags
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask, choose
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, choose
 from lockstep.harness.core.document import INTEGER, Schema
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
@@ -94,6 +106,8 @@ def may_have_turned(batch: BatchedCache) -> bool:
 
 class Trim(OnEither, Taking):
     name, weight = "trim", 4
+    effect = Effect.REMOVES
+    answer = any_of(record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER))
     writes = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
 
@@ -123,6 +137,8 @@ class Trim(OnEither, Taking):
 
 class Rollback(Taking):
     name, weight = "rollback", 4
+    effect = Effect.REMOVES
+    answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
     writes = True
     words = "trim {counts} tokens of the rows"
     fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
@@ -159,6 +175,8 @@ class Reading(OnEither):
 
 class State(Reading):
     name, weight = "state", 2
+    effect = Effect.READS
+    answer = any_of(record(caches=list_of(record(tags=TAGS))), USAGE)
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
         def answer(part: BatchedModel) -> Answer:
@@ -173,6 +191,8 @@ class State(Reading):
 
 class Size(Reading):
     name, weight = "size", 2
+    effect = Effect.READS
+    answer = any_of(record(sizes=TAGS), USAGE)
     kinds = SLICED
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
@@ -193,6 +213,9 @@ class Size(Reading):
 
 class Clone(OnEither):
     name, weight = "clone", 2
+    effect = Effect.MOVES
+    answer = NOTHING_OR_USAGE
+    answers_each = False
     words = "clone into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
 
@@ -230,6 +253,8 @@ class Clone(OnEither):
 
 class Free(OnEither):
     name, weight = "free", 2
+    effect = Effect.REMOVES
+    answer = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
     writes = True
 
     def run(self, op: Op, side: Any) -> Answer:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    NOTHING_OR_USAGE,
+    NUMBER,
+    USAGE,
+    any_of,
+    record,
+)
 from lockstep.harness.contracts.batched import contents, tokens
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
@@ -12,6 +19,7 @@ from lockstep.harness.contracts.batched.base import (
     CACHE_NAME,
     ROW,
     ROWS,
+    ROWS_OFFSETS,
     SINGLES,
     BatchedOperation,
     Fields,
@@ -22,7 +30,7 @@ from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import why_no_cache
 from lockstep.harness.contracts.layer.sides import answer_offset
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask, index
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -50,6 +58,8 @@ class Keeping(BatchedOperation):
 
 class Filter(Keeping):
     name = "filter"
+    effect = Effect.REMOVES | Effect.MOVES
+    answer = ROWS_OFFSETS
     words = "keep rows {rows}"
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
 
@@ -75,6 +85,8 @@ class Select(Keeping):
     """Keeps rows that may be named more than once, as a beam search does."""
 
     name = "select"
+    effect = Effect.REMOVES | Effect.MOVES
+    answer = ROWS_OFFSETS
     words = "keep rows {rows}, each as often as it is named"
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
 
@@ -85,6 +97,8 @@ class Select(Keeping):
 
 class Repeat(BatchedOperation):
     name = "repeat"
+    effect = Effect.MOVES
+    answer = ROWS_OFFSETS
     writes = True
     words = "repeat each row {times} times"
     fields: ClassVar[Mapping[str, Schema]] = {"times": integer(1, MOST_ROWS), **CACHE}
@@ -109,6 +123,8 @@ class Repeat(BatchedOperation):
 
 class Extend(BatchedOperation):
     name, weight = "extend", 4
+    effect = Effect.MOVES
+    answer = ROWS_OFFSETS
     writes, happened = True, "extended"
     words = "add the rows of {other}"
     fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
@@ -145,6 +161,8 @@ class Extend(BatchedOperation):
 
 class Extract(BatchedOperation):
     name, weight = "extract", 4
+    effect = Effect.MOVES
+    answer = any_of(record(offset=NUMBER), USAGE)
     words = "extract row {row} into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
 
@@ -183,6 +201,8 @@ class Stack(BatchedOperation):
     """Makes a batch of single caches. Released libraries call it merge."""
 
     name, weight = "stack", 4
+    effect = Effect.MOVES
+    answer = ROWS_OFFSETS
     is_method = False
     words = "stack {caches}"
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -239,6 +259,9 @@ class Stack(BatchedOperation):
 
 class Save(BatchedOperation):
     name, weight = "save", 2
+    effect = Effect.MOVES
+    answer = NOTHING_OR_USAGE
+    answers_each = False
     words = "save as {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED, **CACHE}
 
@@ -269,6 +292,8 @@ class Load(BatchedOperation):
     """Loads what was saved into a batch that was just opened."""
 
     name, weight = "load", 3
+    effect = Effect.MOVES
+    answer = ROWS_OFFSETS
     has_misuse = False
     words = "load {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": SAVED, **CACHE}

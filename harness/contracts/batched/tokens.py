@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import NUMBER, TAG_ROWS, list_of, record
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
     COUNTS,
     ROW,
+    ROWS_OFFSETS,
     BatchedOperation,
     Fields,
     OnEither,
@@ -24,13 +26,22 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.reference.batched import BatchedCache
+
+PLACE = {"position": NUMBER, "offset": NUMBER}
+UPDATED_ROWS = list_of(
+    record(visible=TAG_ROWS),
+    *(record(visible=TAG_ROWS, **{name: NUMBER}) for name in PLACE),
+    record(visible=TAG_ROWS, **PLACE),
+)
 
 
 class Open(BatchedOperation):
     name, weight = "open", 2
+    effect = Effect.REMOVES
+    answer = ROWS_OFFSETS
     is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROW, **CACHE}
 
@@ -62,6 +73,8 @@ class Update(OnEither):
     """Appends columns to the rows of a batch, or tokens to a single cache."""
 
     name, weight = "update", 24
+    effect = Effect.ADDS
+    answer = record(caches=UPDATED_ROWS)
     writes = True
     is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -196,6 +209,8 @@ class PadRight(BatchedOperation):
     """Announces padding on the right. Engines do so only if some row has any."""
 
     name, weight = "pad_right", 5
+    effect = Effect.CONTROL
+    answer = ROWS_OFFSETS
     words = "announce {lengths} tokens of the rows"
     fields: ClassVar[Mapping[str, Schema]] = {"lengths": COUNTS, **CACHE}
 
@@ -226,6 +241,8 @@ class PadRight(BatchedOperation):
 
 class Finalize(BatchedOperation):
     name, weight = "finalize", 5
+    effect = Effect.MOVES
+    answer = ROWS_OFFSETS
     writes = True  # rows may be moved together
     happened = "finalized"
     words = "end the padding on the right"

@@ -6,6 +6,19 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING,
+    NOTHING_OR_USAGE,
+    NUMBER,
+    RANGE,
+    TAG_ROWS,
+    TAGS,
+    USAGE,
+    any_of,
+    list_of,
+    record,
+)
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.layer.sides import (
     NO_UPDATES,
@@ -20,6 +33,7 @@ from lockstep.harness.contracts.layer.sides import (
 )
 from lockstep.harness.contracts.operation import (
     Answer,
+    Effect,
     Op,
     Operation,
     Source,
@@ -95,6 +109,8 @@ class Update(LayerOperation):
     """Appends tokens; or arrays of another form than those before, which is refused."""
 
     name, weight = "update", 20
+    effect = Effect.ADDS
+    answer = any_of(record(offset=NUMBER, visible=TAG_ROWS), USAGE)
     writes = has_misuse = True
     is_method = False
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -198,6 +214,8 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 
 class State(LayerOperation):
     name, weight = "state", 2
+    effect = Effect.READS
+    answer = record(tags=TAGS)
 
     def run_reference(self, op: Op, model: LayerModel) -> Answer:
         return model.tell(model.get(op["cache"]), answer_tags)
@@ -212,6 +230,8 @@ class View(State):
 
 class Size(LayerOperation):
     name = "size"
+    effect = Effect.READS
+    answer = record(size=NUMBER)
     kinds = ("kv", "rotating")
 
     def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -224,6 +244,8 @@ class Size(LayerOperation):
 
 class Trim(LayerOperation):
     name, weight = "trim", 3
+    effect = Effect.REMOVES
+    answer = any_of(record(trimmed=NUMBER, offset=NUMBER), USAGE)
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
 
@@ -260,6 +282,8 @@ class Trim(LayerOperation):
 
 class Clone(LayerOperation):
     name = "clone"
+    effect = Effect.MOVES
+    answer = NOTHING
     words = "clone into cache {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
 
@@ -285,6 +309,8 @@ class Clone(LayerOperation):
 
 class Free(LayerOperation):
     name = "free"
+    effect = Effect.REMOVES
+    answer = record(offset=NUMBER)
     writes = True
 
     def run(self, op: Op, side: Any) -> Answer:
@@ -310,6 +336,8 @@ MAX_SNAPSHOTS = 64
 
 class TakeSnapshot(LayerOperation):
     name, weight = "snapshot", 4
+    effect = Effect.MOVES
+    answer = record(range=RANGE)
     words = "snapshot {into} from {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
 
@@ -329,6 +357,8 @@ class TakeSnapshot(LayerOperation):
 
 class Restore(LayerOperation):
     name, weight = "restore", 5
+    effect = Effect.REMOVES | Effect.MOVES
+    answer = record(ok=BOOLEAN, offset=NUMBER)
     writes = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "snapshot": SNAPSHOT_OR_NONE,
@@ -371,6 +401,8 @@ class Restore(LayerOperation):
 
 class Split(LayerOperation):
     name, weight = "split", 2
+    effect = Effect.MOVES
+    answer = record(parent=RANGE, child=RANGE)
     words = "split {snapshot} at {at} into {parent}, {child}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "snapshot": SNAPSHOT,
@@ -407,6 +439,8 @@ class Split(LayerOperation):
 
 class Merge(LayerOperation):
     name, weight = "merge", 3
+    effect = Effect.MOVES
+    answer = any_of(record(range=RANGE), USAGE)
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "parent": SNAPSHOT_OR_NONE,
@@ -474,6 +508,8 @@ class Close(LayerOperation):
     """Closes a snapshot through the cache that made it, whatever `cache` says."""
 
     name = "close"
+    effect = Effect.CONTROL
+    answer = NOTHING
     words = "close {snapshot}"
     fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
 
@@ -498,6 +534,8 @@ class Close(LayerOperation):
 
 class Prepare(LayerOperation):
     name, weight = "prepare", 3
+    effect = Effect.CONTROL
+    answer = NOTHING_OR_USAGE
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
@@ -540,6 +578,8 @@ class Prepare(LayerOperation):
 
 class Take(LayerOperation):
     name, weight = "take", 2
+    effect = Effect.MOVES
+    answer = record(ranges=list_of(RANGE))
     fields: ClassVar[Mapping[str, Schema]] = {
         "into": {"type": "array", "items": NAME, "maxItems": 64, NAMES: "snapshot"},
         **CACHE,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING_OR_USAGE,
+    PAIR,
+    USAGE,
+    any_of,
+    left_open,
+    record,
+)
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
     LETTERS,
     REQUEST,
@@ -45,6 +54,8 @@ class LettingGo(OnRequest):
 
 class Preempt(LettingGo):
     name, weight = "preempt", 2
+    effect = Effect.REMOVES
+    answer = NOTHING_OR_USAGE
     words = "preempt {request}"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -63,6 +74,8 @@ class Preempt(LettingGo):
 
 class Free(LettingGo):
     name, weight = "free", 4
+    effect = Effect.REMOVES
+    answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "reuse": {"type": "boolean", "default": True},
@@ -89,6 +102,8 @@ class Free(LettingGo):
 
 class Fork(OnRequest):
     name, weight = "fork", 3
+    effect = Effect.MOVES
+    answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
     words = "fork {source} into {target}, which goes on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": REQUEST,
@@ -173,6 +188,8 @@ class Rewind(OnRequest):
     overwritten what lies further back, a backend may refuse."""
 
     name, weight, happens = "rewind", 2, "rewound"
+    effect = Effect.REMOVES
+    answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
     words = "rewind {request} to {to} tokens, and go on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
@@ -241,6 +258,8 @@ class Evict(PagedOperation):
     """Drops blocks that can be hit but that no request holds."""
 
     name, weight, changes = "evict", 2, "evicted"
+    effect = Effect.REMOVES
+    answer = record(evicted=record(between=PAIR))
     has_misuse = False
     words = "evict up to {count} blocks"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, 256)}
@@ -261,6 +280,8 @@ class Reset(PagedOperation):
     """Forgets everything that could be hit."""
 
     name, changes, has_misuse = "reset", "reset", False
+    effect = Effect.REMOVES
+    answer = record(ok=BOOLEAN)
     words = "reset the prefix cache"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask, index
+from lockstep.harness.contracts.answer_schemas import (
+    NOTHING_OR_USAGE,
+    NUMBER,
+    NUMBER_OR_NONE,
+    TAGS,
+    USAGE,
+    any_of,
+    left_open,
+    list_of,
+    record,
+)
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
     LETTERS,
     NAMESPACE,
@@ -47,6 +58,8 @@ from lockstep.reference.paged import Request
 
 class Open(PagedOperation):
     name, weight = "open", 5
+    effect = Effect.ADDS
+    answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "tokens": TOKENS,
@@ -131,6 +144,8 @@ class Match(OnRequest):
     """Asks how many tokens a waiting request could reuse now. Nothing changes."""
 
     name = "match"
+    effect = Effect.READS
+    answer = any_of(record(hit=left_open(NUMBER)), USAGE)
     words = "how many tokens of {request} can be hit?"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -150,6 +165,8 @@ class Schedule(GoingOn):
     """Gives slots to the next tokens of a request; of one that waits, behind a hit."""
 
     name, weight = "schedule", 12
+    effect = Effect.MOVES
+    answer = any_of(record(start=left_open(NUMBER_OR_NONE)), USAGE)
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "count": {**integer(1, MOST_LENGTH), "default": MOST_LENGTH},
@@ -241,6 +258,8 @@ class Run(PagedOperation):
     """Computes the step: every layer writes K and V of all its tokens, and reads."""
 
     name, weight = "run", 8
+    effect = Effect.ADDS
+    answer = record(caches=list_of(record(first=NUMBER, slots=TAGS), record(state=TAGS)))
     writes, has_misuse = True, False
     words = "run the step"
 
@@ -281,6 +300,8 @@ class Accept(GoingOn):
     """Goes on behind the last computed token: some drafts were right, one was sampled."""
 
     name, weight = "accept", 12
+    effect = Effect.ADDS
+    answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "sampled": TOKEN,

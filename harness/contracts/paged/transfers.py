@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.operation import Answer, Op, Source, ask
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING,
+    NOTHING_OR_USAGE,
+    NUMBER,
+    NUMBER_OR_NONE,
+    USAGE,
+    any_of,
+    left_open,
+    record,
+)
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
     REQUEST,
     Fields,
@@ -138,6 +149,8 @@ class Offload(Begin):
     """Copies what can be hit of a request to other memory: whole blocks."""
 
     name = "offload"
+    effect = Effect.MOVES
+    answer = NOTHING_OR_USAGE
     words = "offload {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
@@ -165,6 +178,8 @@ class Load(Begin):
     """Gives slots to the beginning of a waiting request, and begins to fill them."""
 
     name = "load"
+    effect = Effect.MOVES
+    answer = any_of(record(loaded=left_open(NUMBER_OR_NONE)), USAGE)
     words = "load the beginning of {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
@@ -219,6 +234,8 @@ class Landed(End):
     """All blocks of a transfer have been copied."""
 
     name, weight = "landed", 3
+    effect = Effect.ADDS
+    answer = NOTHING_OR_USAGE
     words = "transfer {transfer} has landed"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
@@ -247,6 +264,8 @@ class Failed(End):
     """
 
     name = "failed"
+    effect = Effect.REMOVES
+    answer = any_of(record(kept=left_open(NUMBER)), USAGE)
     fields: ClassVar[Mapping[str, Schema]] = {
         **End.fields,
         "arrived": {**integer(0, 64), "default": 0},
@@ -287,6 +306,8 @@ class Save(PagedOperation):
     """Stores all that can be hit, if nothing else goes on."""
 
     name, has_misuse = "save", False
+    effect = Effect.MOVES
+    answer = record(saved=BOOLEAN)
     words = "save all that can be hit"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
@@ -300,6 +321,8 @@ class Restore(PagedOperation):
     """Opens a fresh cache with what was saved; the one before is gone."""
 
     name, changes, has_misuse = "restore", "restored", False
+    effect = Effect.REMOVES | Effect.MOVES
+    answer = NOTHING
     words = "open another cache with what was saved"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:

@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.interface import STATISTICS
+from lockstep.harness.contracts.answer_schemas import (
+    NOTHING,
+    NOTHING_OR_USAGE,
+    NUMBER,
+    USAGE,
+    any_of,
+    extend,
+    record,
+)
+from lockstep.harness.contracts.answer_schemas import TOKENS as ANSWERED
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.operation import (
     Answer,
     Config,
+    Effect,
     Op,
     Operation,
     Source,
     ask,
     index,
+)
+from lockstep.harness.contracts.prefix.answers import (
+    CONTENTS,
+    FEED,
+    READ,
+    SLOT_BEGUN,
+    SLOT_BROKEN,
+    SLOT_ENDED,
+    SLOT_FED,
+    SLOT_FULL,
 )
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.drawing import (
@@ -58,11 +80,16 @@ class PrefixOperation(Operation):
         kinds: the kinds that have it.
         act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
         method: the method that a backend's cache needs; None for none, `name` if empty.
+        slot_answer: the schema of the answer of slots, where it differs.
     """
 
     kinds: ClassVar[Sequence[str]] = KINDS
     act: ClassVar[str] = ""
     method: ClassVar[str | None] = ""
+    slot_answer: ClassVar[Schema | None] = None
+
+    def get_answer(self, kind: str) -> Schema:
+        return self.slot_answer if kind == "slots" and self.slot_answer else self.answer
 
     def why_illegal(self, op: Op, model: PrefixModel) -> str | None:
         kind = model.config["kind"]
@@ -114,6 +141,9 @@ def join(items: Iterable[Any]) -> str:
 
 class Begin(PrefixOperation):
     name = "begin"
+    effect = Effect.MOVES
+    answer = any_of(record(remaining=ANSWERED, **CONTENTS), USAGE)
+    slot_answer = SLOT_BEGUN
     weight = 9
     fields: ClassVar[Mapping[str, Schema]] = {
         "tokens": TOKENS,
@@ -173,6 +203,9 @@ class Feed(Pass):
     """A whole pass, after which some tokens are generated."""
 
     name, method = "feed", "extend"
+    effect = Effect.ADDS
+    answer = FEED
+    slot_answer = SLOT_FED
     weight = 12
     fields: ClassVar[Mapping[str, Schema]] = {
         "count": integer(0, MAX_LENGTH),
@@ -205,6 +238,9 @@ class Break(Pass):
     """A pass that breaks off between two layers: the backend fails or the user leaves."""
 
     name, act, method = "break", "feed", None
+    effect = Effect.ADDS
+    answer = READ
+    slot_answer = any_of(SLOT_BROKEN, SLOT_FULL)
     weight = 2
     fields: ClassVar[Mapping[str, Schema]] = {
         "count": integer(1, MAX_LENGTH),
@@ -237,6 +273,8 @@ class Overrun(RequestOperation):
     cancelled before they came out. All layers run ahead of it."""
 
     name, method = "overrun", None
+    effect = Effect.ADDS
+    answer = READ
     kinds = CONVERSATIONS
     words = "all layers compute {count} more, and the request is not told"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, MAX_LENGTH)}
@@ -261,6 +299,9 @@ class Close(RequestOperation):
     """
 
     name = words = "close"
+    effect = Effect.MOVES
+    answer = any_of(record(stored=NUMBER), USAGE)
+    slot_answer = SLOT_ENDED
     weight = 9
     early = 8
 
@@ -295,6 +336,8 @@ class Refuse(PrefixOperation):
     cache under slots refuses to be cut."""
 
     name, method = "refuse", None
+    effect = Effect.CONTROL
+    answer = NOTHING
     fields: ClassVar[Mapping[str, Schema]] = {
         "layers": {**NUMBERS, "default": []},
         "raising": {"type": "boolean", "default": False},
@@ -318,6 +361,8 @@ class Refuse(PrefixOperation):
 
 class Checkpoint(PrefixOperation):
     name, method = "checkpoint", None
+    effect = Effect.CONTROL
+    answer = NOTHING
     kinds = ("trie",)
     weight = 2
     fields: ClassVar[Mapping[str, Schema]] = {"offsets": NUMBERS}
@@ -339,19 +384,28 @@ class Checkpoint(PrefixOperation):
 
 class Count(PrefixOperation):
     name, method = "count", "count_tokens"
+    effect = Effect.READS
     kinds = CONVERSATIONS
     words = "count what is stored"
+    answer = record(tokens=NUMBER)
+
+    def get_answer(self, kind: str) -> Schema:
+        return extend(self.answer, bytes=NUMBER) if kind == "trie" else self.answer
 
 
 class Statistics(PrefixOperation):
     """Counts of all requests so far, and of what is stored."""
 
     name, method = "statistics", "get_statistics"
+    effect = Effect.READS
+    answer = record(**dict.fromkeys(STATISTICS, NUMBER))
     words = "count requests, reused tokens and what is stored"
 
 
 class Free(PrefixOperation):
     name, words = "free", "free everything"
+    effect = Effect.REMOVES
+    answer = any_of(record(**CONTENTS), USAGE)
     kinds = CONVERSATIONS
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
@@ -360,6 +414,8 @@ class Free(PrefixOperation):
 
 class Limit(PrefixOperation):
     name, method = "limit", "set_limit"
+    effect = Effect.REMOVES
+    answer = NOTHING_OR_USAGE
     kinds = ("trie",)
     weight = 3
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -401,6 +457,8 @@ class Open(WrongOperation):
     """Opens one more cache, with sizes that must be refused."""
 
     name, method = "open", None
+    effect = Effect.CONTROL
+    answer = USAGE
     kinds = ("trie", "slots")
     fields: ClassVar[Mapping[str, Schema]] = {
         name: optional(integer(-8, 64)) for name in SIZES
@@ -460,6 +518,8 @@ class SlotOperation(WrongOperation):
 
 class Reserve(SlotOperation):
     name, words = "reserve", "reserve {count} tokens in slot {slot}"
+    effect = Effect.CONTROL
+    answer = USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return range(1, model.count_next(number) + 1)
@@ -467,6 +527,8 @@ class Reserve(SlotOperation):
 
 class Commit(SlotOperation):
     name, words = "commit", "commit {count} tokens in slot {slot}"
+    effect = Effect.CONTROL
+    answer = USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return [model.slots.slots[number].reserved]

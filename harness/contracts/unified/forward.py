@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING,
+    PAIR_ROWS,
+    TAG_ROWS,
+    TAGS,
+    any_of,
+    error,
+    extend,
+    list_of,
+    record,
+)
 from lockstep.harness.contracts.contract import replace_at
 from lockstep.harness.contracts.operation import (
     Answer,
+    Effect,
     Op,
     Operation,
     Source,
@@ -25,6 +38,18 @@ from lockstep.harness.core.document import (
     integer,
 )
 from lockstep.reference.recurrent import RecurrentCache
+
+REFUSAL = error("usage", "cache-full", "not-supported", "shared")
+NOTHING_OR_REFUSAL = any_of(NOTHING, REFUSAL)
+ROWS = record(visible=PAIR_ROWS)
+STATES = extend(ROWS, states=TAG_ROWS)
+IMAGE_STORED = record(cached=BOOLEAN, stored={**TAGS, "type": ["array", "null"]})
+PASSES: Mapping[str, Schema] = {
+    "encoder": IMAGE_STORED,
+    "recurrent": STATES,
+    "wrapper": record(caches=list_of(ROWS, STATES, IMAGE_STORED)),
+}
+"""Kind → the answer of its passes, for kinds whose rows see more than tokens."""
 
 ANY = integer(-MAX_POSITION, MAX_POSITION)
 """Any position or length. One out of range is a usage error, which the file may hold."""
@@ -52,9 +77,9 @@ class UnifiedOperation(Operation):
         return side.ask(lambda: call(*fields))
 
     def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
-        return model.follow(lambda each: self.answer(op, each))
+        return model.follow(lambda each: self.run_on_content(op, each))
 
-    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         """Carries `op` out on one of the contents that the reference may have."""
         answer = self.run(op, model)
         if self.changes:
@@ -96,6 +121,7 @@ def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
 
 class Forward(UnifiedOperation):
     name, weight = "forward", 16
+    effect = Effect.ADDS
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "positions": {**NUMBERS, JOINT: True},
@@ -112,7 +138,10 @@ class Forward(UnifiedOperation):
         full = len(model.others) >= MOST_OTHERS
         return "too many passes were refused without a change" if full else None
 
-    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+    def get_answer(self, kind: str) -> Schema:
+        return any_of(PASSES.get(kind, ROWS), NOTHING, REFUSAL)
+
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         answer = model.forward(op)
         refused = list_allowed(answer)[0].get("error", "usage") != "usage"
         if refused and model.config["kind"] == "wrapper" and not op["reserve"]:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NOTHING,
+    NOTHING_OR_USAGE,
+    USAGE,
+    any_of,
+    record,
+)
 from lockstep.harness.contracts.operation import (
     Answer,
+    Effect,
     Op,
     Source,
     format_fields,
@@ -16,6 +25,9 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.contracts.unified.forward import (
     ANY,
+    IMAGE_STORED,
+    NOTHING_OR_REFUSAL,
+    ROWS,
     SEQUENCE,
     Forward,
     Side,
@@ -29,6 +41,8 @@ from lockstep.reference.encoder import EncoderCache
 
 class CopyPrefix(UnifiedOperation):
     name, weight = "copy_prefix", 3
+    effect = Effect.MOVES
+    answer = NOTHING_OR_REFUSAL
     words = "copy the first {length} positions of sequence {source} to sequence {target}"
     changes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -70,6 +84,8 @@ class CopyPrefix(UnifiedOperation):
 
 class Remove(UnifiedOperation):
     name, weight = "remove", 7
+    effect = Effect.REMOVES
+    answer = NOTHING_OR_REFUSAL
     changes = writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "sequence": SEQUENCE,
@@ -113,9 +129,9 @@ class Remove(UnifiedOperation):
         model.unclear = op["sequence"] if errors - {"usage"} else None
         return answer
 
-    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         before = model.list_keys()
-        answer = super().answer(op, model)
+        answer = super().run_on_content(op, model)
         model.note_turns(op["sequence"], before)
         if answer.get("error", "usage") != "usage":
             model.past.add("remove-failed")
@@ -132,6 +148,8 @@ class Remove(UnifiedOperation):
 
 class CanResume(UnifiedOperation):
     name, weight = "can_resume", 2
+    effect = Effect.READS
+    answer = any_of(record(result=BOOLEAN), USAGE)
     words = "can sequence {sequence} resume at position {position}?"
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"sequence": SEQUENCE, "position": ANY}
@@ -158,6 +176,8 @@ MOST_SAVED = 16
 
 class Save(UnifiedOperation):
     name, weight = "save", 2
+    effect = Effect.MOVES
+    answer = NOTHING
     words = "save all as {into}"
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
@@ -179,6 +199,8 @@ class Save(UnifiedOperation):
 
 class Load(UnifiedOperation):
     name, weight = "load", 3
+    effect = Effect.MOVES
+    answer = NOTHING
     kinds = CAUSAL
     writes = True
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -240,6 +262,11 @@ class Get(Again):
     written."""
 
     name, words = "get", "get layer {layer} of type {type} again"
+    effect = Effect.READS
+
+    def get_answer(self, kind: str) -> Schema:
+        options = {"encoder": [IMAGE_STORED], "wrapper": [IMAGE_STORED, ROWS]}
+        return any_of(*options.get(kind, [ROWS]), NOTHING, USAGE)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -253,7 +280,7 @@ class Get(Again):
         layer = source.pick((0, layers, layers - 1, layers + 3, -1))
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
-    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         if model.batch is None or op["layer"] not in range(model.config["layers"]):
             return {"error": "usage"}
         if model.reserved:
@@ -270,6 +297,8 @@ class Put(Again):
     """Puts K and V again, unchanged, or in a shape that the pass must refuse."""
 
     name, writes = "put", True
+    effect = Effect.CONTROL
+    answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         **LAYER,
         **FORM,
@@ -316,7 +345,7 @@ class Put(Again):
             wrong = [{"states": rows + 1}]
         return {"op": self.name, "layer": layer, "type": which, **source.pick(wrong)}
 
-    def answer(self, op: Op, model: UnifiedModel) -> Answer:
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         config, part = model.config, model.parts[op["type"]]
         if op.get("states") is not None:
             return {"error": "usage"}
@@ -359,6 +388,8 @@ class Open(UnifiedOperation):
     """Opens one more cache, perhaps of other sizes, and drops it at once."""
 
     name = "open"
+    effect = Effect.CONTROL
+    answer = NOTHING_OR_USAGE
     kinds = ("swa-memory",)
     is_method = False
     has_misuse = True
