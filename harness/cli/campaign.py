@@ -267,7 +267,7 @@ def resume(place: str, jobs: int, address: str | None, gpu: float) -> int:
 def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float) -> int:
     console = PlainConsole()
     work = Campaign(folder, terms, list(list_names()), jobs)
-    draw = partial(draw_progress, Pace())
+    draw = partial(draw_progress, Pace(), console.width)
     with Progress(console, draw, get_campaign_status) as progress:
         work.watch = progress.show
         outcome = work.run_with(lambda: open_team(work.settings, address, gpu))

@@ -90,10 +90,21 @@ Examples:
     is_flag=True,
     help="Exit status 2 if a program was not run or a cell not reached.",
 )
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="List what was run of each pair, what cannot be checked, and missed cells.",
+)
 @shared("jobs", "step", "start", "strict", "failures", "json")
 @command
 def check(
-    settings: Settings, profile: str, count: int | None, chosen: int | None, as_json: bool
+    settings: Settings,
+    profile: str,
+    count: int | None,
+    chosen: int | None,
+    verbose: bool,
+    as_json: bool,
 ) -> int:
     """Runs backends side by side with the reference, and ends in a matrix.
 
@@ -111,12 +122,14 @@ def check(
         seed=seed if chosen is None else chosen,
     )
     console = PlainConsole(stderr=as_json)
-    work = Recheck(settings, list(list_names()))
+    names = [name for name in list_names() if name != REFERENCE_NAME]
+    work = Recheck(settings, names)
     if not settings.backends:
         console.print(EVERYTHING)
     with kept(work.outcome) as outcome:
         pace = Pace()
-        shown = partial(draw_progress, pace), partial(get_check_status, pace)
+        draw = partial(draw_progress, pace, console.width)
+        shown = draw, partial(get_check_status, pace)
         with Progress(console, *shown) as progress:
             work.watch = progress.show
             work.run()
@@ -126,7 +139,7 @@ def check(
             if as_json:
                 click.echo(json.dumps(to_json(outcome), indent=1))
             else:
-                print_outcome(console, outcome)
+                print_outcome(console, outcome, verbose=verbose)
     return outcome.get_exit_status()
 
 

@@ -31,20 +31,22 @@ from lockstep.harness.reports.model import (
     Matrix,
     OutcomeSummary,
     PairSummary,
+    fold_notes,
     format_amount,
     format_verdict,
     list_notes,
     list_remarks,
     make_matrices,
-    shorten_list,
     summarize,
 )
 
 
 class PlainConsole(Console):
-    """A terminal on which text from outside does nothing: brackets in it are no markup,
-    and in the place of each control character, such as the beginning of an escape
-    sequence, stands a dot."""
+    """A terminal on which text from outside has no effect.
+
+    Brackets are no markup, and control characters, such as those of an escape sequence,
+    are printed as dots.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, **options)
@@ -76,14 +78,13 @@ STYLES = {
     "dead": "bold yellow",
     "beside": "dim",
 }
-"""Of verdicts and notes; other notes are yellow."""
+"""Styles of verdicts and notes; other notes are yellow."""
 
-DETAILS = ("programs", "steps", "cells", "margin", "known")
 MOST_DETAILED = 8
-"""Pairs whose details are printed; of more, those that do not agree, as many."""
+"""Pairs whose details are printed. Of more pairs, only those that do not agree."""
 
 WIDE = 76
-"""Columns of a terminal that has room for all of them."""
+"""Columns that all details need."""
 
 
 def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
@@ -95,16 +96,19 @@ def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
     return table
 
 
-def draw_matrices(outcome: OutcomeSummary) -> Group:
-    """All matrices, with one empty line between them."""
-    first, *others = map(draw_matrix, make_matrices([outcome]))
+def draw_matrices(outcome: OutcomeSummary, width: int) -> Group:
+    """All matrices, with an empty line between them."""
+    first, *others = (draw_matrix(matrix, width) for matrix in make_matrices([outcome]))
     for table in others:
         table.show_edge = False
     return Group(first, *(Padding(table, (0, 0, 1, 1), expand=False) for table in others))
 
 
-def draw_matrix(matrix: Matrix) -> Table:
-    table = make_table(matrix.contract, *matrix.kinds)
+def draw_matrix(matrix: Matrix, width: int) -> Table:
+    longest = max(len(backend) for backend, _ in matrix.rows)
+    is_wide = longest + sum(len(kind) + 1 for kind in matrix.kinds) > width - 4
+    heads = [kind.replace("-", "-\n", 1) if is_wide else kind for kind in matrix.kinds]
+    table = make_table(matrix.contract, *heads)
     for backend, pairs in matrix.rows:
         table.add_row(backend, *map(draw_cell, pairs))
     return table
@@ -115,55 +119,41 @@ def draw_cell(pair: PairSummary | None) -> Text:
 
 
 def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
-    """One row for each pair: how much was run, and how far it reached. On a terminal that
-    is narrower than `WIDE` only the two columns that matter most."""
-    names = DETAILS if width >= WIDE else ("programs", "cells")
-    table = make_table("what was run", *names)
+    """A row for each pair: how much was run. A small `width` gets two columns."""
+    is_wide = width >= WIDE
+    more = ("steps", "cells", "margin", "known") if is_wide else ("cells",)
+    table = make_table("what was run", "programs", *more)
     for pair in pairs:
-        details = {
-            "programs": str(pair.programs),
-            "steps": shorten_number(pair.steps),
-            "cells": f"{pair.reached}/{pair.reachable}",
-            "margin": pair.margin,
-            "known": str(pair.known or "–"),
-        }
-        table.add_row(pair.name, *(details[name] for name in names))
+        steps = f"{pair.steps / 1000:.0f}k" if pair.steps >= 10_000 else str(pair.steps)
+        cells = f"{pair.reached}/{pair.reachable}"
+        wide = (steps, cells, pair.margin, str(pair.known or "–"))
+        table.add_row(pair.name, str(pair.programs), *(wide if is_wide else (cells,)))
     return table
 
 
-def shorten_number(number: int) -> str:
-    return f"{number / 1000:.0f}k" if number >= 10_000 else str(number)
-
-
-def list_empty_cells(outcome: OutcomeSummary) -> Iterator[Text]:
-    """The cells that generation never reached, in a few lines."""
+def list_empty_cells(outcome: OutcomeSummary, verbose: bool = False) -> Iterator[Text]:
+    """The cells that generation never reached; of many pairs only if `verbose`."""
     run = [pair for pair in outcome.pairs if pair.programs and not pair.missing]
     pairs = [pair for pair in run if pair.missed]
-    if len(pairs) > MOST_LISTED:
-        missed = sum(pair.missed for pair in pairs)
-        words = f"{len(pairs)} pairs have {missed:,} cells that were never reached"
-        yield Text(f"{words}; --json lists them", "yellow")
-        return
-    for pair in pairs:
-        groups = [f"{state} × {shorten_list(ops)}" for state, ops in pair.empty.items()]
-        text = f"{pair.name}: {pair.missed} of {pair.reachable} cells never reached: "
-        yield Text(text + shorten_list(groups, "; "), "yellow")
+    if verbose or len(pairs) <= MOST_LISTED:
+        most = None if verbose else MOST_LISTED
+        for pair in pairs:
+            yield Text(pair.format_missed(most=most), "yellow")
 
 
 def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
-    """A failure in words, and the line that reproduces it.
+    """Prints a failure in words, and the command that reproduces it.
 
     Args:
-        console: where it is printed.
-        failure: is printed.
-        programs: how many have shown its signature; 0 if that is not known.
+        console: to print on.
+        failure: to print.
+        programs: how many showed its signature; 0 if that is not known.
     """
     seen = failure.divergence
     head = Text(f"\n✗ {failure.backend}", "bold red")
     console.print(head.append(f" {failure.signature}", "not bold default"))
-    words = seen.step, seen.what, seen.message
     for line in (
-        *describe_failure(failure.program, *words),
+        *describe_failure(failure.program, seen.step, seen.what, seen.message),
         *tell_tokens(failure.program, seen),
     ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
@@ -186,10 +176,10 @@ def print_failures(console: Console, outcome: Outcome) -> None:
 
 
 def print_causes(console: Console, failures: Sequence[Failure]) -> None:
-    """A line for each of several failures, by their likely causes."""
+    """Prints a line for each failure, grouped by likely causes."""
     groups = group_failures(
         failures,
-        [get_evidence(one.program, one.divergence) for one in failures],
+        [get_evidence(failure.program, failure.divergence) for failure in failures],
         [failure.backend for failure in failures],
         [failure.cause or None for failure in failures],
     )
@@ -197,16 +187,17 @@ def print_causes(console: Console, failures: Sequence[Failure]) -> None:
     console.print(Text(f"\n{len(failures)} failures, {causes}:", "bold"))
     for group in groups:
         first = group.failures[0]
-        words = f"{first.backend}: {group.sentence or first.signature}"
-        console.print(Text(indent(words, console.width)), soft_wrap=True)
-        for one in group.failures:
-            seen = one.divergence
-            line = clean(describe_line(one.program, seen.step, seen.message))
-            console.print(Text(indent(f"  {line}", console.width)), soft_wrap=True)
+        lines = [f"{first.backend}: {group.sentence or first.signature}"]
+        for failure in group.failures:
+            seen = failure.divergence
+            line = describe_line(failure.program, seen.step, seen.message)
+            lines.append(f"  {clean(line)}")
+        for line in lines:
+            console.print(Text(indent(line, console.width)), soft_wrap=True)
 
 
 def indent(line: str, width: int) -> str:
-    """The line of a report, its further lines further to the right."""
+    """Wraps a line of a report, and indents its continuation."""
     wrapped = TextWrapper(
         width,
         initial_indent="  ",
@@ -217,37 +208,48 @@ def indent(line: str, width: int) -> str:
     return wrapped.fill(line)
 
 
-def print_notes(console: Console, outcome: OutcomeSummary, verb: str = "checked") -> None:
-    for note in list_notes(outcome):
+def print_notes(
+    console: Console,
+    outcome: OutcomeSummary,
+    verb: str = "checked",
+    *,
+    verbose: bool = True,
+) -> None:
+    """Prints the notes; unless `verbose`, those that are usual are counted only."""
+    notes = list_notes(outcome) if verbose else fold_notes(outcome)
+    for note in notes:
         text = Text(note.format(verb), STYLES.get(note.sort, "yellow"))
         console.print(text, soft_wrap=note.sort == "saved")  # paths stay whole
 
 
-def print_outcome(console: Console, outcome: Outcome) -> None:
-    """Everything that a check has found."""
+def print_outcome(console: Console, outcome: Outcome, *, verbose: bool = False) -> None:
+    """Prints the failures, the matrix, and what the matrix leaves open."""
     summary = summarize(outcome)
     print_failures(console, outcome)
-    told = summary.pairs
-    if len(told) > MOST_DETAILED:
-        told = [pair for pair in told if pair.verdict != "agrees"][:MOST_DETAILED]
-    if told:
-        console.print(make_details(told, console.width))
+    detailed = summary.pairs
+    if len(detailed) > MOST_DETAILED and not verbose:
+        detailed = [pair for pair in detailed if pair.verdict != "agrees"][:MOST_DETAILED]
+    if detailed:
+        console.print(make_details(detailed, console.width))
     if outcome.pairs:
-        console.print(draw_matrices(summary))
-    for line in list_empty_cells(summary):
+        console.print(draw_matrices(summary, console.width))
+    for line in list_empty_cells(summary, verbose):
         console.print(line)
-    print_notes(console, summary)
+    print_notes(console, summary, verbose=verbose)
+    if not verbose and len(outcome.pairs) > MOST_DETAILED:
+        console.print(Text("--verbose lists what was run and what was not", "dim"))
     text = (
         f"{format_verdict([summary], len(outcome.failures))}: {format_amount([summary])}"
     )
     console.print(Text(text, "bold red" if summary.exit_status else "green"))
 
 
-def print_replayed(console: Console, what: str, status: str, words: str = "") -> None:
+def print_replayed(
+    console: Console, subject: str, status: str, message: str = ""
+) -> None:
     styles = {"FIXED": "green", "AGREES": "green", "ERROR": "bold yellow"}
-    style = styles.get(status, "bold red")
-    said = make_printable(f" {what}: {words}" if words else f" {what}")
-    line = Text.assemble((status, style), said)
+    tail = make_printable(f" {subject}: {message}" if message else f" {subject}")
+    line = Text.assemble((status, styles.get(status, "bold red")), tail)
     console.print(line, soft_wrap=True)
 
 
@@ -255,23 +257,25 @@ def print_replayed(console: Console, what: str, status: str, words: str = "") ->
 
 
 QUIET_SECONDS = 15.0
-"""When progress is first printed where nothing can be redrawn; then after twice as long,
-and so on up to `QUIETEST_SECONDS`."""
+"""Seconds until the first line of progress where nothing can be redrawn; then twice as
+long, and so on up to `QUIETEST_SECONDS`."""
 
 QUIETEST_SECONDS = 240.0
 
 DRAWN_SECONDS = 0.2
 
-MOST_SHOWN = 4
-"""Pairs that are running, in a row of their own."""
-
 T = TypeVar("T")
 
 
 class Progress(Generic[T]):
-    """Shows running work: redrawn on a terminal, else a line now and then.
+    """Shows running work: redrawn on a terminal, elsewhere a line now and then.
 
-    draw: what a terminal shows; say: the line. If the terminal is gone, the work goes on.
+    If the terminal is closed, the work goes on.
+
+    Args:
+        console: to print on.
+        draw: makes what a terminal shows.
+        say: makes the line.
     """
 
     def __init__(
@@ -318,55 +322,46 @@ RECENT_SECONDS = 60.0
 
 
 class Pace:
-    """How fast programs ran of late. Some kinds take ten times as long as others, and
-    importing backends comes first: the rate of the whole run says less."""
+    """The recent rate of programs.
+
+    The rate of the whole run misleads: it begins with imports, and some kinds take ten
+    times as long as others.
+    """
 
     def __init__(self) -> None:
         self.seen: deque[tuple[float, int]] = deque([(0.0, 0)])
 
-    def estimate(self, seconds: float, programs: int, rest: int) -> float:
-        """Seconds until `rest` programs more have run.
+    def estimate(self, seconds: float, programs: int, remaining: int) -> float:
+        """Estimates the seconds until the `remaining` programs have run.
 
         Args:
-            seconds: since the beginning; no less than at the call before.
-            programs: that have run until then.
-            rest: programs that are left.
+            seconds: since the beginning; no less than in the previous call.
+            programs: that have run so far.
+            remaining: programs.
         """
         self.seen.append((seconds, programs))
         while len(self.seen) > 2 and self.seen[1][0] < seconds - RECENT_SECONDS:
             self.seen.popleft()
         begin, before = self.seen[0]
-        if programs == before:  # slow programs: nothing ended of late
-            return rest * seconds / programs
-        return rest * (seconds - begin) / (programs - before)
+        if programs == before:  # slow programs: none ended recently
+            return remaining * seconds / programs
+        return remaining * (seconds - begin) / (programs - before)
 
 
-def draw_progress(pace: Pace, outcome: Outcome) -> RenderableType:
-    """A running check, on a terminal. What matters most stands first: the end of what is
-    higher than the terminal is cut off."""
+def draw_progress(pace: Pace, width: int, outcome: Outcome) -> RenderableType:
+    """A running check on a terminal, which cuts off the end: the status comes first."""
     status = get_check_status(pace, outcome)
     if not outcome.pairs:
         return status
-    matrices = draw_matrices(summarize(outcome))
-    return Group(status, make_running(outcome), matrices)
-
-
-def make_running(outcome: Outcome) -> Table:
-    """The pairs that run now: how far each is, and how fast on one core."""
-    table = make_table("running", "programs", "steps/s", "cells", is_folded=True)
-    for pair in [pair for pair in outcome.pairs if pair.running][:MOST_SHOWN]:
-        programs, steps = pair.get_progress()
-        rate = f"{steps / pair.get_seconds():,.0f}" if pair.get_seconds() else "–"
-        cells = f"{pair.count_reached()}/{len(pair.cells)}"
-        table.add_row(pair.name, f"{programs}/{pair.wanted}", rate, cells)
-    return table
+    return Group(status, draw_matrices(summarize(outcome), width))
 
 
 def get_check_status(pace: Pace, outcome: Outcome) -> Text:
     """The progress of a running check, its rate, and the time left."""
     seconds = time.monotonic() - outcome.started
-    programs = sum(pair.get_progress()[0] for pair in outcome.pairs)
-    steps = sum(pair.get_progress()[1] for pair in outcome.pairs)
+    programs, steps = (
+        sum(pair.get_progress()[column] for pair in outcome.pairs) for column in (0, 1)
+    )
     wanted = sum(pair.wanted for pair in outcome.pairs)
     if not programs:
         return Text(f"{seconds:.0f} s: importing backends", "dim")

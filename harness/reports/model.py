@@ -1,8 +1,8 @@
-"""The report model: what a check has come to, as every report shows it.
+"""The report model: the result of a check, as every report shows it.
 
-An `OutcomeSummary` is made of a check that runs here (`summarize`), or of the file that
-one has left (`outcome_file.read_outcome`). Verdicts, notes and matrices are made of
-summaries only; terminal, HTML, Markdown, GitHub and JSON choose their form.
+An `OutcomeSummary` is made from a running check (`summarize`) or from its file
+(`outcome_file.read_outcome`). Verdicts, notes and matrices are derived from summaries
+alone; terminal, HTML, Markdown, GitHub and JSON only choose their form.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from lockstep.harness.programs.program import Flaky
 
 @dataclass(frozen=True)
 class PairSummary:
-    """One backend and one kind.
+    """The result of one backend and one kind.
 
     Attributes:
+        differences: for each failure, what differs (see `Divergence.what`).
         known: divergences of the ledger that are still there.
-        entered: programs that ran on into one of them, and failed as it says.
-        whats: of each failure, what differs (see `Divergence.what`).
-        empty: state → the operations that never found it.
-        missing: part of the backend that is not written yet → operation that needs it.
-        undeclared: operations that the backend does not declare, if it was asked for by
-            name.
-        unchecked: promises that cannot be checked, in words.
-        shortfall: how many programs ran, if crashes or errors kept others from running.
-        own_name: of a driver, by which it calls itself.
+        empty: state → operations that were never run in it.
+        missing: unwritten function of the backend → operation that needs it.
+        undeclared: operations that a backend chosen by name does not declare.
+        unchecked: promises that cannot be checked.
+        shortfall: how many programs ran, if crashes or errors stopped the rest.
+        own_name: the name that a driver calls itself by.
         programs_of: the backend whose programs it ran beside it.
-        parted: why it ran alone although others declare the same.
+        parted: why it ran alone although other backends declare the same.
     """
 
     backend: str
@@ -43,11 +41,10 @@ class PairSummary:
     kind: str
     programs: int
     steps: int
-    whats: Sequence[str] = ()
+    differences: Sequence[str] = ()
     wanted: int = 0
     margins: Margins = field(default_factory=dict)
     known: int = 0
-    entered: int = 0
     reachable: int = 0
     empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
     errors: Sequence[str] = ()
@@ -62,7 +59,7 @@ class PairSummary:
 
     @property
     def title(self) -> str:
-        """The backend in a row: of a driver first by which name it calls itself."""
+        """The backend's name in a matrix; for a driver, its own name comes first."""
         return f"{self.own_name} ({self.backend})" if self.own_name else self.backend
 
     @property
@@ -71,7 +68,7 @@ class PairSummary:
 
     @property
     def margin(self) -> str:
-        """The largest share that was used of a tolerance, and the name of that."""
+        """The largest used share of a tolerance, with the tolerance's name."""
         name = max(self.margins, key=lambda name: self.margins[name], default="")
         return f"{self.margins[name]:.2f} {name}" if self.margins.get(name) else "–"
 
@@ -87,7 +84,7 @@ class PairSummary:
     @property
     def verdict(self) -> str:
         """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
-        if self.outdated or self.whats:
+        if self.outdated or self.differences:
             return "diverges"
         if self.missing:
             return "unfinished"
@@ -98,7 +95,7 @@ class PairSummary:
     @property
     def cell(self) -> str:
         """The verdict in a cell of the matrix."""
-        count = len(self.whats) + len(self.outdated)
+        count = len(self.differences) + len(self.outdated)
         return {
             "diverges": f"✗ {count} diverge" if count > 1 else "✗ diverges",
             "unfinished": "! unfinished",
@@ -107,21 +104,24 @@ class PairSummary:
             "agrees": f"✓ {self.programs}",
         }[self.verdict]
 
-    @property
-    def groups(self) -> list[str]:
-        """The cells that were never reached, grouped by state."""
-        return [f"{state} × {', '.join(ops)}" for state, ops in self.empty.items()]
+    def format_missed(self, separator: str = "; ", most: int | None = None) -> str:
+        """The cells that were never reached, by state; at most `most` items of a list."""
+        groups = [
+            f"{state} × {shorten_list(operations, most=most)}"
+            for state, operations in self.empty.items()
+        ]
+        count = f"{self.missed} of {self.reachable} cells never reached"
+        return f"{self.name}: {count}: {shorten_list(groups, separator, most)}"
 
 
 @dataclass(frozen=True)
 class OutcomeSummary:
-    """A check.
+    """The result of a check.
 
     Attributes:
-        require_complete: what was not run or reached makes the exit status 2.
+        require_complete: programs not run and cells not reached make the exit status 2.
         saved: failures of earlier runs.
-        place: its file, empty for one that runs here.
-        corpus: programs that its corpus has; None without one.
+        path: of its file; empty for a check of this process.
     """
 
     pairs: Sequence[PairSummary]
@@ -134,8 +134,7 @@ class OutcomeSummary:
     exit_status: int = 0
     require_complete: bool = False
     saved: Rerun = field(default_factory=Rerun)
-    place: str = ""
-    corpus: int | None = None
+    path: str = ""
 
 
 def summarize(outcome: Outcome) -> OutcomeSummary:
@@ -147,29 +146,33 @@ def summarize(outcome: Outcome) -> OutcomeSummary:
         complete=outcome.is_complete,
         exit_status=outcome.get_exit_status(),
         require_complete=outcome.settings.require_complete,
-        **get_fields(outcome, "seconds", "unavailable", "dead", "versions"),
-        **get_fields(outcome, "saved", "corpus"),
+        **get_fields(outcome, "seconds", "unavailable", "dead", "versions", "saved"),
     )
+
+
+COPIED = (
+    "backend", "contract", "kind", "wanted", "margins", "errors", "outdated", "missing",
+    "unchecked", "shortfall", "own_name", "programs_of", "parted",
+)  # fmt: skip
+"""Fields with one name in `Pair`, in `PairSummary` and in outcome.json."""
 
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
     programs, steps = pair.get_progress()
-    same = "backend", "contract", "kind", "wanted", "margins", "known", "errors"
-    noted = "outdated", "missing", "unchecked", "parted", "programs_of", "shortfall"
     return PairSummary(
         programs=programs,
         steps=steps,
-        entered=pair.count_entered(),
-        whats=[failure.divergence.what for failure in pair.failures],
+        differences=[failure.divergence.what for failure in pair.failures],
+        known=pair.known,
         reachable=len(pair.cells),
         empty=pair.group_empty_cells(),
         undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(pair, *same, *noted, "own_name"),
+        **get_fields(pair, *COPIED),
     )
 
 
 def get_fields(value: Any, *names: str) -> dict[str, Any]:
-    """Returns the fields of these names, for what has fields of the same names."""
+    """Returns the attributes of these names as a dict."""
     return {name: getattr(value, name) for name in names}
 
 
@@ -177,29 +180,34 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 class Note(NamedTuple):
-    """One line about what the matrix leaves open.
+    """A line about something that the matrix leaves open.
 
-    sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated", "dead",
-        "unavailable", "saved" or "beside".
+    Attributes:
+        sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated",
+            "dead", "unavailable", "saved", "beside" or "folded".
+        subject: the backend, or backend × kind.
+        message: what is open, and what to do.
     """
 
     sort: str
     subject: str
-    words: str
+    message: str
 
     def format(self, verb: str = "checked") -> str:
+        if self.sort == "folded":
+            return f"{self.subject} {self.message}"
         prefixes = {
             "error": "ERROR: ",
             "dead": "ERROR: could not be loaded: ",
             "unavailable": f"not {verb}: ",
         }
-        return f"{self.subject}: {prefixes.get(self.sort, '')}{self.words}"
+        return f"{self.subject}: {prefixes.get(self.sort, '')}{self.message}"
 
 
 def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     for pair in outcome.pairs:
-        for part, operation in pair.missing.items():
-            yield Note("missing", pair.name, format_needed(part, operation))
+        for function, operation in pair.missing.items():
+            yield Note("missing", pair.name, format_needed(function, operation))
         if pair.undeclared:
             names = ", ".join(pair.undeclared)
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
@@ -216,63 +224,85 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     yield from list_saved_notes(outcome.saved)
 
 
+FOLDED = {
+    "undeclared": "backends do not declare all operations",
+    "unchecked": "backends have promises that cannot be checked",
+    "unavailable": "backends were not checked: `lockstep doctor` shows what they need",
+}
+"""Sorts of notes that a short report counts if there are many."""
+
+
+def fold_notes(outcome: OutcomeSummary) -> list[Note]:
+    """The notes of a short report: what is usual is counted, and not listed."""
+    notes = [note for note in list_notes(outcome) if note.sort != "beside"]
+    folded = []
+    for sort, message in FOLDED.items():
+        listed = [note for note in notes if note.sort == sort]
+        backends = {note.subject.partition(" × ")[0] for note in listed}
+        count = len(outcome.unavailable if sort == "unavailable" else backends)
+        if max(count, len(listed)) > MOST_LISTED:
+            notes = [note for note in notes if note.sort != sort]
+            folded.append(Note("folded", f"{count}", message))
+    return notes + folded
+
+
 def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
-    """Lists what cannot be checked, and which ran the programs of another backend: one
-    line for all kinds of a backend with the same."""
+    """Notes that several kinds of a backend share, as one line."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for pair in pairs:
-        if pair.unchecked:
-            words = f"not checked: {', '.join(pair.unchecked)}"
-            kinds.setdefault(("unchecked", pair.backend, words), []).append(pair.kind)
-        if pair.programs_of:
-            words = f"ran the programs of {pair.programs_of} beside it"
-            kinds.setdefault(("beside", pair.backend, words), []).append(pair.kind)
-        if pair.parted:
-            key = "beside", pair.backend, f"ran alone: {pair.parted}"
-            kinds.setdefault(key, []).append(pair.kind)
-    for (sort, backend, words), names in kinds.items():
-        yield Note(sort, f"{backend} × {shorten_list(names)}", words)
+        unchecked = f"not checked: {', '.join(pair.unchecked)}"
+        for sort, message, holds in (
+            ("unchecked", unchecked, pair.unchecked),
+            ("beside", f"ran the programs of {pair.programs_of}", pair.programs_of),
+            ("beside", f"ran alone: {pair.parted}", pair.parted),
+        ):
+            if holds:
+                kinds.setdefault((sort, pair.backend, message), []).append(pair.kind)
+    for (sort, backend, message), names in kinds.items():
+        yield Note(sort, f"{backend} × {shorten_list(names)}", message)
 
 
 def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
-    """Lists the backends that are not here; one line for all if there are many."""
+    """Notes on backends that cannot run here; one line for all if there are many."""
     if len(unavailable) <= MOST_LISTED:
         for backend, why in unavailable.items():
             yield Note("unavailable", backend, why)
         return
-    without: dict[str, list[str]] = {}
+    backends: dict[str, list[str]] = {}
     for backend, why in unavailable.items():
-        without.setdefault(why.partition(": pip install")[0], []).append(backend)
-    causes = [f"{why} ({shorten_list(names)})" for why, names in without.items()]
-    words = f"{'; '.join(causes)}; `lockstep doctor` says what to install"
-    yield Note("unavailable", f"{len(unavailable)} backends", words)
+        backends.setdefault(why.partition(": pip install")[0], []).append(backend)
+    causes = [f"{why} ({shorten_list(names)})" for why, names in backends.items()]
+    message = f"{'; '.join(causes)}; to see what to install: lockstep doctor"
+    yield Note("unavailable", f"{len(unavailable)} backends", message)
 
 
 def list_saved_notes(saved: Rerun) -> Iterator[Note]:
-    """Lists what the failures of earlier runs came to that are none of this run."""
-    mended = "`lockstep replay` shows them, and you can delete files of what is mended"
-    for files, one, many, *advice in (
+    """Notes on failures of earlier runs that are no failures of this one."""
+    mended = "`lockstep replay` shows them; delete the files of mended failures"
+    for files, singular, plural, *advice in (
         (saved.agreeing, "failure agrees now", "failures agree now", mended),
         (saved.absent, "flaky failure did not come back", "flaky failures did not come"
          " back", "they may come back in a later run"),
         (saved.broken, "file cannot be read", "files cannot be read"),
     ):  # fmt: skip
         if files:
-            what = f"{len(files):,} saved {one if len(files) == 1 else many}"
-            yield Note("saved", what, "; ".join([shorten_list(files), *advice]))
+            subject = f"{len(files):,} saved {singular if len(files) == 1 else plural}"
+            yield Note("saved", subject, "; ".join([shorten_list(files), *advice]))
     if saved.left_out:
-        what = f"{saved.left_out:,} saved failures left out"
-        yield Note("saved", what, "`lockstep replay` runs all of them")
+        subject = f"{saved.left_out:,} saved failures were not run"
+        yield Note("saved", subject, "`lockstep replay` runs all of them")
 
 
 MOST_LISTED = 3
 """Items that a line lists: states, operations, files."""
 
 
-def shorten_list(items: Sequence[str], separator: str = ", ") -> str:
-    more = len(items) - MOST_LISTED
-    listed = [*items[:MOST_LISTED], *([f"{more} more"] if more > 0 else [])]
-    return separator.join(listed)
+def shorten_list(
+    items: Sequence[str], separator: str = ", ", most: int | None = MOST_LISTED
+) -> str:
+    """Joins the first items and counts the rest. most: None for all."""
+    more = 0 if most is None else max(0, len(items) - most)
+    return separator.join([*items[: len(items) - more], *[f"{more} more"] * (more > 0)])
 
 
 # --- a failure --------------------------------------------------------------------------
@@ -284,8 +314,8 @@ def list_remarks(
     """Lists the lines below a failure.
 
     Args:
-        programs: how many have shown its signature.
-        flaky: it did not come back each time.
+        programs: how many showed its signature.
+        flaky: set if it did not come back each time.
         answers: of other backends; see `Failure`.
     """
     lines = [] if flaky is None else [flaky.describe()]
@@ -295,89 +325,85 @@ def list_remarks(
 
 
 def compare_answers(answers: Mapping[str, str]) -> list[str]:
-    """Says which other backends agree with the reference about a program that fails."""
-    of: dict[str, list[str]] = {}
+    """Lists which other backends agree with the reference about a failing program."""
+    backends: dict[str, list[str]] = {}
     for backend, answer in answers.items():
-        of.setdefault(answer, []).append(backend)
-    agreeing, same = of.pop("agrees", []), of.pop("same", [])
+        backends.setdefault(answer, []).append(backend)
+    agreeing, same = backends.pop("agrees", []), backends.pop("same", [])
     lines = [f"agrees with the reference: {shorten_list(agreeing)}"] if agreeing else []
     if same:
         lines.append(f"gives the same wrong answer: {shorten_list(same)}")
     if same and not agreeing:
-        lines.append("no other backend agrees with the reference here: suspect it, too")
-    others = [f"{', '.join(names)} ({signature})" for signature, names in of.items()]
+        lines.append("no backend agrees with the reference here: suspect it, too")
+    others = [
+        f"{', '.join(names)} ({signature})" for signature, names in backends.items()
+    ]
     return lines + ([f"gives another answer: {shorten_list(others)}"] if others else [])
 
 
 # --- all of it --------------------------------------------------------------------------
 
 
-def format_verdict(outcomes: Sequence[OutcomeSummary], found: int) -> str:
-    """The verdict on several checks in a few words. found: failures."""
+def format_verdict(outcomes: Sequence[OutcomeSummary], failures: int) -> str:
+    """Returns the verdict on several checks in a few words."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     verdicts = {pair.verdict for pair in pairs}
     failed = any(
-        one.dead or (one.exit_status not in (0, 129, 130, 143) and not is_short(one))
-        for one in outcomes
+        outcome.dead
+        or (outcome.exit_status not in (0, 129, 130, 143) and not is_short(outcome))
+        for outcome in outcomes
     )
     is_cut = not all(outcome.complete for outcome in outcomes)
-    if found:
-        words = f"{found} failure" + ("" if found == 1 else "s")
+    if failures:
+        verdict = f"{failures} failure" + "s" * (failures > 1)
     elif "unfinished" in verdicts:
-        words = "unfinished"
+        verdict = "unfinished"
     elif not any(pair.programs for pair in pairs):
-        words = "nothing was checked"
+        verdict = "nothing was checked"
     elif failed or verdicts - {"agrees", "cut" if is_cut else "agrees"}:
-        words = "no failure, but not all agree"
+        verdict = "no failure, but not all agree"
     elif any(map(is_short, outcomes)):
-        words = "no failure, but incomplete"
+        verdict = "no failure, but incomplete"
     else:
-        words = "all agree"
-    return words + (" (stopped before the end)" if is_cut else "")
+        verdict = "all agree"
+    return verdict + " (stopped before the end)" * is_cut
 
 
 def is_short(outcome: OutcomeSummary) -> bool:
-    """Says whether a check left something out that was required."""
+    """Returns whether a check that had to be complete is not."""
     return outcome.require_complete and bool(format_gaps([outcome]))
 
 
 def format_gaps(outcomes: Sequence[OutcomeSummary]) -> str:
-    """Words for what was asked and did not run; empty if there is nothing."""
+    """Returns what was asked and not done; empty if all was done."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
-    ran, wanted, missed, reachable = (
-        sum(getattr(pair, name) for pair in pairs)
-        for name in ("programs", "wanted", "missed", "reachable")
-    )
     gaps = []
     if any(pair.programs < pair.wanted for pair in pairs):
+        ran, wanted = (sum_field(pairs, name) for name in ("programs", "wanted"))
         gaps.append(f"ran {ran:,} of {wanted:,} programs")
-    if missed:
-        gaps.append(f"{missed:,} of {reachable:,} cells never reached")
+    if missed := sum_field(pairs, "missed"):
+        gaps.append(
+            f"{missed:,} of {sum_field(pairs, 'reachable'):,} cells never reached"
+        )
     return "; ".join(gaps)
 
 
+def sum_field(pairs: Iterable[PairSummary], name: str) -> int:
+    return sum(getattr(pair, name) for pair in pairs)
+
+
 def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
-    """Words for the amount that was run, and for what was not."""
+    """Returns how much was run, and what was not."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
-    programs, steps, known, entered = (
-        sum(getattr(pair, name) for pair in pairs)
-        for name in ("programs", "steps", "known", "entered")
-    )
+    programs, steps = (sum_field(pairs, name) for name in ("programs", "steps"))
     seconds = sum(outcome.seconds for outcome in outcomes)
     seeds = list(dict.fromkeys(outcome.seed for outcome in outcomes))[:8]
-    word = "seed" if len(seeds) == 1 else "seeds"
     text = f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s"
-    text += f", {word} {', '.join(map(str, seeds))}"
-    if known:
+    text += f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    if known := sum_field(pairs, "known"):
         text += f", {known} known divergence{'s' * (known > 1)} still there"
-    if entered:
-        text += f" ({entered:,} programs lead to them, and fail as known)"
-    again = sum(outcome.saved.ran for outcome in outcomes)
-    if again:
+    if again := sum(outcome.saved.ran for outcome in outcomes):
         text += f", {again:,} saved failure{'s' * (again > 1)} run again"
-    corpora = [one.corpus for one in outcomes if one.corpus is not None]
-    if corpora:
-        text += f", {sum(corpora):,} programs in the corpus"
     gaps = format_gaps(outcomes)
     return f"{text}; {gaps}" if gaps else text
 
@@ -395,33 +421,32 @@ class Matrix:
 
 
 def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
-    """One for each contract: all kinds side by side would be too wide. A backend of which
-    several checks have the same kind gets a row for each of them."""
-    placed = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
-    times = Counter((pair.backend, pair.contract, pair.kind) for _, pair in placed)
-    several = {backend for (backend, *_), count in times.items() if count > 1}
-    found: dict[str, dict[str, dict[str, PairSummary]]] = {}
-    for outcome, pair in placed:
+    """Makes a matrix for each contract: all kinds side by side would be too wide.
+
+    A backend that several checks ran with the same kind gets a row for each of them.
+    """
+    runs = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
+    counts = Counter((pair.backend, pair.contract, pair.kind) for _, pair in runs)
+    repeated = {backend for (backend, *_), count in counts.items() if count > 1}
+    tables: dict[str, dict[str, dict[str, PairSummary]]] = {}
+    for outcome, pair in runs:
         row = pair.title
-        if pair.backend in several:
-            row += f" ({outcome.place})"
-        found.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
+        if pair.backend in repeated:
+            row += f" ({outcome.path})"
+        tables.setdefault(pair.contract, {}).setdefault(row, {})[pair.kind] = pair
     return [
-        make_matrix(contract, found[contract]) for contract in sort_as(CONTRACTS, found)
+        make_matrix(contract, tables[contract]) for contract in sort_as(CONTRACTS, tables)
     ]
 
 
 def make_matrix(contract: str, rows: Mapping[str, Mapping[str, PairSummary]]) -> Matrix:
-    known = CONTRACTS[contract].kinds if contract in CONTRACTS else ()
-    kinds = sort_as(known, [kind for pairs in rows.values() for kind in pairs])
+    order = CONTRACTS[contract].kinds if contract in CONTRACTS else ()
+    kinds = sort_as(order, [kind for pairs in rows.values() for kind in pairs])
     cells = [(row, [pairs.get(kind) for kind in kinds]) for row, pairs in rows.items()]
     return Matrix(contract, kinds, cells)
 
 
-def sort_as(known: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Each name once: the known ones in their order, then the others."""
-    order = [*known]
-    return sorted(
-        dict.fromkeys(names),
-        key=lambda name: order.index(name) if name in order else len(order),
-    )
+def sort_as(order: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Returns each name once, in this order; names outside the order come last."""
+    ranks = {name: rank for rank, name in enumerate(order)}
+    return sorted(dict.fromkeys(names), key=lambda name: ranks.get(name, len(ranks)))

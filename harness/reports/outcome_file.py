@@ -1,4 +1,4 @@
-"""outcome.json: what a check has counted and found, written and read."""
+"""Writes and reads outcome.json, the result of a check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from lockstep.harness.core.document import make_validator, write_whole
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.jobs.outcome import Failure, Outcome, Pair, Rerun
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.reports.model import OutcomeSummary, PairSummary, get_fields
+from lockstep.harness.reports.model import (
+    COPIED,
+    OutcomeSummary,
+    PairSummary,
+    get_fields,
+)
 
 FORMAT = "lockstep-outcome/1"
 
@@ -25,7 +30,7 @@ FORMAT = "lockstep-outcome/1"
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
-    """Everything a check has counted and found."""
+    """Returns the document of a check's outcome."""
     return {
         "format": FORMAT,
         "seed": outcome.settings.seed,
@@ -36,16 +41,15 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "require_complete": outcome.settings.require_complete,
         **get_fields(outcome, "versions", "unavailable", "dead"),
         "saved": asdict(outcome.saved),
-        **({} if outcome.corpus is None else {"corpus": outcome.corpus}),
         "pairs": [describe_pair(pair) for pair in outcome.pairs],
     }
 
 
 class OutcomeFile:
-    """The file of an outcome beside the failures, for `lockstep report`.
+    """The file of an outcome in the folder for failures, for `lockstep report`.
 
-    It is outcome.json, unless another check in the same folder has written that in the
-    meantime: then it has a name of its own. Make it before the check begins.
+    It is outcome.json. If another check writes that file after this object was made, the
+    name becomes outcome-1a2b3c4d.json: make the object before the check begins.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,7 +58,7 @@ class OutcomeFile:
         self.before = get_version(self.path)
 
     def write(self, outcome: Outcome) -> Path:
-        """Writes the file, and returns where it is.
+        """Writes the file, and returns its path.
 
         Raises:
             OSError: it cannot be written.
@@ -70,7 +74,7 @@ class OutcomeFile:
 
 
 def get_version(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is replaced; None if there is no such file."""
+    """Returns inode and time of change; None if there is no such file."""
     try:
         status = path.stat()
     except OSError:
@@ -80,7 +84,7 @@ def get_version(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other checks from writing into the folder, where it can be locked."""
+    """Locks the folder against other checks, if its file system has locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -130,15 +134,17 @@ def describe_failure(failure: Failure) -> dict[str, Any]:
 
 
 def get_digest(pair: Pair) -> str:
-    """A digest of all programs that were run, byte for byte, in the order of shards: the
-    same for the same seed, however many workers there were."""
+    """Returns a digest of all programs that were run, in the order of shards.
+
+    It depends on the seed, and not on the number of workers.
+    """
     digest = hashlib.sha256()
-    for _, part in sorted(pair.digests.items()):
-        digest.update(part.encode())
+    for _, shard in sorted(pair.digests.items()):
+        digest.update(shard.encode())
     return digest.hexdigest()
 
 
-# --- read with suspicion ----------------------------------------------------------------
+# --- read and validated ----------------------------------------------------------------
 
 MOST_PAIRS = 500
 
@@ -229,7 +235,6 @@ SCHEMA = make_schema(
         "unavailable": NAMED,
         "dead": NAMED,
         "saved": SAVED,
-        "corpus": COUNT,
     },
 )
 
@@ -239,16 +244,13 @@ def is_outcome(document: Any) -> bool:
 
 
 def read_outcome(document: Any, where: str) -> OutcomeSummary:
-    """Reads the outcome in parsed JSON. Raises UsageError with the place of an error."""
+    """Reads a parsed outcome.json. Raises UsageError that names an invalid value."""
     error = next(make_validator(SCHEMA).iter_errors(document), None)
     if error is not None:
-        place = "".join(f"[{part!r}]" for part in error.absolute_path)
-        words = shorten(place + " " + error.message)
-        raise UsageError(f"{where}: is not the outcome of a check: {words}")
-    names = (
-        *("unavailable", "dead", "versions"),
-        *("exit_status", "require_complete", "corpus"),
-    )
+        path = "".join(f"[{key!r}]" for key in error.absolute_path)
+        message = shorten(f"{path} {error.message}")
+        raise UsageError(f"{where}: is not the outcome of a check: {message}")
+    names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
     saved = document.get("saved", {})
     return OutcomeSummary(
         [read_pair(pair) for pair in document["pairs"]],
@@ -256,25 +258,18 @@ def read_outcome(document: Any, where: str) -> OutcomeSummary:
         document["seconds"],
         document["complete"],
         saved=Rerun(**{name: saved[name] for name in SAVED["required"] if name in saved}),
-        place=where,
+        path=where,
         **{name: document[name] for name in names if name in document},
     )
-
-
-COPIED = (
-    "backend", "contract", "kind", "programs", "steps", "wanted", "margins", "errors",
-    "outdated", "missing", "unchecked", "shortfall", "own_name",
-    "programs_of", "parted",
-)  # fmt: skip
-"""Fields of a pair that have the same name in the file."""
 
 
 def read_pair(pair: Mapping[str, Any]) -> PairSummary:
     cells = pair.get("cells", {"reachable": 0, "empty": {}})
     return PairSummary(
-        whats=[failure["divergence"]["what"] for failure in pair["failures"]],
+        programs=pair["programs"],
+        steps=pair["steps"],
+        differences=[failure["divergence"]["what"] for failure in pair["failures"]],
         known=pair.get("known_divergences", 0),
-        entered=sum(pair.get("known_programs", {}).values()),
         reachable=cells["reachable"],
         empty=cells["empty"],
         **{name: pair[name] for name in COPIED if name in pair},

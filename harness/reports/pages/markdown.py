@@ -93,10 +93,7 @@ def list_missed(report: ReportView) -> Iterator[str]:
     if not pairs:
         return
     yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
-    yield from list_bounded(
-        f"{pair.name}: {pair.missed} of {pair.reachable}: {'; '.join(pair.groups)}"
-        for pair in pairs
-    )
+    yield from list_bounded(pair.format_missed() for pair in pairs)
     yield from ("", "</details>")
 
 
@@ -161,7 +158,9 @@ def render_annotations(report: ReportView) -> str:
     errors = [
         (f"{one.name}: {one.signature}", format_failure(one)) for one in report.failures
     ]
-    errors += [(note.subject, note.words) for note in notes if note.sort not in WARNINGS]
+    errors += [
+        (note.subject, note.message) for note in notes if note.sort not in WARNINGS
+    ]
     errors += [(NAME, line) for line in report.broken]
     shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]
     left = len(errors) + report.more - len(shown)

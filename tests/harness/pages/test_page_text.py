@@ -67,7 +67,7 @@ def test_the_whole_summary() -> None:
 
 <details><summary>never reached: 2 cells</summary>
 
-* `torch-cpu × kv: 2 of 40: wrapped × trim, free`
+* `torch-cpu × kv: 2 of 40 cells never reached: wrapped × trim, free`
 
 </details>
 
