@@ -204,8 +204,6 @@ def list_parts(programs: int, failures: Path) -> list[Part]:
         bench = (sys.executable, "ci/bench/harness.py", "--backend", name)
         few = ("--programs", "40", "--rounds", "3", *JSON)
         parts.append(Part(f"speed of checking {place}", (*bench, *few), read_json, lacks))
-        bench = (sys.executable, "ci/bench/workers.py", "--backend", name, *JSON)
-        parts.append(Part(f"speed of workers {place}", bench, read_json, lacks))
     bench = (sys.executable, "ci/bench/kernels.py", *JSON)
     parts.append(Part("speed of kernels", bench, read_json, is_missing("triton")))
     compare = (sys.executable, "ci/bench/caches.py", "compare", "--device", "cuda")

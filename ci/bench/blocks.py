@@ -18,7 +18,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,10 +26,8 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
-from ci.bench.options import JSON  # noqa: E402
+from ci.bench.options import JSON, print_table  # noqa: E402
 from lockstep.harness.backends import Unavailable  # noqa: E402
 from lockstep.impl.peers.engines.vllm import load_vllm, open_vllm  # noqa: E402
 from lockstep.impl.shared.paged import BlockManager  # noqa: E402
@@ -37,9 +35,6 @@ from lockstep.impl.shared.paged import BlockManager  # noqa: E402
 BLOCK, REQUEST, MATCH, CACHED, BATCH = 16, 1024, 8192, 100_000, 256
 ROOM = 120_000
 BAR = 1.05
-
-Work = Callable[[], float]
-"""Does the work once; returns the seconds that it took."""
 
 
 def make_tokens(number: int, count: int) -> list[int]:
@@ -195,18 +190,17 @@ WORK = {
 }
 
 
-def measure(sides: Mapping[str, Any], rounds: int) -> dict[str, dict[str, float]]:
-    """Measures each work on each side, in turn; returns median microseconds."""
-    found: dict[str, dict[str, float]] = {}
+def measure(managers: Mapping[str, Any], rounds: int) -> dict[str, dict[str, float]]:
+    """Measures each work on each manager, in turns; returns median microseconds."""
+    medians = {}
     for work in WORK:
-        times: dict[str, list[float]] = {name: [] for name in sides}
+        times: dict[str, list[float]] = {name: [] for name in managers}
         for turn in range(rounds):
-            order = list(sides.items())
-            for name, side in order if turn % 2 else reversed(order):
+            for name in sorted(managers, reverse=bool(turn % 2)):
                 gc.collect()
-                times[name].append(getattr(side, work)())
-        found[work] = {name: 1e6 * median(all_) for name, all_ in times.items()}
-    return found
+                times[name].append(getattr(managers[name], work)())
+        medians[work] = {name: 1e6 * median(times[name]) for name in managers}
+    return medians
 
 
 @click.command()
@@ -214,25 +208,28 @@ def measure(sides: Mapping[str, Any], rounds: int) -> dict[str, dict[str, float]
 @JSON
 def main(rounds: int, path: Path | None) -> None:
     """Measures block managers."""
-    sides: dict[str, Any] = {"ours": Ours()}
-    console = Console()
+    managers: dict[str, Any] = {"ours": Ours()}
     try:
-        sides["vLLM"] = Released()
+        managers["vLLM"] = Released()
     except Unavailable as error:
-        console.print(f"vLLM is not measured: {error}", highlight=False)
-    found = measure(sides, rounds)
-    table = Table(title="median µs, block managers", title_justify="left")
-    for column in ("work", *sides, "ratio"):
-        table.add_column(column, justify="left" if column == "work" else "right")
-    ratios = {}
-    for work, times in found.items():
-        if "vLLM" in times:
-            ratios[work] = times["ours"] / times["vLLM"]
-        told = f"{ratios[work]:.2f}" if work in ratios else "–"
-        table.add_row(WORK[work], *(f"{times[name]:,.0f}" for name in sides), told)
-    console.print(table)
+        click.echo(f"vLLM is not measured: {error}")
+    medians = measure(managers, rounds)
+    ratios = {
+        work: times["ours"] / times["vLLM"]
+        for work, times in medians.items()
+        if "vLLM" in times
+    }
+    rows = [
+        [
+            WORK[work],
+            *(f"{times[name]:,.0f}" for name in managers),
+            f"{ratios[work]:.2f}" if work in ratios else "–",
+        ]
+        for work, times in medians.items()
+    ]
+    print_table("median µs, block managers", ["work", *managers, "ratio"], rows)
     if path:
-        path.write_text(json.dumps({"microseconds": found, "ratios": ratios}, indent=1))
+        path.write_text(json.dumps({"microseconds": medians, "ratios": ratios}, indent=1))
     sys.exit(any(ratio > BAR for ratio in ratios.values()))
 
 

@@ -1,10 +1,13 @@
-"""Options that all benchmarks share: where numbers go, and backends by name."""
+"""What the benchmarks share: the option --json, backends by name, tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
@@ -14,7 +17,7 @@ from lockstep.harness.workers.registry import load as load_or_raise
 def check_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Before minutes of measuring, not after."""
+    """Refuses a path without a folder before minutes of measuring, not after."""
     if path is not None and not path.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.absolute().parent}")
     return path
@@ -35,3 +38,15 @@ def load(name: str) -> Backend:
         return load_or_raise(name)
     except (Unavailable, Unloadable, UsageError) as error:
         raise click.UsageError(f"{name}: {error}") from error
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Prints a table: the first column to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

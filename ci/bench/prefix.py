@@ -1,63 +1,104 @@
-"""Measures the speed and reuse of prefix caches, and whether they leak.
+"""Measures `Trie.begin` by the number of stored prompts and by the request.
 
     python ci/bench/prefix.py begin
-    python ci/bench/prefix.py day
-    python ci/bench/prefix.py leaks
+    python ci/bench/prefix.py begin --stored 1000 --rounds 20 --json begin.json
 
-begin: the time of Trie.begin with 100, 1,000 and 10,000 prompts stored; what they and the
-requests are is in `prefixes/begin.py`. Exit status 1 if a median for 2,000 tokens is over
-2 ms.
-
-day: the requests of `prefixes/day.py` on a trie with a byte limit, beside an oracle; what
-is compared is in `prefixes/runner.py`. Exit status 1 if anything was wrong; a request
-reuses other than the oracle, or what is stored after it takes other bytes; reuse is below
-0.98 of the oracle's; or the limit was exceeded by more than what it protects.
-
-leaks: operations at random. Exit status 1 if there is a leak; what counts as one is in
-`prefixes/leaks.py`.
+Stored are prompts of 2,000 tokens, which begin with one of four system prompts. A request
+of 500, 2,000 or 8,000 tokens repeats a stored prompt as far as both go ("repeat"), leaves
+it inside an edge of the tree ("edge"), or has nothing in common with any ("miss"). It is
+cancelled unread. With dim 1 the contents, 8 bytes a token, hardly count; with dim 8 begin
+copies 64 bytes for each reused token that the layer does not hold yet. Sizes take turns,
+with the garbage collector on. Exit status 1 if a median for 2,000 tokens is over 2 ms.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-os.environ.update(THREADS)  # before a framework is imported
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import numpy as np  # noqa: E402
 
-from ci.bench.options import JSON, load  # noqa: E402
-from ci.bench.prefixes.begin import LENGTH, MILLISECONDS, Stored, measure  # noqa: E402
-from ci.bench.prefixes.day import make_day  # noqa: E402
-from ci.bench.prefixes.leaks import LIMIT, Found, take  # noqa: E402
-from ci.bench.prefixes.oracle import measure_repetition  # noqa: E402
-from ci.bench.prefixes.runner import (  # noqa: E402
-    CUT_BYTES,
-    Runner,
-    compare,
-    get_complaints,
-    run_day,
-)
-from ci.bench.prefixes.shared import get_percentile  # noqa: E402
+from ci.bench.options import JSON, load, print_table  # noqa: E402
+from lockstep.harness.backends.backend import Backend  # noqa: E402
+from lockstep.harness.contracts import CONTRACTS  # noqa: E402
+from lockstep.impl.prefix.trie import Trie  # noqa: E402
 
-BACKEND = click.option(
-    "--backend",
-    type=click.Choice(["torch", "mlx"]),
-    default="torch",
-    help="Whose layers.",
-    show_default=True,
-)
-SEED = click.option("--seed", default=0, show_default=True)
+MAX_MILLISECONDS, LENGTH = 2.0, 2_000
+SYSTEMS = 200, 500, 1_000, 1_500
+LENGTHS = 500, 2_000, 8_000
+CASES = "repeat", "edge", "miss"
+
+
+class Stored:
+    """A trie of one kv layer with `count` prompts."""
+
+    def __init__(self, backend: Backend, count: int, dim: int, seed: int) -> None:
+        self.random, self.backend = np.random.default_rng(seed), backend
+        contract, declared = CONTRACTS["layer"], backend.contracts["layer"]["kv"]
+        config = contract.get_plain_config("kv", declared, backend.dtypes)
+        form = {"heads": 1, "key_dim": dim, "value_dim": dim, "step": 256}
+        self.layer = backend.open({**config, **form, "poison": False})
+        self.trie = Trie([self.layer])
+        ones = np.ones((1, 1, LENGTH, dim), np.float32)
+        array = backend.arrays.from_numpy(ones, "float32")
+        systems = [self.draw(length) for length in SYSTEMS]
+        self.prompts: list[list[int]] = []
+        for number in range(count):
+            system = systems[number % len(systems)]
+            self.prompts.append(system + self.draw(LENGTH - len(system)))
+            new = array[:, :, : len(self.trie.begin(self.prompts[-1]))]
+            self.finish(self.layer.update(new, new))
+            self.trie.close()
+
+    def draw(self, length: int, first: int = 0) -> list[int]:
+        tokens: list[int] = self.random.integers(first, first + 50_000, length).tolist()
+        return tokens
+
+    def finish(self, arrays: Any) -> None:
+        """Waits until the framework has computed the arrays."""
+        for array in arrays or ():
+            self.backend.arrays.to_numpy(array)
+
+    def make_request(self, case: str, length: int) -> list[int]:
+        number = int(self.random.integers(len(self.prompts)))
+        system, common = SYSTEMS[number % len(SYSTEMS)], min(length, LENGTH)
+        if case == "edge":
+            lowest = system if system < common - 1 else 0
+            common = int(self.random.integers(lowest + 1, common))
+        common *= case != "miss"
+        return self.prompts[number][:common] + self.draw(length - common, 60_000)
+
+    def time_begin(self, case: str, length: int) -> float:
+        """Returns the milliseconds of one `begin`."""
+        tokens = self.make_request(case, length)
+        start = time.perf_counter()
+        self.trie.begin(tokens)
+        self.finish(self.layer.view())
+        milliseconds = (time.perf_counter() - start) * 1e3
+        self.trie.cancel()
+        return milliseconds
+
+
+def measure(tries: dict[int, Stored], rounds: int) -> list[dict[str, Any]]:
+    """Returns a row for each request: (median, 99th percentile) in ms by stored prompts,
+    and the ratio of the medians with most and with fewest prompts."""
+    rows = []
+    for length, case in product(LENGTHS, CASES):
+        turns = [[trie.time_begin(case, length) for trie in tries.values()]
+                 for _ in range(rounds)]  # fmt: skip
+        percentiles = np.percentile(turns, (50, 99), axis=0).T.tolist()
+        times = dict(zip(tries, percentiles, strict=True))
+        ratio = times[max(tries)][0] / times[min(tries)][0]
+        rows.append({"length": length, "case": case, "times": times, "ratio": ratio})
+    return rows
 
 
 @click.group()
@@ -65,149 +106,44 @@ def main() -> None:
     """Measures prefix caches."""
 
 
-def make_table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
-
-
-def report(path: Path | None, results: Any) -> None:
-    if path:
-        path.write_text(json.dumps(results, indent=1) + "\n")
-
-
 @main.command()
-@BACKEND
-@SEED
-@JSON
+@click.option("--backend", type=click.Choice(["torch", "mlx"]), default="torch")
+@click.option("--seed", default=0, show_default=True)
 @click.option("--stored", multiple=True, type=int, default=[100, 1_000, 10_000])
 @click.option("--dim", "dims", multiple=True, type=int, default=[1, 8])
 @click.option("--rounds", default=100, show_default=True)
+@JSON
 def begin(
     backend: str,
     seed: int,
-    path: Path | None,
     stored: Sequence[int],
     dims: Sequence[int],
     rounds: int,
+    path: Path | None,
 ) -> None:
     """The time of Trie.begin, by what is stored and by the request."""
-    columns = [f"{count:,} stored" for count in stored]
-    names = ("dim, request", *columns, "ratio")
-    table = make_table("begin, ms: median / 99th percentile", *names)
     rows = []
     for dim in dims:
-        tries = {
-            count: Stored(load(f"{backend}-cpu"), count, dim, seed) for count in stored
-        }
-        click.echo(f"dim {dim}: the tries are built", err=True)
-        for row in measure(tries, rounds):
-            rows.append({"dim": dim, **row})
-            cells = [f"{a:.3f} / {b:.3f}" for a, b in row["times"].values()]
-            name = f"{dim}  {row['length']:5,} {row['case']}"
-            table.add_row(name, *cells, f"{row['ratio']:.2f}")
-    Console().print(table)
-    report(path, {"unit": "ms", "backend": backend, "rounds": rounds, "rows": rows})
-    large = max(stored)
-    twos = [row["times"][large][0] for row in rows if row["length"] == LENGTH]
-    sys.exit(max(twos) > MILLISECONDS)
-
-
-@main.command()
-@BACKEND
-@SEED
-@JSON
-@click.option("--requests", "count", default=10_000, show_default=True)
-@click.option(
-    "--limit", type=int, help="Bytes; by default a tenth of what there would be."
-)
-def day(
-    backend: str, seed: int, path: Path | None, count: int, limit: int | None
-) -> None:
-    """A day of a chat server and of agents: what is reused, and is it right?"""
-    requests = make_day(seed, count)
-    unlimited, tokens = measure_repetition(requests)
-    everything = tokens * CUT_BYTES
-    limit = everything // 10 if limit is None else limit
-    start = time.perf_counter()
-    runner = Runner(load(f"{backend}-cpu"), limit)
-    found = run_day(runner, requests) | compare(runner.backend, requests)
-    found |= {"unlimited": unlimited, "everything": everything, "limit": limit}
-    found |= {"seconds": time.perf_counter() - start, "times": runner.times}
-    totals = zip(
-        *(runner.times[name] for name in ("begin", "extend", "close")), strict=True
-    )
-    runner.times["all three"] = [sum(each) for each in totals]
-    print_day(f"{count:,} requests, seed {seed}, {backend}", found)
-    report(
-        path, {"backend": backend, "requests": count, "seed": seed, **summarize(found)}
-    )
-    complaints = get_complaints(found)
-    click.echo("\n".join(complaints) or "all as it must be")
-    sys.exit(bool(complaints))
-
-
-def summarize(found: dict[str, Any]) -> dict[str, Any]:
-    times = {
-        name: {"median": median(times), "99 %": get_percentile(times)}
-        for name, times in found["times"].items()
-    }
-    return {**found, "times": times, "unit": "ms, for one request"}
-
-
-def print_day(title: str, found: dict[str, Any]) -> None:
-    asked = found["asked"]
-    table = make_table(title, "tokens", "")
-    table.add_row("asked", f"{asked:,}")
-    for name, key in (("reused", "reused"), ("asked before", "unlimited")):
-        table.add_row(name, f"{found[key]:,} = {found[key] / asked:.2%}")
-    table.add_row("compared after begin", f"{found['compared']:,}")
-    table.add_row("wrong", f"{found['wrong']:,}", end_section=True)
-    table.add_row("bytes of all tokens", f"{found['everything']:,}")
-    table.add_row("limit", f"{found['limit']:,}")
-    table.add_row(
-        "most bytes after a request", f"{found['most_bytes']:,}", end_section=True
-    )
-    table.add_row("small day: reused", f"{found['small']:,}")
-    table.add_row("the reference", f"{found['possible']:,}")
-    table.add_row("requests that reuse other than it", f"{found['other_reuse']:,}")
-    table.add_row("after which other bytes are stored", f"{found['other_bytes']:,}")
-    Console().print(table)
-    table = make_table("ms for one request", "in", "median", "99 %", "sum, s")
-    for name, times in found["times"].items():
-        middle, high = median(times), get_percentile(times)
-        table.add_row(name, f"{middle:.3f}", f"{high:.3f}", f"{sum(times) / 1e3:.1f}")
-    Console().print(table)
-
-
-@main.command()
-@BACKEND
-@SEED
-@JSON
-@click.option("--operations", default=100_000, show_default=True)
-def leaks(backend: str, seed: int, path: Path | None, operations: int) -> None:
-    """Is everything given back that a trie and a session take?"""
-    results = {}
-    for name in (f"trie, at most {LIMIT:,} bytes", "session"):
-        limited = name != "session"
-        found = take(load(f"{backend}-cpu"), limited, seed, operations)
-        print_samples(name, found)
-        click.echo("flat" if found.flat else "it grows, or not all is counted")
-        results[name] = {"flat": found.flat, "samples": found.samples}
-    report(path, results)
-    sys.exit(not all(each["flat"] for each in results.values()))
-
-
-def print_samples(title: str, found: Found) -> None:
-    table = make_table(title, *found.samples[0])
-    step = max(1, len(found.samples) // 10)
-    for sample in found.samples[step - 1 :: step]:
-        *counts, memory = sample.values()
-        table.add_row(*(f"{count:,}" for count in counts), f"{memory:.1f}")
-    *counts, memory = found.last.values()
-    table.add_row("free", *(f"{count:,}" for count in counts), f"{memory:.1f}")
-    Console().print(table)
+        opened = load(f"{backend}-cpu")
+        tries = {count: Stored(opened, count, dim, seed) for count in stored}
+        rows += [{"dim": dim, **row} for row in measure(tries, rounds)]
+    columns = ["dim", "request", *(f"{count:,} stored" for count in stored), "ratio"]
+    cells = [
+        [
+            str(row["dim"]),
+            f"{row['length']:,} {row['case']}",
+            *(f"{middle:.3f} / {high:.3f}" for middle, high in row["times"].values()),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in rows
+    ]
+    print_table("begin, ms: median / 99th percentile", columns, cells)
+    if path:
+        document = {"unit": "ms", "backend": backend, "rounds": rounds, "rows": rows}
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    largest = max(stored)
+    medians = [row["times"][largest][0] for row in rows if row["length"] == LENGTH]
+    sys.exit(max(medians) > MAX_MILLISECONDS)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""Plays a day of a server on our block manager, and on vLLM's, in one run.
+"""Plays a scheduler's day on our block manager and on vLLM's, in one run.
 
     python ci/bench/serving.py
-    python ci/bench/serving.py --requests 1000 --blocks 4096 --json serving.json
+    python ci/bench/serving.py --requests 2000 --blocks 4096 --json day.json
 
-The requests are those of `prefixes/day.py`, with a new user every 0.2 s: conversations
-that go on, agents with sub-agents, requests that are broken off. A scheduler takes them
-into steps of at most 2,048 tokens, 256 requests at once: those that run come first,
-long prompts are computed in parts, and where there is no room, the request that came
-last is preempted. A step takes 1/60 s of the day.
+Chats and agents' tasks begin with one of a few system prompts, and each request repeats
+the conversation so far (`STYLES`). A step of 1/60 s computes at most 2,048 tokens of at
+most 256 requests; long prompts are computed in chunks, and where there is no room, the
+request that came last is preempted.
 
 Measured is the time in the block manager, the hashing of tokens included. Then the same
-day runs on our manager with its memory on torch, where K and V of a token are numbers
-that depend on all tokens before it: what a request reuses is read when it begins, and
-everything that it holds when it ends. Exit status 1 if anything was wrong, or if our
-manager takes over 1.05 of vLLM's time.
+day runs on our manager with its memory on torch, where K and V of a token depend on all
+tokens before it: they are compared with those of the request when it reuses some, is
+preempted, and ends. Exit status 1 if they differ, or if our manager takes over 1.05 of
+vLLM's time.
 """
 
 from __future__ import annotations
@@ -24,336 +23,369 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 os.environ.update(THREADS)  # before a framework is imported
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
 import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
 from ci.bench.blocks import BAR, BLOCK, VllmBlocks  # noqa: E402
-from ci.bench.options import JSON  # noqa: E402
-from ci.bench.prefixes.day import Request, make_day  # noqa: E402
-from ci.bench.prefixes.numbers import Numbers  # noqa: E402
-from ci.bench.prefixes.oracle import measure_repetition  # noqa: E402
-from ci.bench.prefixes.shared import DIM  # noqa: E402
+from ci.bench.options import JSON, print_table  # noqa: E402
 from lockstep.harness.backends import Unavailable  # noqa: E402
 from lockstep.impl.shared.paged import BlockManager  # noqa: E402
 from lockstep.impl.shared.paged_memory import StoringManager  # noqa: E402
 from lockstep.impl.torch.paged import TorchBlocks  # noqa: E402
 
-EVERY, STEP, BUDGET, BATCH = 0.2, 1 / 60, 2048, 256
-LONGEST = 16_384
+STEP, BUDGET, BATCH = 1 / 60, 2048, 256
+MAX_PROMPT, MAX_TOKENS = 8_192, 16_384
 GROUP = {"type": "full", "block": BLOCK, "layers": 1}
+DIM = 2
+
+# --- the requests of a day --------------------------------------------------------------
+
+Lognormal = tuple[float, float, float]
+"""The median, sigma, and the highest value."""
 
 
-class Job:
+@dataclass(frozen=True)
+class Style:
+    """A kind of conversation. turns: how many there are on average. pause: seconds
+    between an answer and the next message."""
+
+    systems: int
+    system: Lognormal
+    turns: int
+    message: Lognormal
+    answer: Lognormal
+    pause: Lognormal
+
+
+CHAT = Style(8, (600, 0.7, 2e3), 6, (60, 1, 1.5e3), (200, 0.8, 1.2e3), (40, 1, 3600))
+AGENT = Style(3, (2e3, 0.3, 3.5e3), 14, (180, 1.3, 3e3), (50, 0.6, 300), (3, 1.2, 600))
+STYLES, SHARES = (CHAT, AGENT), (0.75, 0.25)
+EVERY, CANCELLED = 0.2, 0.015
+"""Seconds between two conversations, and the share of requests that are cancelled within
+their prompt."""
+
+
+@dataclass
+class Request:
     """A request on its way.
 
     Attributes:
-        tokens: those that are known: the prompt and what was sampled.
-        computed: how many of them have K and V.
-        sampled: how many tokens of the answer are known.
+        cancelled_at: tokens of the prompt after which it is cancelled; None if it ends.
+        computed: tokens that have K and V.
     """
 
-    def __init__(self, name: str, request: Request) -> None:
-        self.name, self.request = name, request
-        self.tokens: list[int] = request.prompt.tolist()
-        self.answer: list[int] = request.generated.tolist()
-        self.prompt = len(self.tokens)
-        self.computed = self.sampled = 0
+    time: float
+    prompt: list[int]
+    answer: list[int]
+    cancelled_at: int | None
+    name: str = ""
+    tokens: list[int] = field(default_factory=list)
+    computed: int = 0
 
     @property
-    def is_broken_off(self) -> bool:
-        """Says whether it has come to where it is broken off in its prompt."""
-        if self.request.stop not in ("prefill", "pass"):
-            return False
-        return self.computed >= int(self.request.share * (self.prompt - 1))
+    def is_over(self) -> bool:
+        """The last token of an answer is sampled and never computed."""
+        if self.cancelled_at is not None:
+            return self.computed >= self.cancelled_at
+        return self.computed >= len(self.prompt) + len(self.answer) - 1
 
 
-class Manager(Protocol):
-    """A block manager, as the scheduler calls it."""
+class Author:
+    """Draws conversations."""
 
-    def open(self, job: Job) -> None: ...
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.systems = {
+            style: [self.draw_tokens(style.system) for _ in range(style.systems)]
+            for style in STYLES
+        }
 
-    def schedule(self, job: Job, count: int) -> int | None: ...
+    def draw(self, shape: Lognormal) -> float:
+        median, sigma, highest = shape
+        drawn = float(self.random.lognormal(np.log(median), sigma))
+        return min(max(drawn, 1.0), highest)
 
-    def run(self, step: Sequence[tuple[Job, int, int]]) -> None: ...
+    def draw_tokens(self, length: Lognormal) -> list[int]:
+        tokens = self.random.integers(0, 50_000, int(self.draw(length)))
+        return [int(token) for token in tokens]
 
-    def sample(self, job: Job, token: int) -> None: ...
+    def converse(self, start: float) -> Iterator[Request]:
+        style = STYLES[self.random.choice(len(STYLES), p=SHARES)]
+        text = self.systems[style][self.random.integers(style.systems)]
+        for _ in range(self.random.geometric(1 / style.turns)):
+            text = text + self.draw_tokens(style.message)
+            answer = self.draw_tokens(style.answer)
+            if len(text) > MAX_PROMPT:
+                return
+            is_cancelled = self.random.random() < CANCELLED
+            end = int(self.random.integers(len(text))) if is_cancelled else None
+            yield Request(start, text, answer, end)
+            start += len(text) / 8_000 + len(answer) / 60 + self.draw(style.pause)
+            text = text + answer
 
-    def preempt(self, job: Job) -> None: ...
 
-    def free(self, job: Job) -> None: ...
+def make_day(seed: int, count: int) -> list[Request]:
+    """Returns the first `count` requests, in the order of their times."""
+    author, requests, start = Author(seed), list[Request](), 0.0
+    while sum(request.time <= start for request in requests) < count:
+        start += author.random.exponential(EVERY)
+        requests += author.converse(start)
+    requests = sorted(requests, key=lambda request: request.time)[:count]
+    for number, request in enumerate(requests):
+        request.name, request.tokens = str(number), [*request.prompt]
+    return requests
+
+
+def make_contents(tokens: Sequence[int]) -> list[torch.Tensor]:
+    """Makes K and V [1, 1, tokens, DIM]: each depends on all tokens up to its own."""
+    positions = np.arange(1, len(tokens) + 1, dtype=np.uint64) << np.uint64(32)
+    hashes = np.add.accumulate(mix(positions | np.array(tokens, np.uint64)))
+    numbers = mix(hashes).view(np.uint16).astype(np.float32)  # exact in float32
+    both = torch.from_numpy(numbers).view(1, 1, len(tokens), 2 * DIM)
+    return [both[..., :DIM], both[..., DIM:]]
+
+
+def mix(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Changes every other of 64 bits on average (the end of splitmix64)."""
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return hashes ^ (hashes >> np.uint64(31))
 
 
 # --- the managers -----------------------------------------------------------------------
+
+Chunk = tuple[Request, int, int]
+"""A request, and the tokens of it that a step computes: from, to."""
 
 
 class Ours:
     """Our manager."""
 
     def __init__(self, blocks: int) -> None:
-        self.manager = BlockManager([GROUP], blocks, LONGEST)
+        self.manager = BlockManager([GROUP], blocks, MAX_TOKENS)
 
-    def open(self, job: Job) -> None:
-        self.manager.open(job.name, job.tokens, None)
+    def open(self, request: Request) -> None:
+        self.manager.open(request.name, request.tokens, None)
 
-    def schedule(self, job: Job, count: int) -> int | None:
-        return self.manager.schedule(job.name, count)
+    def schedule(self, request: Request, count: int) -> int | None:
+        """Gives room to `count` tokens more. Returns how many there are before them;
+        None if there is no room."""
+        return self.manager.schedule(request.name, count)
 
-    def run(self, step: Sequence[tuple[Job, int, int]]) -> None:
+    def run(self, step: Sequence[Chunk]) -> None:
         self.manager.run()
 
-    def sample(self, job: Job, token: int) -> None:
-        self.manager.accept(job.name, 0, token, ())
+    def sample(self, request: Request, token: int) -> None:
+        self.manager.accept(request.name, 0, token, ())
 
-    def preempt(self, job: Job) -> None:
-        self.manager.preempt(job.name)
+    def preempt(self, request: Request) -> None:
+        self.manager.preempt(request.name)
 
-    def free(self, job: Job) -> None:
-        self.manager.free(job.name, True)
+    def free(self, request: Request) -> None:
+        self.manager.free(request.name, True)
 
 
 class Stored(Ours):
     """Our manager with its memory.
 
     Attributes:
-        wrong: the requests that read something else than they should.
+        wrong: names of the requests that read other K and V than their own.
+        read: tokens that were compared.
     """
 
     def __init__(self, blocks: int) -> None:
         memory = TorchBlocks(blocks, BLOCK, 1, 1, (DIM, DIM), torch.empty(0))
-        self.manager = self.stored = StoringManager(memory, [GROUP], blocks, LONGEST)
-        self.pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.wrong: set[str] = set()
-        self.read = 0
+        self.manager = self.stored = StoringManager(memory, [GROUP], blocks, MAX_TOKENS)
+        self.contents: dict[str, list[torch.Tensor]] = {}
+        self.wrong, self.read = set[str](), 0
 
-    def open(self, job: Job) -> None:
-        super().open(job)
-        keys, values = Numbers(job.request.text).get_pair(0, 0, len(job.request.text))
-        self.pairs[job.name] = torch.from_numpy(keys), torch.from_numpy(values)
+    def open(self, request: Request) -> None:
+        super().open(request)
+        self.contents[request.name] = make_contents(request.prompt + request.answer)
 
-    def schedule(self, job: Job, count: int) -> int | None:
-        start = super().schedule(job, count)
-        if start and not job.computed:
-            self.check(job, start)
+    def schedule(self, request: Request, count: int) -> int | None:
+        start = super().schedule(request, count)
+        if start and not request.computed:
+            self.check(request, start)
         return start
 
-    def run(self, step: Sequence[tuple[Job, int, int]]) -> None:
-        pairs = [
-            [one[:, :, begin:end] for one in self.pairs[job.name]]
-            for job, begin, end in step
-        ]
-        keys, values = (torch.cat(list(all_), 2) for all_ in zip(*pairs, strict=True))
+    def run(self, step: Sequence[Chunk]) -> None:
+        keys, values = (
+            torch.cat(
+                [self.contents[request.name][side][:, :, begin:end]
+                 for request, begin, end in step], 2,
+            )
+            for side in (0, 1)
+        )  # fmt: skip
         self.stored.write(0, keys, values)
         super().run(step)
 
-    def preempt(self, job: Job) -> None:
-        self.check(job, job.computed)
-        super().preempt(job)
+    def preempt(self, request: Request) -> None:
+        self.check(request, request.computed)
+        super().preempt(request)
 
-    def free(self, job: Job) -> None:
-        self.check(job, job.computed)
-        del self.pairs[job.name]
-        super().free(job)
+    def free(self, request: Request) -> None:
+        self.check(request, request.computed)
+        super().free(request)
 
-    def check(self, job: Job, end: int) -> None:
+    def check(self, request: Request, end: int) -> None:
         """Compares the first `end` tokens that a request holds with its own."""
-        slots = self.stored.list_slots(self.stored.get(job.name), 0, 0, end)
-        found = self.stored.memory.read(0, slots)
+        slots = self.stored.list_slots(self.stored.get(request.name), 0, 0, end)
+        stored = self.stored.memory.read(0, slots)
         self.read += end
-        for one, own in zip(found, self.pairs[job.name], strict=True):
-            if not torch.equal(one, own[:, :, :end]):
-                self.wrong.add(job.name)
+        for array, expected in zip(stored, self.contents[request.name], strict=True):
+            if not torch.equal(array, expected[:, :, :end]):
+                self.wrong.add(request.name)
 
 
 class Released(VllmBlocks):
-    """vLLM's, called as its scheduler calls it."""
+    """vLLM's manager, called as its scheduler calls it."""
 
     def __init__(self, blocks: int) -> None:
-        super().__init__(blocks, LONGEST)
+        super().__init__(blocks, MAX_TOKENS)
         self.requests: dict[str, Any] = {}
         self.begun = False
 
-    def open(self, job: Job) -> None:
-        self.requests[job.name] = self.make_request(job.tokens)
+    def open(self, request: Request) -> None:
+        self.requests[request.name] = self.make_request(request.tokens)
 
-    def schedule(self, job: Job, count: int) -> int | None:
+    def schedule(self, request: Request, count: int) -> int | None:
         if not self.begun:
             self.manager.new_step_starts()
             self.begun = True
-        request = self.requests[job.name]
-        if job.computed:
-            count = min(count, request.num_tokens - job.computed)
-            found = self.manager.allocate_slots(request, count)
-            return None if found is None else job.computed
-        blocks, hit, _ = self.manager.get_computed_blocks(request)
-        count = min(count, request.num_tokens - hit)
-        found = self.manager.allocate_slots(request, count, hit, blocks)
-        if found is None:
+        theirs, hit = self.requests[request.name], ()
+        start = request.computed
+        if not start:
+            blocks, start, _ = self.manager.get_computed_blocks(theirs)
+            hit = (start, blocks)
+        count = min(count, theirs.num_tokens - start)
+        if self.manager.allocate_slots(theirs, count, *hit) is None:
             return None
-        request.num_computed_tokens = hit
-        return int(hit)
+        theirs.num_computed_tokens = start
+        return int(start)
 
-    def run(self, step: Sequence[tuple[Job, int, int]]) -> None:
+    def run(self, step: Sequence[Chunk]) -> None:
         self.begun = False
-        for job, _, end in step:
-            self.requests[job.name].num_computed_tokens = end
+        for request, _, end in step:
+            self.requests[request.name].num_computed_tokens = end
 
-    def sample(self, job: Job, token: int) -> None:
-        self.requests[job.name].append_output_token_ids(token)
+    def sample(self, request: Request, token: int) -> None:
+        self.requests[request.name].append_output_token_ids(token)
 
-    def preempt(self, job: Job) -> None:
-        request = self.requests[job.name]
-        self.manager.free(request)
-        request.num_computed_tokens = 0
+    def preempt(self, request: Request) -> None:
+        self.manager.free(self.requests[request.name])
+        self.requests[request.name].num_computed_tokens = 0
 
-    def free(self, job: Job) -> None:
-        self.manager.free(self.requests.pop(job.name))
+    def free(self, request: Request) -> None:
+        self.manager.free(self.requests.pop(request.name))
 
 
 # --- the scheduler ----------------------------------------------------------------------
 
 
-@dataclass
 class Day:
     """A day on one manager.
 
     Attributes:
-        seconds: spent in the manager, by its method.
-        calls: how often each was called.
-        counts: steps; tokens computed and reused; requests preempted; the most at once.
+        seconds: spent in the manager.
+        counts: steps; tokens computed and reused; requests preempted, and the most at
+            once.
     """
 
-    requests: Sequence[Request]
-    manager: Manager
-    seconds: Counter[str] = field(default_factory=Counter)
-    calls: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    waiting: deque[Job] = field(default_factory=deque)
-    running: list[Job] = field(default_factory=list)
+    def __init__(self, requests: Sequence[Request], manager: Ours | Released) -> None:
+        self.manager, self.seconds, self.counts = manager, 0.0, Counter[str]()
+        self.coming, self.waiting = deque(requests), deque[Request]()
+        self.running: list[Request] = []
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls the manager, and counts the time."""
-        called: Callable[..., Any] = getattr(self.manager, method)
+        """Calls the manager, and adds up the time."""
         begin = time.perf_counter()
-        result = called(*arguments)
-        self.seconds[method] += time.perf_counter() - begin
-        self.calls[method] += 1
+        result = getattr(self.manager, method)(*arguments)
+        self.seconds += time.perf_counter() - begin
         return result
 
     def play(self) -> None:
-        jobs = [Job(str(number), one) for number, one in enumerate(self.requests)]
-        coming, now = deque(jobs), 0.0
-        while coming or self.waiting or self.running:
+        now = 0.0
+        while self.coming or self.waiting or self.running:
             if not self.waiting and not self.running:
-                now = max(now, coming[0].request.time)
-            while coming and coming[0].request.time <= now:
-                self.call("open", coming[0])
-                self.waiting.append(coming.popleft())
+                now = max(now, self.coming[0].time)
+            while self.coming and self.coming[0].time <= now:
+                self.call("open", self.coming[0])
+                self.waiting.append(self.coming.popleft())
             step = self.make_step()
             self.call("run", step)
-            for job, _, end in step:
-                self.go_on(job, end)
+            for request, _, end in step:
+                self.go_on(request, end)
             self.counts["steps"] += 1
             now += STEP
 
-    def make_step(self) -> list[tuple[Job, int, int]]:
+    def make_step(self) -> list[Chunk]:
         """Schedules those that run, and, if all have room, those that wait."""
-        step: list[tuple[Job, int, int]] = []
-        budget, place = BUDGET, 0
-        preempted = self.counts["preempted"]
-        while place < len(self.running) and budget:
-            job = self.running[place]
-            start = self.call("schedule", job, budget)
-            if start is None:
+        step: list[Chunk] = []
+        budget, has_room = BUDGET, True
+        while budget and len(step) < len(self.running):
+            if chunk := self.schedule(self.running[len(step)], budget):
+                step.append(chunk)
+                budget -= chunk[2] - chunk[1]
+            else:
+                has_room = False
                 self.preempt()
-                continue
-            step.append((job, start, min(len(job.tokens), start + budget)))
-            budget -= step[-1][2] - start
-            place += 1
-        while self.waiting and budget and preempted == self.counts["preempted"]:
-            job = self.waiting[0]
-            if len(self.running) == BATCH:
-                break
-            start = self.call("schedule", job, budget)
-            if start is None:
+        while self.waiting and budget and has_room and len(self.running) < BATCH:
+            if not (chunk := self.schedule(self.waiting[0], budget)):
                 break
             self.running.append(self.waiting.popleft())
-            step.append((job, start, min(len(job.tokens), start + budget)))
-            budget -= step[-1][2] - start
-            self.counts["reused"] += start
+            step.append(chunk)
+            budget -= chunk[2] - chunk[1]
+            self.counts["reused"] += chunk[1]
         self.counts["most"] = max(self.counts["most"], len(self.running))
         self.counts["computed"] += BUDGET - budget
         return step
 
+    def schedule(self, request: Request, budget: int) -> Chunk | None:
+        start = self.call("schedule", request, budget)
+        if start is None:
+            return None
+        return request, start, min(len(request.tokens), start + budget)
+
     def preempt(self) -> None:
         """Lets the request wait that came last."""
-        last = self.running.pop()
-        self.call("preempt", last)
-        last.computed = 0
-        self.waiting.appendleft(last)
+        request = self.running.pop()
+        self.call("preempt", request)
+        request.computed = 0
+        self.waiting.appendleft(request)
         self.counts["preempted"] += 1
 
-    def go_on(self, job: Job, end: int) -> None:
-        """Samples the next token of a request that has computed all, or ends it."""
-        job.computed = end
-        if job.is_broken_off or (
-            end == len(job.tokens) and job.sampled == len(job.answer)
-        ):
-            self.call("free", job)
-            self.running.remove(job)
-        elif end == len(job.tokens):
-            token = job.answer[job.sampled]
-            job.sampled += 1
-            if job.sampled == len(job.answer):  # the last is never computed
-                self.call("free", job)
-                self.running.remove(job)
-                return
-            job.tokens.append(token)
-            self.call("sample", job, token)
+    def go_on(self, request: Request, end: int) -> None:
+        """Ends a request, or samples its next token once all others are computed."""
+        request.computed = end
+        if request.is_over:
+            self.call("free", request)
+            self.running.remove(request)
+        elif end == len(request.tokens):
+            token = request.answer[end - len(request.prompt)]
+            request.tokens.append(token)
+            self.call("sample", request, token)
 
 
 # --- the command ------------------------------------------------------------------------
 
 
-def measure(requests: Sequence[Request], manager: Manager) -> Day:
+def play(manager: Ours | Released, seed: int, requests: int) -> Day:
+    day = Day(make_day(seed, requests), manager)
     gc.collect()
-    day = Day(requests, manager)
     day.play()
     return day
-
-
-def tell(days: dict[str, Day], requests: Sequence[Request]) -> Table:
-    """Makes the table of what was measured."""
-    prompts = sum(len(one.prompt) for one in requests)
-    title = f"{len(requests):,} requests, {prompts:,} tokens of prompts"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for name in days:
-        table.add_column(name, justify="right")
-    rows: dict[str, Callable[[Day], str]] = {
-        "seconds in the manager": lambda day: f"{sum(day.seconds.values()):.2f}",
-        "µs for each token computed": lambda day: (
-            f"{1e6 * sum(day.seconds.values()) / day.counts['computed']:.2f}"
-        ),
-        "steps": lambda day: f"{day.counts['steps']:,}",
-        "requests at once, at most": lambda day: f"{day.counts['most']:,}",
-        "tokens computed": lambda day: f"{day.counts['computed']:,}",
-        "tokens reused": lambda day: f"{day.counts['reused']:,}",
-        "requests preempted": lambda day: f"{day.counts['preempted']:,}",
-    }
-    for words, get in rows.items():
-        table.add_row(words, *map(get, days.values()))
-    return table
 
 
 @click.command()
@@ -362,47 +394,40 @@ def tell(days: dict[str, Day], requests: Sequence[Request]) -> Table:
     "--blocks",
     default=8192,
     show_default=True,
-    type=click.IntRange(LONGEST // BLOCK),
+    type=click.IntRange(MAX_TOKENS // BLOCK),
     help="Of 16 tokens.",
 )
 @click.option("--seed", default=0, show_default=True)
 @JSON
 def main(requests: int, blocks: int, seed: int, path: Path | None) -> None:
     """Plays a day of a server on block managers."""
-    console = Console()
-    asked = make_day(seed, requests, EVERY)
-    managers: dict[str, Manager] = {"ours": Ours(blocks)}
+    days = {"ours": play(Ours(blocks), seed, requests)}
     try:
-        managers["vLLM"] = Released(blocks)
+        days["vLLM"] = play(Released(blocks), seed, requests)
     except Unavailable as error:
-        console.print(f"vLLM is not measured: {error}", highlight=False)
-    days = {name: measure(asked, manager) for name, manager in managers.items()}
-    console.print(tell(days, asked))
-    repeated, _ = measure_repetition(asked)
-    console.print(
-        f"{repeated:,} tokens of prompts repeat an earlier text", highlight=False
-    )
+        click.echo(f"vLLM is not measured: {error}")
+    rows = [["seconds in the manager", *(f"{day.seconds:.2f}" for day in days.values())]]
+    for name in ("steps", "most", "computed", "reused", "preempted"):
+        rows.append([name, *(f"{day.counts[name]:,}" for day in days.values())])
+    print_table(f"{requests:,} requests", ["", *days], rows)
     checked = Stored(blocks)
-    again = measure(asked, checked)
-    same = again.counts == days["ours"].counts
-    words = f"wrong for {len(checked.wrong)} requests" if checked.wrong else "all right"
-    console.print(f"K and V: {checked.read:,} tokens read back, {words}", highlight=False)
-    if not same:
-        console.print("with its memory, the day went otherwise", highlight=False)
-    ratio = None
-    if "vLLM" in days:
-        ours, theirs = (sum(day.seconds.values()) for day in days.values())
-        ratio = ours / theirs
-        console.print(f"ratio {ratio:.2f}", highlight=False)
+    is_same = play(checked, seed, requests).counts == days["ours"].counts
+    verdict = f"wrong for {len(checked.wrong)} requests" if checked.wrong else "all right"
+    click.echo(f"K and V: {checked.read:,} tokens read back, {verdict}")
+    if not is_same:
+        click.echo("with its memory, our manager made other choices")
+    ratio = days["ours"].seconds / days["vLLM"].seconds if "vLLM" in days else None
+    if ratio:
+        click.echo(f"ratio {ratio:.2f}")
     if path:
-        told = {
-            name: {"seconds": dict(day.seconds), "counts": dict(day.counts)}
+        document: dict[str, Any] = {
+            name: {"seconds": day.seconds, "counts": dict(day.counts)}
             for name, day in days.items()
         }
-        found = {"days": told, "ratio": ratio, "repeated": repeated}
-        found |= {"read": checked.read, "wrong": sorted(checked.wrong)}
-        path.write_text(json.dumps(found, indent=1) + "\n")
-    sys.exit(bool(checked.wrong) or not same or (ratio or 0) > BAR)
+        document = {"days": document, "ratio": ratio, "read": checked.read}
+        document["wrong"] = sorted(checked.wrong)
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(bool(checked.wrong) or not is_same or (ratio or 0) > BAR)
 
 
 if __name__ == "__main__":

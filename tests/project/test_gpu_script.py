@@ -473,7 +473,7 @@ def test_what_is_measured(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert part.variables == (SANITIZED if is_sanitizer else {})
 
 
-BOTH = ("conformance", "faults", "speed of checking", "speed of workers")
+BOTH = ("conformance", "faults", "speed of checking")
 SANITIZED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """Otherwise a tool does not see an access to another array."""
 
