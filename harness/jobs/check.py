@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -20,6 +20,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
 from lockstep.harness.jobs.answers import compare_backends
 from lockstep.harness.jobs.causes import number_causes
+from lockstep.harness.jobs.fold import add_pairs, fold_counts, fold_ledger, require_kinds
 from lockstep.harness.jobs.groups import Key, group_pairs
 from lockstep.harness.jobs.outcome import (
     Failure,
@@ -157,7 +158,7 @@ class Check:
     def run_in(self, pool: Pool) -> Outcome:
         """The same in a pool that is there already."""
         self.declare(pool)
-        self.require_kinds()
+        require_kinds(self.outcome, self.names)
         self.plan()
         self.tick()  # time may be up once all backends are imported
         for task, event in pool.run(self.tasks, self.tick):
@@ -170,7 +171,7 @@ class Check:
         if isinstance(task, messages.SliceTask):
             self.handle_slice(task, event)
         else:
-            self.handle_ledger(task.backend, event)
+            fold_ledger(self.outcome, task.backend, event)
 
     def declare(self, pool: Pool) -> None:
         """Asks each backend for its declaration."""
@@ -184,33 +185,13 @@ class Check:
                 self.outcome.dead[task.backend] = event.describe()
         for name in self.names:
             if name in declared:
-                self.outcome.versions.update(declared[name].versions)
-                self.add_pairs(name, declared[name])
+                add_pairs(self.outcome, name, declared[name])
                 if declared[name].has_ledger:
                     self.ledgers.add(name)
         self.beside = group_pairs(self.outcome.pairs, declared)
         for (lead, *_), others in self.beside.items():
             for pair in others:
                 pair.programs_of = lead
-
-    def add_pairs(self, name: str, declared: messages.Declared) -> None:
-        """Adds the pairs of a backend that were asked for."""
-        pairs = list(list_pairs(name, declared, self.settings))
-        self.outcome.pairs += pairs
-        if not pairs and name in self.settings.backends:
-            kinds = [kind for kinds in declared.contracts.values() for kind in kinds]
-            asked = " or ".join(self.settings.kinds)
-            why = f"declares no cache of kind {asked} (it has: {', '.join(kinds)})"
-            self.outcome.unavailable[name] = why
-
-    def require_kinds(self) -> None:
-        """Raises UsageError if no backend declares a kind that was asked for."""
-        outcome, kinds = self.outcome, self.settings.kinds
-        found = {pair.kind for pair in outcome.pairs}
-        absent = [kind for kind in kinds if kind not in found]
-        if absent and not outcome.dead and not outcome.unavailable:
-            words = "no chosen backend declares a kind"
-            raise UsageError(f"{words} {' or '.join(absent)}: {', '.join(self.names)}")
 
     def plan(self) -> None:
         """Known divergences first, then the slices of all pairs in turn."""
@@ -287,31 +268,13 @@ class Check:
             self.later.clear()
         self.watch(outcome)
 
-    def handle_ledger(self, backend: str, event: messages.Event) -> None:
-        """A known divergence must still be there, and be the same."""
-        for pair in self.outcome.pairs:
-            if pair.backend != backend:
-                continue
-            if isinstance(event, messages.Stopped):
-                why = self.describe(event, backend)
-                pair.errors.append(f"its ledger could not be run: {why}")
-                continue
-            assert isinstance(event, messages.LedgerRun)
-            for entry in event.entries:
-                if entry.kind == pair.kind and entry.got == entry.signature:
-                    pair.known += 1
-                elif entry.kind == pair.kind:
-                    got = entry.got or "its program agrees now"
-                    pair.outdated.append(f"{entry.id}: expected {entry.signature}; {got}")
-
     def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
         group = self.list_pairs(task)
         pair = group[0]
         if isinstance(event, messages.Beside):
             pair, event = group[event.side], event.inner
         if isinstance(event, messages.Progress):
-            pair.running[task.number] = event.counts
-            pair.reached.update(event.reached)
+            fold_counts(pair, task.number, event)
             return
         if isinstance(event, messages.Found):
             self.keep(pair, task, event)
@@ -326,14 +289,11 @@ class Check:
         if isinstance(event, messages.Stopped) and len(group) > 1:
             self.run_alone(task, event.describe())  # each has to show itself
             return
-        counts = pair.running.pop(task.number, None)
+        fold_counts(pair, task.number, event)
         if isinstance(event, messages.SliceDone):
-            pair.add(task.number, event)
             found = pair.signatures.items()
             self.tell(pair, {name: Shown(count) for name, count in found})
         elif isinstance(event, messages.Stopped):
-            if counts is not None:
-                pair.include(counts)
             blamed = event.blame()
             if blamed is None:
                 pair.errors.append(self.describe(event, pair.backend))
@@ -592,15 +552,3 @@ def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:
     event = pool.call(messages.RunProgram(backend, program.to_json()))
     blamed = event.blame() if isinstance(event, messages.Died) else None
     return None if blamed is None else blamed[1]
-
-
-def list_pairs(
-    name: str, declared: messages.Declared, settings: Settings
-) -> Iterator[Pair]:
-    place = declared.get_environment()
-    for contract, kinds in declared.contracts.items():
-        for kind, own in kinds.items():
-            if not settings.kinds or kind in settings.kinds:
-                unchecked = declared.unchecked.get(kind, [])
-                given = own, place, declared.share, unchecked, declared.name
-                yield Pair(name, contract, kind, *given)

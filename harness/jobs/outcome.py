@@ -152,7 +152,7 @@ def make_failure(
     )
 
 
-MOST_KEPT = 3
+MAX_KEPT = 3
 """Programs that are kept of one signature."""
 
 
@@ -160,7 +160,7 @@ def choose_kept(
     before: Sequence[Failure], new: Failure, original: str | None
 ) -> list[Failure]:
     """Chooses the failures with one signature that are kept: of each form the simplest,
-    `MOST_KEPT` in all.
+    `MAX_KEPT` in all.
 
     Args:
         before: those that are kept.
@@ -171,7 +171,7 @@ def choose_kept(
     rest = [failure for failure in before if failure.program.digest() != original]
     for failure in sorted([*rest, new], key=get_order):
         simplest.setdefault(" ".join(failure.form), failure)
-    return list(simplest.values())[:MOST_KEPT]
+    return list(simplest.values())[:MAX_KEPT]
 
 
 def get_order(failure: Failure) -> tuple[Rank, str]:

@@ -6,16 +6,14 @@ import time
 
 from rich.text import Text
 
-from lockstep.harness.jobs.campaign.lock import Holder
 from lockstep.harness.jobs.outcome import Outcome
 
 
 def get_campaign_status(outcome: Outcome) -> Text:
     """The progress of a campaign that runs."""
     seconds = max(0.01, time.monotonic() - outcome.started)
-    programs, steps = (
-        sum(pair.get_progress()[place] for pair in outcome.pairs) for place in (0, 1)
-    )
+    progress = [pair.get_progress() for pair in outcome.pairs]
+    programs, steps = (sum(counts) for counts in zip((0, 0), *progress, strict=True))
     wanted = sum(pair.wanted for pair in outcome.pairs)
     text = f"{seconds:.0f} s: {programs:,} programs"
     if programs < wanted:
@@ -24,10 +22,8 @@ def get_campaign_status(outcome: Outcome) -> Text:
     return Text(f"{text}{len(outcome.failures)} failures", "dim")
 
 
-def describe_state(outcome: Outcome, place: str, holder: Holder | None = None) -> Text:
-    """Whether a campaign runs, is over, or waits to go on."""
-    if holder is not None and not holder.is_dead:
-        return Text(f"running: process {holder.pid} on {holder.host}", "dim")
+def describe_state(outcome: Outcome, place: str) -> Text:
+    """Whether a campaign is over, or can go on."""
     if outcome.is_cut or not outcome.pairs:
         return Text(f"not over; go on with: lockstep campaign resume {place}", "yellow")
     return Text("the campaign is over", "dim")

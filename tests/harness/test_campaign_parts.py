@@ -1,31 +1,28 @@
-"""The parts of a campaign: a shard and its crashes, who gets the next one, which failures
-are kept, and the page that follows it."""
+"""The parts of a campaign: a shard and its crashes, which failures are kept, files."""
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import permutations
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
-from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder, LocalFolder, open_folder
-from lockstep.harness.jobs.campaign.kept import Failures
-from lockstep.harness.jobs.campaign.plan import FLOOR, Shares, Terms, get_name
-from lockstep.harness.jobs.campaign.runner import KILLED, MOST_KILLED, ShardRunner
-from lockstep.harness.jobs.campaign.shard import Abandoned
+from lockstep.harness.jobs.campaign.failures import Failures
+from lockstep.harness.jobs.campaign.shard import (
+    KILLED,
+    MAX_KILLED,
+    Abandoned,
+    run_shard,
+)
+from lockstep.harness.jobs.campaign.terms import Spec, Terms
 from lockstep.harness.jobs.check import MAX_CRASHES
-from lockstep.harness.jobs.outcome import MOST_KEPT, Failure, make_failure
+from lockstep.harness.jobs.outcome import MAX_KEPT, Failure, make_failure
 from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.reports.live import Page, Server, serve_page
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 from tests.harness.building import make, trim, update
@@ -33,6 +30,8 @@ from tests.harness.building import make, trim, update
 TASK = messages.RandomTask(
     "mine", "layer", "kv", 0, generator="plain", seed=0, programs=9
 )
+SPEC = Spec(task=TASK)
+DECLARED = messages.Declared({}, "cpu", {}, [], 1)
 DONE = messages.SliceDone(messages.Counts(programs=9), [], "digest")
 SEGFAULT = "the process was ended by SIGSEGV"
 
@@ -63,6 +62,9 @@ class FakePool:
         self, tasks: deque[Any], watch: Callable[[], None]
     ) -> Iterator[tuple[Any, messages.Event]]:
         (task,) = tasks
+        if isinstance(task, messages.Declare):
+            yield task, DECLARED
+            return
         self.asked.append(task)
         watch()
         if self.kills:
@@ -84,18 +86,16 @@ class FakePool:
         return die(make(*operations))
 
 
-def run_shard(pool: FakePool) -> list[messages.Event]:
-    def open_pool(variables: Any) -> Any:
-        return pool
-
-    runner = ShardRunner(pool, open_pool)  # type: ignore[arg-type]
-    return list(runner.run(TASK))
+def list_events(pool: FakePool) -> list[messages.Event]:
+    declared, *events = run_shard(SPEC, pool, lambda _: pool)  # type: ignore[arg-type, return-value]
+    assert declared == DECLARED
+    return events
 
 
 def test_a_crash_costs_its_program_alone() -> None:
     fatal = make(update(3), trim(1), update(2))
     pool = FakePool(fatal)
-    found, small, done = run_shard(pool)
+    found, small, done = list_events(pool)
     assert done == DONE
     assert [task.fatal for task in pool.asked] == [[], [fatal.digest()]]
     assert isinstance(found, messages.Found) and isinstance(small, messages.Found)
@@ -107,7 +107,7 @@ def test_a_crash_costs_its_program_alone() -> None:
 
 def test_a_backend_that_crashes_again_and_again_is_left() -> None:
     programs = [make(update(number)) for number in range(2, 6)]
-    *found, end = run_shard(FakePool(*programs))
+    *found, end = list_events(FakePool(*programs))
     assert end == Abandoned(f"step 0: {SEGFAULT}", crashes=MAX_CRASHES)
     # Of one signature the first is made shorter.
     originals = [each.original for each in found if isinstance(each, messages.Found)]
@@ -116,66 +116,36 @@ def test_a_backend_that_crashes_again_and_again_is_left() -> None:
 
 def test_a_worker_that_is_killed_from_outside_begins_again() -> None:
     """By a person, or for want of memory: no program is blamed."""
-    pool = FakePool(kills=MOST_KILLED)
-    assert run_shard(pool) == [DONE]
-    assert len(pool.asked) == 1 + MOST_KILLED
-    first, *_ = run_shard(FakePool(kills=MOST_KILLED + 1))
+    pool = FakePool(kills=MAX_KILLED)
+    assert list_events(pool) == [DONE]
+    assert len(pool.asked) == 1 + MAX_KILLED
+    first, *_ = list_events(FakePool(kills=MAX_KILLED + 1))
     assert isinstance(first, messages.Found)  # each time: now it is the program's
 
 
 def test_a_worker_that_dies_at_no_program_is_an_error() -> None:
     class Unloadable(FakePool):
         def run(self, tasks: deque[Any], watch: Callable[[], None]) -> Iterator[Any]:
-            yield tasks[0], die(None)
+            is_first = isinstance(tasks[0], messages.Declare)
+            yield tasks[0], DECLARED if is_first else die(None)
 
-    assert run_shard(Unloadable()) == [Abandoned(SEGFAULT, crashes=0)]
-
-
-def test_the_name_of_a_shard_says_what_is_run() -> None:
-    same = messages.RandomTask(
-        "mine", "layer", "kv", 0, generator="plain", seed=0, programs=9, fatal=["x"]
-    )
-    other = messages.RandomTask(
-        "mine", "layer", "kv", 0, generator="plain", seed=1, programs=9
-    )
-    assert get_name(TASK) == get_name(same) != get_name(other)
-    assert get_name(TASK).startswith("shards/layer-kv-mine-000000-")
+    assert list_events(Unloadable()) == [Abandoned(SEGFAULT, crashes=0)]
 
 
-# --- who gets the next one --------------------------------------------------------------
-
-
-def hand_out(new: tuple[int, ...], shards: int = 800) -> Counter[int]:
-    """How many shards each pair gets that finds so much in each of them."""
-    shares, found = Shares(len(new)), Counter[int]()
-    for _ in range(shards):
-        pair = shares.choose(range(len(new)))
-        shares.learn(pair, new[pair], 1.0)
-        found[pair] += 1
-    return found
-
-
-def test_shares_move_to_what_finds_something_with_a_floor_for_all() -> None:
-    assert set(hand_out((0, 0, 0, 0)).values()) == {200}
-    found = hand_out((0, 0, 6, 2))
-    floor = 800 / (FLOOR * 4)
-    assert found[0] == pytest.approx(floor, abs=8) == found[1]
-    assert found[2] > 400 > found[3] > 150
-    assert hand_out((0, 0, 6, 2)) == found
-
-
-def test_a_share_is_one_of_time() -> None:
-    shares, seconds = Shares(2), [0.0, 0.0]
-    for _ in range(400):
-        pair = shares.choose((0, 1))
-        took = (4.0, 1.0)[pair]
-        seconds[pair] += took
-        shares.learn(pair, 0, took)
-    assert seconds[0] == pytest.approx(seconds[1], rel=0.1)
+def test_the_name_of_a_shard_is_that_of_its_spec() -> None:
+    other = structs.replace(TASK, seed=1)
+    names = {
+        Spec(task=TASK).name,
+        Spec(task=other).name,
+        Spec(task=TASK, strict=True).name,
+        Spec(task=TASK, lockstep="9.9").name,
+    }
+    assert len(names) == 4 and SPEC.name in names
+    assert SPEC.name.startswith("shards/layer-kv-000000-mine-")
 
 
 def test_parts_share_all_shards() -> None:
-    terms = [Terms(parts=[(part, 3)]) for part in (1, 2, 3)]
+    terms = [Terms(shard=(index, 3)) for index in (1, 2, 3)]
     for key in ("a", "layer", "kv"), ("b", "layer", "kv"):
         for number in range(9):
             assert sum(each.has(key, number) for each in terms) == 1
@@ -217,8 +187,8 @@ def test_what_is_kept_does_not_depend_on_the_order(tmp_path: Path) -> None:
             failures.write()
             failures.add(fail(folder, program), PROGRAMS[0].digest())
             failures.write()
-        chosen = failures.list_chosen("mine", "layer", "kv")
-        assert len(chosen) == MOST_KEPT
+        chosen = failures.choose()
+        assert len(chosen) == MAX_KEPT
         assert {one.path.name for one in chosen} == {
             path.name for path in tmp_path.rglob(f"{number}/**/*.json")
         }
@@ -238,12 +208,12 @@ def test_a_failure_of_a_shard_that_never_ended_is_kept(tmp_path: Path) -> None:
         again.add(fail(folder, program), program.digest())
     again.read_left()
     again.write()
-    names = [one.program.digest() for one in again.list_chosen("mine", "layer", "kv")]
-    assert PROGRAMS[0].digest() in names and len(names) == MOST_KEPT + 1
+    names = [failure.program.digest() for failure in again.choose()]
+    assert PROGRAMS[0].digest() in names and len(names) == MAX_KEPT + 1
     again.add(fail(folder, PROGRAMS[1]), PROGRAMS[0].digest())
     again.write()
     left = {path.name.partition("-")[0] for path in tmp_path.rglob("*.json")}
-    assert PROGRAMS[0].digest() not in left and len(left) == MOST_KEPT
+    assert PROGRAMS[0].digest() not in left and len(left) == MAX_KEPT
 
 
 # --- files ------------------------------------------------------------------------------
@@ -272,70 +242,13 @@ def test_the_first_writer_wins(folder: Folder) -> None:
     assert folder.list() == ["c.json"]
 
 
-def test_no_draft_is_left_and_old_ones_go(tmp_path: Path) -> None:
+def test_no_draft_is_left(tmp_path: Path) -> None:
     folder = LocalFolder(str(tmp_path))
     folder.put("shards/x.json", b"1")
     folder.put("shards/x.json", b"2")
     assert [path.name for path in tmp_path.rglob("*.*")] == ["x.json"]
     (tmp_path / "shards" / ".y.json.1-a.tmp").write_bytes(b"ha")
-    (tmp_path / "running").mkdir()
-    (tmp_path / "running" / "1.json").write_text("{}")
     assert folder.list("shards") == ["shards/x.json"]
-    folder.sweep("running")
-    assert [path.name for path in tmp_path.rglob("*.*")] == ["x.json"]
-
-
-# --- the page ---------------------------------------------------------------------------
-
-
-@contextmanager
-def serve(make_page: Callable[[], str]) -> Iterator[str]:
-    server = Server(0, Page(make_page))
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def get_status(url: str, **options: Any) -> int:
-    request = urllib.request.Request(url, **options)
-    with pytest.raises(urllib.error.HTTPError) as raised:
-        urllib.request.urlopen(request, timeout=10).close()
-    raised.value.close()
-    return raised.value.code
-
-
-def test_the_page_follows_the_campaign_and_can_only_be_read() -> None:
-    made = []
-
-    def make_page() -> str:
-        made.append(1)
-        return "<p>page ✗</p>"
-
-    with serve(make_page) as url:
-        for _ in range(2):
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                assert answer.read().decode() == "<p>page ✗</p>"
-                assert answer.headers["Refresh"] == "10"
-        assert len(made) == 1  # many looks cost no more than one
-        assert get_status(f"{url}shards") == 404
-        assert get_status(f"{url}../../etc/passwd") == 404
-        assert get_status(url, headers={"Host": "other.example"}) == 421
-        assert get_status(url, data=b"x") == get_status(url, method="DELETE") == 501
-        with pytest.raises(UsageError, match=r"--port \d+: .*; choose another, or 0"):
-            serve_page(int(url.rpartition(":")[2].rstrip("/")), make_page, print)
-
-
-def test_a_page_of_a_folder_that_is_gone_says_so() -> None:
-    def make_page() -> str:
-        raise UsageError("night: holds no campaign")
-
-    with serve(make_page) as url:
-        assert get_status(url) == 503
 
 
 def test_programs_that_are_fatal_are_left_out_of_a_slice(tmp_path: Path) -> None:
@@ -347,11 +260,11 @@ def test_programs_that_are_fatal_are_left_out_of_a_slice(tmp_path: Path) -> None
     with Pool(1, tmp_path) as pool:
         found, first = collect(pool, task)
         digest = found[0].parse().digest()
-        _, second = collect(pool, msgspec.structs.replace(task, fatal=[digest]))
+        _, second = collect(pool, structs.replace(task, fatal=[digest]))
         _, third = collect(pool, task)
     assert first.counts.signatures == {"layer-kv-update-error": 4}
     assert second.counts.signatures == {"layer-kv-update-error": 3}
-    assert first == msgspec.structs.replace(third, counts=first.counts)
+    assert first == structs.replace(third, counts=first.counts)
     assert second.digest == first.digest and second.counts.programs == 4
 
 

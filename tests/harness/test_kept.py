@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import MOST_KEPT, Pair, Settings
+from lockstep.harness.jobs.outcome import MAX_KEPT, Pair, Settings
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -88,7 +88,7 @@ def test_programs_of_another_form_are_kept_beside_it(kept: Kept) -> None:
     kept.tell(find(make(update(1)), LONG))  # simpler, and of the same form
     assert [one.program.ops[0]["length"] for one in kept.pair.failures] == [1, 2]
     kept.tell(*(find(make(*[update(1)] * n), LONG) for n in (5, 4, 2, 3)))
-    assert len(kept.list_programs()) == MOST_KEPT == 3
+    assert len(kept.list_programs()) == MAX_KEPT == 3
     assert kept.list_programs()[:2] == [["update"], ["update"] * 2]
 
 

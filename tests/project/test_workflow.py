@@ -87,20 +87,6 @@ def test_every_command_of_a_campaign_exists_with_its_options() -> None:
     assert found == ["start", "merge", "report"]
 
 
-def test_parts_of_a_campaign_start_from_the_corpus_of_another_run() -> None:
-    """Each from the same: the first job fetches it, and the last one keeps the next."""
-    jobs = yaml.safe_load(CAMPAIGN.read_text())["jobs"]
-    fetch = get_step(jobs["corpus"], "Fetch")["run"]
-    assert "gh run download" in fetch and "--name corpus --dir last" in fetch
-    given = get_step(jobs["corpus"], "Keep")["with"]
-    wanted = [each["with"] for each in jobs["part"]["steps"] if "with" in each]
-    assert given == {"name": "given", "path": "last"} and given in wanted
-    ((*_, option, place),) = list_commands(jobs["part"], "lockstep")
-    assert (option, place) == ("--corpus", "last")
-    kept = get_step(jobs["merge"], "Keep the corpus")["with"]
-    assert kept == {"name": "corpus", "path": "night/corpus"}
-
-
 def test_a_wrong_option_would_be_found() -> None:
     with pytest.raises(click.UsageError), click.Context(main) as context:
         get_command("check").make_context("check", ["--profil", "ci"], parent=context)

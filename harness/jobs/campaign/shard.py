@@ -1,19 +1,36 @@
-"""A shard: a task as JSON in, its events as JSON out; and its file."""
+"""A shard: its spec in, its events out; and its file.
+
+A program that ends its process costs itself: the rest of the shard runs without it.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import count
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, ValidationError
+from msgspec import Struct, ValidationError, structs
 
 from lockstep.harness.core.document import decode, parse_json
-from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.core.errors import UsageError, format_exit, shorten
+from lockstep.harness.jobs.campaign.terms import Spec
+from lockstep.harness.jobs.check import BLOCKING, MAX_CRASHES, shrink_crash
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Natural, NonNegative
+from lockstep.harness.workers.pool import Pool
 
-# --- on its way -------------------------------------------------------------------------
+MAX_KILLED = 3
+"""How often a shard begins again since its worker was killed from outside."""
+
+KILLED = format_exit(-signal.SIGKILL)
+
+CRASH_TRIES = 50
+"""Programs that are tried to shrink a crash. A number of seconds would let the result
+depend on the machine."""
 
 
 class Abandoned(messages.Stopped, frozen=True):
@@ -26,16 +43,108 @@ class Abandoned(messages.Stopped, frozen=True):
     crashes: Natural = 0
 
 
-SHARDS = messages.RandomTask | messages.RunLedger
-ENDS = messages.SliceDone | messages.LedgerRun | Abandoned
+# --- it runs ----------------------------------------------------------------------------
 
 
-def decode_event(data: bytes, task: messages.Task[Any]) -> messages.Event:
-    """An event of a shard. Raises ValueError."""
-    return messages.decode_event(data, task, Abandoned)
+class Cancelled(Exception):
+    """The shard is wanted no more."""
+
+
+Open = Callable[[Mapping[str, str]], Pool]
+"""Opens a pool of one worker with these environment variables."""
+
+
+def run_shard(
+    spec: Spec, pool: Pool, open_pool: Open, watch: Callable[[], None] = lambda: None
+) -> Iterator[messages.Event]:
+    """Runs a shard.
+
+    Args:
+        spec: says what to run.
+        pool: of one worker.
+        open_pool: opens one more, in which crashes are shrunk.
+        watch: is called several times a second; it may raise `Cancelled`.
+
+    Yields:
+        The declaration of the backend here; the events of the task; at last an answer, or
+        why there is none.
+    """
+    task = spec.task
+    declared = yield from follow(pool, messages.Declare(task.backend), watch)
+    yield declared
+    if isinstance(task, messages.Declare) or not isinstance(declared, messages.Declared):
+        return
+    killed, fatal, shown = 0, list[str](), set[str]()
+    while True:
+        end = yield from follow(pool, task, watch)
+        if not isinstance(end, messages.Died):
+            yield end
+            return
+        if end.why == KILLED and killed < MAX_KILLED:
+            killed += 1  # by a person, or by the kernel when memory is short
+            continue
+        if end.running is not None and isinstance(task, messages.RandomTask):
+            yield from report_crash(task, end, shown, open_pool, watch)
+            fatal.append(end.running.digest())
+            if len(fatal) < MAX_CRASHES:
+                task, killed = structs.replace(task, fatal=[*fatal]), 0
+                continue
+        yield Abandoned(end.describe(), crashes=len(fatal))
+        return
+
+
+def follow(
+    pool: Pool, task: messages.Task[Any], watch: Callable[[], None]
+) -> Generator[messages.Event, None, messages.Event]:
+    """Yields the events of a task but the last one, which it returns."""
+    for asked, event in pool.run(deque([task]), watch):
+        if asked is not task:  # a worker says something late
+            continue
+        if isinstance(event, messages.Answer | messages.Stopped):
+            return event
+        yield event
+    raise AssertionError("a task always ends with an event")
+
+
+def report_crash(
+    task: messages.RandomTask,
+    died: messages.Died,
+    shown: set[str],
+    open_pool: Open,
+    watch: Callable[[], None],
+) -> Iterator[messages.Found]:
+    """Yields a program that ends its process as it was found, and, of each signature
+    once, made shorter."""
+    blamed = died.blame()
+    assert blamed is not None
+    program, divergence = blamed
+    signature = divergence.get_signature(program)
+    yield messages.Found(program.to_json(), divergence)
+    if signature in shown:
+        return
+    shown.add(signature)
+    ticks = count()
+
+    def tick() -> float:
+        watch()  # before each program that is tried
+        return next(ticks)
+
+    with open_pool(BLOCKING) as pool:
+        small = shrink_crash(
+            *(pool, task.backend, program, divergence, CRASH_TRIES), tick
+        )
+    yield messages.Found(
+        small.program.to_json(),
+        small.divergence,
+        original=program.digest(),
+        flaky=None if small.flaky is None else str(small.flaky),
+    )
 
 
 # --- on disk ----------------------------------------------------------------------------
+
+
+ENDS = messages.SliceDone | messages.LedgerRun | messages.Declared | Abandoned
 
 
 class Shard(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,34 +153,33 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         environment: where it ran; see `get_environment`.
         seconds: how long the campaign had run.
-        events: what was found; what was kept, and is new to the campaign; the last one.
+        events: what was found, and the last one.
     """
 
-    task: SHARDS
+    spec: Spec
     environment: dict[str, Any]
     seconds: NonNegative
-    events: list[messages.Found | messages.Agreed | messages.Kept | ENDS]
-    format: Literal["lockstep-shard/1"] = "lockstep-shard/1"
+    events: list[messages.Found | messages.Agreed | ENDS]
+    format: Literal["lockstep-shard/2"] = "lockstep-shard/2"
 
     def encode(self) -> bytes:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["spec"] = msgspec.to_builtins(self.spec)
         return json.dumps(fields, default=messages.unfold).encode() + b"\n"
 
-    @property
-    def end(self) -> messages.Event:
-        return self.events[-1]
 
-
-def decode_shard(content: bytes, where: str) -> Shard:
-    """Raises UsageError for what is not the file of a shard."""
-    document = parse_json(decode(content, where), where)
+def decode_shard(content: bytes, name: str) -> Shard:
+    """Raises UsageError for what is not the file of a shard of this name."""
+    document = parse_json(decode(content, name), name)
     try:
         shard = msgspec.convert(document, Shard)
         for event in shard.events:
             event.check()
-        if not isinstance(shard.end, ENDS):
+        if not shard.events or not isinstance(shard.events[-1], ENDS):
             raise ValueError("it has no end")
-    except (ValidationError, ValueError, IndexError, RecursionError) as error:
+    except (ValidationError, ValueError, RecursionError) as error:
         why = shorten(str(error))
-        raise UsageError(f"{where}: is not a shard of a campaign: {why}") from None
+        raise UsageError(f"{name}: is not a shard of a campaign: {why}") from None
+    if shard.spec.name != name:
+        raise UsageError(f"{name}: belongs to another campaign")
     return shard

@@ -1,0 +1,186 @@
+"""The settings of a campaign, and the specs of its shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zlib import crc32
+
+import msgspec
+from msgspec import Meta, Struct, ValidationError, structs
+
+from lockstep.harness import __version__
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
+from lockstep.harness.core.document import decode, parse_json, show
+from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.core.folder import Folder
+from lockstep.harness.jobs.outcome import Pair, Settings, slug
+from lockstep.harness.workers import messages
+
+CAMPAIGN = "campaign.json"
+SHARDS = "shards"
+SLICE = 500
+"""Programs in a shard: some seconds of work, which is what a lost machine costs."""
+
+Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+
+
+class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All that the events of a shard depend on, beside the backend.
+
+    Attributes:
+        lockstep: its version; another one draws other programs.
+        python: the same.
+    """
+
+    task: messages.Declare | messages.RunLedger | messages.RandomTask
+    lockstep: str = __version__
+    python: str = PYTHON
+    step_seconds: Seconds = STEP_SECONDS
+    start_seconds: Seconds = START_SECONDS
+    strict: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file of the shard."""
+        document = json.dumps(msgspec.to_builtins(self), sort_keys=True)
+        digest = hashlib.sha256(document.encode()).hexdigest()[:12]
+        task, labels = self.task, [type(self.task).__name__.lower()]
+        if isinstance(task, messages.RandomTask):
+            labels = [task.contract, task.kind, f"{task.number:06}"]
+        return f"{SHARDS}/{'-'.join([*labels, slug(task.backend), digest])}.json"
+
+
+class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of a campaign.
+
+    Attributes:
+        lockstep, python: see `Spec`.
+        programs: for each pair; or None, and `seconds` is the budget.
+        seconds: of the campaign while it runs.
+        slice: programs in a shard.
+        shard: (number from 1, of how many parts) of the shards that are run here.
+    """
+
+    format: Literal["lockstep-campaign/2"] = "lockstep-campaign/2"
+    lockstep: str = __version__
+    python: str = PYTHON
+    seed: int = 0
+    backends: list[str] = []
+    kinds: list[str] = []
+    programs: Positive | None = None
+    seconds: Seconds | None = None
+    slice: Positive = SLICE
+    step_seconds: Seconds = STEP_SECONDS
+    start_seconds: Seconds = START_SECONDS
+    strict: bool = False
+    shard: tuple[Positive, Positive] | None = None
+
+    def get_settings(self, folder: Path) -> Settings:
+        """The same as settings of a check. folder: for failures."""
+        names = "seed", "backends", "kinds", "seconds", "slice", "strict"
+        limits = "step_seconds", "start_seconds"
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names + limits}
+        return Settings(programs=self.programs or 0, failures=folder, **fields)
+
+    def make_spec(self, task: Any) -> Spec:
+        names = "lockstep", "python", "step_seconds", "start_seconds", "strict"
+        return Spec(task=task, **{name: getattr(self, name) for name in names})
+
+    def has(self, key: Sequence[str], number: int) -> bool:
+        """Says whether the shard of this number, of the pair with this key, runs here."""
+        if self.shard is None:
+            return True
+        index, total = self.shard
+        return (number + crc32("/".join(key).encode())) % total == index - 1
+
+    def iter_specs(self, pairs: Sequence[Pair], ledgers: Sequence[str]) -> Iterator[Spec]:
+        """Iterates over the shards that run here, all pairs in turn; without a number of
+        programs there is no end."""
+        for backend in ledgers:
+            if self.has([backend], 0):
+                yield self.make_spec(messages.RunLedger(backend))
+        settings = self.get_settings(Path())
+        endless = ((number, self.slice) for number in count())
+        for number, programs in settings.list_slices() if self.programs else endless:
+            for pair in pairs:
+                if self.has(pair.key, number):
+                    yield self.make_spec(make_task(self, pair, number, programs))
+
+
+def make_task(
+    terms: Terms, pair: Pair, number: int, programs: int
+) -> messages.RandomTask:
+    return messages.RandomTask(
+        *pair.key,
+        number,
+        generator=Settings().generator,
+        seed=terms.seed,
+        programs=-(-programs // pair.share),
+    )
+
+
+def compare(before: Terms, after: Terms) -> str | None:
+    """Describes the first setting in which two campaigns differ; None if none does."""
+    for name in Terms.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            return f"its {name} is {show(old)}, not {show(new)}"
+    return None
+
+
+def read_terms(folder: Folder) -> Terms | None:
+    """Reads the settings of the campaign in a folder; None if there is none.
+
+    Raises:
+        UsageError: the file is damaged, or of another version of the format.
+    """
+    content = folder.read(CAMPAIGN)
+    if content is None:
+        return None
+    path = f"{folder.place}/{CAMPAIGN}"
+    document = parse_json(decode(content, path), path)
+    if isinstance(document, dict) and document.get("format") == "lockstep-campaign/1":
+        raise UsageError(
+            f"{folder.place}: is a campaign of an older version, which cannot go on;"
+            " start another one"
+        )
+    try:
+        return msgspec.convert(document, Terms)
+    except ValidationError as error:
+        why = shorten(str(error))
+        raise UsageError(f"{path}: is not the settings of a campaign: {why}") from None
+
+
+def require_terms(folder: Folder) -> Terms:
+    """Reads the same; raises UsageError if there is none."""
+    terms = read_terms(folder)
+    if terms is None:
+        raise UsageError(
+            f"{folder.place}: holds no campaign; `lockstep campaign start` makes one"
+        )
+    return terms
+
+
+def require_version(place: str, begun: Terms | Spec) -> None:
+    """Raises UsageError unless this version draws the programs that another has drawn."""
+    for name, version in (("lockstep", __version__), ("python", PYTHON)):
+        if getattr(begun, name) != version:
+            raise UsageError(
+                f"{place}: was begun with {name} {getattr(begun, name)}, and this is"
+                f" {version}, which may draw other programs; use that version, or start"
+                " another campaign"
+            )
+
+
+def write_terms(folder: Folder, terms: Terms) -> None:
+    """Raises OSError."""
+    fields = structs.asdict(terms)
+    folder.replace(CAMPAIGN, (json.dumps(fields, indent=1) + "\n").encode())
