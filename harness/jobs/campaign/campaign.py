@@ -332,7 +332,7 @@ class Work:
         """Writes the file of a shard; from then on it counts. Raises OSError."""
         campaign = self.campaign
         seconds = round(time.monotonic() - self.outcome.started, 2)
-        content = Shard(spec, environment, seconds, events).encode()
+        content = Shard(spec, environment, seconds, drop_shrunk(events)).encode()
         campaign.folder.put(spec.name, content)
         campaign.done.add(spec.name)
         campaign.fold(spec.task, events[-1], environment)
@@ -370,6 +370,19 @@ class Work:
             pair.stop()
             pair.errors.append(str(error))
         self.outcome.is_cut = True
+
+
+def drop_shrunk(events: list[Any]) -> list[Any]:
+    """The events without the programs that were made shorter: their divergences may have
+    thousands of tokens."""
+    originals = {getattr(event, "original", None) for event in events} - {None}
+    return [
+        event
+        for event in events
+        if not isinstance(event, messages.Found)
+        or event.original is not None
+        or event.parse().digest() not in originals
+    ]
 
 
 # --- its folder -------------------------------------------------------------------------
