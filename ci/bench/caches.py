@@ -10,9 +10,9 @@ process, in turns; what counts is the median of the rounds' ratios. The work is 
 `speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
 all, with pools of a million cells, it takes more than 20 minutes and 17 GB.
 
-`--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and puts
-the table into the README. That takes up to an hour; if it is cut off, the same command
-goes on where it stopped.
+`--save` keeps the numbers as `results/PROCESSOR.json` with a chart beside them, and
+writes the table into `results/README.md`. That takes up to an hour; if it is cut off, the
+same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -150,14 +150,14 @@ def describe_run(rounds: int) -> dict[str, Any]:
 
 
 def keep(document: Mapping[str, Any]) -> None:
-    """Writes the numbers and the chart, and puts the table into the README."""
+    """Writes the numbers and the chart, and puts the table into results/README.md."""
     name = re.sub(r"[^0-9A-Za-z]+", "-", document["machine"]["processor"]).strip("-")
-    path, readme = RESULTS / f"{name}.json", ROOT / "README.md"
+    path, document_path = RESULTS / f"{name}.json", RESULTS / "README.md"
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     path.with_suffix(".svg").write_text(results.make_svg(document))
-    place = str(path.relative_to(ROOT))
-    readme.write_text(results.splice(readme.read_text(), document, place))
-    click.echo(f"written to {place}, and to the README")
+    text = results.splice(document_path.read_text(), document, path.name)
+    document_path.write_text(text)
+    click.echo(f"written to {path.relative_to(ROOT)} and {document_path.name} beside it")
 
 
 def check_cuda(frameworks: Sequence[str]) -> None:

@@ -9,21 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 SECTIONS = {
-    "README.md": [
-        "Two commands",
-        "The matrix today",
-        "Your own cache",
+    "harness/cli/README.md": [
+        "Settings of a project",
         "A failure",
-        "From a running engine",
         "In tests of your own",
+        "From a running engine",
         "Campaigns",
-        "More",
-        "Why you can trust it",
+        "Bisect",
     ],
     "ci/README.md": ["In your own repository", "Campaigns", "A release"],
-    "harness/README.md": ["Sets of vectors"],
+    "harness/README.md": ["Why you can trust it", "Sets of vectors"],
     "impl/README.md": ["Failures as scripts"],
-    "impl/peers/README.md": ["Recorders", "Which classes are covered", "What was found"],
+    "impl/peers/README.md": [
+        "The matrix today",
+        "Recorders",
+        "Which classes are covered",
+        "What was found",
+    ],
 }
 """Document → its second-level sections that are tasks, and so pages of their own."""
 

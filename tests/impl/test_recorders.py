@@ -125,7 +125,7 @@ def test_the_example_of_the_readme_finds_a_bug_of_mlx_lm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Pool, "run", run_here)
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "harness" / "cli" / "README.md").read_text()
     section = text.partition("## From a running engine")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     exec(compile(code, "README.md", "exec"), {})

@@ -404,7 +404,7 @@ def test_the_numbers_of_the_documents_are_those_that_were_measured() -> None:
     kernels = parts["speed of kernels"]["result"]
     rows = {row["work"]: row["us"] for row in kernels["rows"]}
     whole, device = kernels["whole_step_us"] / 1e3, rows["step, layer by layer"]
-    for name in ("README.md", "ci/README.md"):
+    for name in ("impl/peers/README.md", "ci/README.md"):
         text = (ROOT / name).read_text()
         assert f"{whole:.1f} ms" in text and f"{device:.0f} µs" in text
     assert "took ten minutes together, none more than four" in text

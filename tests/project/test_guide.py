@@ -39,6 +39,14 @@ def test_every_step_of_the_guide_says_what_it_says(
     assert taken == 14
 
 
+def test_the_session_of_the_readme_is_from_the_guide() -> None:
+    guide = (ROOT / "impl" / "README.md").read_text().splitlines()
+    readme = (ROOT / "README.md").read_text()
+    lines = [line for form, text in BLOCK.findall(readme) for line in text.splitlines()]
+    assert len(lines) > 8
+    assert {line for line in lines if line} <= {*guide}
+
+
 def run(command: str) -> str:
     """Returns the output of a command, `lockstep` being this one."""
     program, *arguments = shlex.split(command)

@@ -122,11 +122,11 @@ def place(ratio: float) -> float:
     return round(LEFT + share * (RIGHT - LEFT), 1)
 
 
-# --- in the README ----------------------------------------------------------------------
+# --- in results/README.md ---------------------------------------------------------------
 
 
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
-"""Between these lines the README has the table and the chart, once a run was kept."""
+"""The document has the table and the chart between these lines."""
 
 SECTION = """\
 ## How fast our caches are
