@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import click
 import jinja2
 
-from lockstep.harness.backends.driver.messages import CONTRACTS as MESSAGES
 from lockstep.harness.backends.driver.messages import PLACE, get_operation
 from lockstep.harness.backends.interface import (
     BatchCache,
@@ -33,6 +32,7 @@ from lockstep.harness.contracts.batched.model import LIST
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.paged.model import HYBRID
 from lockstep.harness.contracts.paged.model import KINDS as PAGED
+from lockstep.harness.contracts.protocol import list_messages
 from lockstep.harness.core.errors import UsageError
 
 # --- the text ---------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def write_driver(name: str, kind: str, check: str) -> str:
         name=name,
         check=check,
         errors=errors,
-        write_methods=list_messages,
+        write_methods=write_messages,
     )
 
 
@@ -223,11 +223,11 @@ def list_methods(written: Written) -> Iterator[str]:
             yield write_method(name, members[name])
 
 
-def list_messages(written: Written) -> Iterator[str]:
+def write_messages(written: Written) -> Iterator[str]:
     """Each message that a driver may get for the methods of a class, as a method to be
     written."""
     kind, members = written.kind, get_members(written.kind)
-    messages = MESSAGES[written.rules.name]
+    messages = list_messages(written.rules.name)
     names = [name for name in ("offsets", "update", "cached") if is_asked(name, kind)]
     for name in dict.fromkeys([*names, *written.methods]):
         message = name_message(name, kind, messages)

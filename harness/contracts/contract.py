@@ -102,7 +102,8 @@ class Contract(ABC):
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `kind` needs to declare `operations`."""
-        return [name for name in operations if self.operations[name].is_method]
+        methods = (self.operations[name].get_method() for name in operations)
+        return [method for method in dict.fromkeys(methods) if method]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `config` needs to tell what it declares."""

@@ -29,6 +29,9 @@ Config = Mapping[str, Any]
 Answer = dict[str, Any]
 """The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
 
+Types = Mapping[str, Any]
+"""Field of a message of drivers → its type."""
+
 Cell = tuple[str, str]
 """(abstract state, operation that finds it). What is counted of a run."""
 
@@ -191,6 +194,8 @@ class Operation(ABC):
         kinds: the kinds that have it; None for all.
         writes: views of the cache that were handed out need not hold after it.
         is_method: a cache needs a method of this name.
+        messages: messages of drivers that cannot be derived from `fields` and `answer`,
+            such as those that carry arrays; see `backends.driver.messages`.
         has_misuse: `draw_misuse` draws something.
         words: its description, with the names of fields in braces; empty for a list of
             all fields.
@@ -204,6 +209,7 @@ class Operation(ABC):
     kinds: ClassVar[Collection[str] | None] = None
     writes: ClassVar[bool] = False
     is_method: ClassVar[bool] = True
+    messages: ClassVar[Mapping[str, tuple[Types, Types]]] = {}
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""
 
@@ -221,6 +227,10 @@ class Operation(ABC):
     def get_answer(self, kind: str) -> Schema:
         """Returns the JSON Schema of its answer where the cache is of this kind."""
         return self.answer
+
+    def get_method(self) -> str | None:
+        """Returns the method that a cache needs; None for none."""
+        return self.name if self.is_method else None
 
     def follows(self, expected: Answer) -> bool:
         """Says whether the model moves on only with a backend's answer; see `resolve`.

@@ -38,6 +38,7 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.protocol import make_protocol
 from lockstep.harness.core.document import check_field
 from lockstep.harness.core.errors import (
     Broken,
@@ -177,7 +178,7 @@ def is_importable(package: str) -> bool:
 
 def start_driver(name: str, limits: Limits) -> Backend:
     try:
-        return load_driver(name, limits)
+        return load_driver(name, limits, make_protocol())
     except Broken as broken:
         raise Unloadable(str(broken)) from None
     except UsageError:

@@ -16,7 +16,8 @@ import pytest
 
 from lockstep.harness.backends.driver.client import Limits, check_request
 from lockstep.harness.backends.driver.decoding import parse
-from lockstep.harness.backends.driver.messages import Refusal, get_answer
+from lockstep.harness.backends.driver.messages import Refusal
+from lockstep.harness.contracts.protocol import make_protocol
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -123,15 +124,15 @@ def test_the_transcript_of_the_protocol_is_what_happens(build: Build) -> None:
 
 
 def test_the_transcript_keeps_to_the_schemas_and_has_every_message_of_its_kinds() -> None:
-    contract, seen = "layer", set()
+    protocol, contract, seen = make_protocol(), "layer", set()
     for request, answer in zip(*map(parse_lines, read_transcript()), strict=True):
         operation = request["op"]
         if operation == "open":
             contract = "layer" if request["config"]["kind"] == "kv" else "unified"
         is_own = operation in ("hello", "open", "drop")
         place = "session" if is_own else contract
-        check_request(place, operation, request)
-        kind = Refusal if "error" in answer else get_answer(place, operation)
+        check_request(protocol.get_request(place, operation), request)
+        kind = Refusal if "error" in answer else protocol.get_answer(place, operation)
         parse(answer, kind, strict=True)
         seen.add((place, operation))
     hello = parse_lines(read_transcript()[1])[0]

@@ -14,7 +14,12 @@ from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.backends.driver.batches import BATCHES, open_batched
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
-from lockstep.harness.backends.driver.messages import REFUSALS, Declared, Hello
+from lockstep.harness.backends.driver.messages import (
+    REFUSALS,
+    Declared,
+    Hello,
+    Protocol,
+)
 from lockstep.harness.backends.driver.paged import PagedCache
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import (
@@ -133,9 +138,9 @@ def list_files(name: str) -> Iterator[Path]:
             yield Path(part)
 
 
-def load_driver(name: str, limits: Limits) -> Backend:
+def load_driver(name: str, limits: Limits, protocol: Protocol) -> Backend:
     """Starts the driver, and takes what it declares. Raises Broken, and UsageError."""
-    driver = Driver(split_command(name), limits)
+    driver = Driver(split_command(name), limits, protocol)
     hello = driver.start()
     try:
         return make_backend(hello, driver)

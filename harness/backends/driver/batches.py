@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from lockstep.harness.backends.driver.client import Driver
-from lockstep.harness.backends.driver.decoding import Malformed, Tensor, say
+from lockstep.harness.backends.driver.decoding import Malformed, say
 from lockstep.harness.backends.driver.proxy import KINDS as LAYER
 from lockstep.harness.backends.driver.proxy import Cache, LayerCache, open_parts
 from lockstep.harness.backends.interface import Mask
@@ -16,10 +16,7 @@ PREFIX = "batch-"
 Config = Mapping[str, Any]
 
 
-class Batch(
-    Cache,
-    sends="pad_left pad_right finalize trim rollback filter select repeat free save load",
-):
+class Batch(Cache):
     """The rows of any kind."""
 
     contract = "batched"
@@ -33,7 +30,7 @@ class Batch(
         return type(self)(self.driver, self.ask("clone").cache, self.config)
 
 
-class BatchCache(Batch, sends="update state size"):
+class BatchCache(Batch):
     """The rows of batch-kv and batch-rotating."""
 
     @property
@@ -42,10 +39,7 @@ class BatchCache(Batch, sends="update state size"):
         return offsets
 
     def make_mask(self, length: int) -> Mask:
-        return self.ask_mask("make_mask", length)
-
-    def ask_mask(self, message: str, length: int) -> Mask:
-        mask = self.ask(message, length=length).mask
+        mask = self.ask("make_mask", length=length).mask
         is_array = mask is not None and not isinstance(mask, str)
         return self.make_tensor("mask", mask) if is_array else mask
 
@@ -56,23 +50,23 @@ class BatchCache(Batch, sends="update state size"):
         return single
 
 
-class BatchStateCache(BatchCache, sends="read state.states write"):
+class BatchStateCache(BatchCache):
     """The rows of batch-state."""
 
-    def make_mask(self, length: int) -> Tensor | None:
-        mask: Tensor | None = self.ask_mask("make_mask.states", length)
-        return mask
+    variant = "states"
 
 
 class BatchListCache(Batch):
     """The rows of batch-list: several batches, which have the columns."""
+
+    variant = "list"
 
     def __init__(self, driver: Driver, number: int, config: Config) -> None:
         super().__init__(driver, number, config)
         self.parts = open_parts(self, config["parts"], "part", open_rows)
 
     def extract(self, row: int) -> ListCache:
-        told = self.ask("extract.list", row=row)
+        told = self.ask("extract", row=row)
         single = ListCache(self.driver, told.cache, self.config)
         single.set_offsets(told.offsets)
         return single
@@ -82,19 +76,20 @@ class ListCache(Cache):
     """A single cache of batch-list: several caches, which have the tokens."""
 
     contract = "layer"
+    variant = "list"
 
     def __init__(self, driver: Driver, number: int, config: Config) -> None:
         super().__init__(driver, number, config)
         self.parts = open_parts(self, config["parts"], "part", open_layer)
 
     def trim(self, count: int) -> int:
-        answer = self.ask("trim.list", count=count)
+        answer = self.ask("trim", count=count)
         self.set_offsets(answer.offsets)
         trimmed: int = answer.trimmed
         return trimmed
 
     def free(self) -> None:
-        self.set_offsets(self.ask("free.list").offsets)
+        self.set_offsets(self.ask("free").offsets)
 
     def clone(self) -> ListCache:
         copy = ListCache(self.driver, self.ask("clone").cache, self.config)

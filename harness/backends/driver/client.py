@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.driver.decoding import (
     Malformed,
@@ -24,10 +26,9 @@ from lockstep.harness.backends.driver.messages import (
     ERRORS,
     PROTOCOL,
     Hello,
+    Protocol,
     Refusal,
-    get_answer,
     get_operation,
-    get_request,
 )
 from lockstep.harness.backends.driver.process import Misbehaved, Process
 from lockstep.harness.core.errors import Broken, UsageError, clean
@@ -87,8 +88,10 @@ class Driver:
     on_send: is called with the lines of messages before they are sent.
     """
 
-    def __init__(self, command: Sequence[str], limits: Limits) -> None:
-        self.command, self.limits = command, limits
+    def __init__(
+        self, command: Sequence[str], limits: Limits, protocol: Protocol
+    ) -> None:
+        self.command, self.limits, self.protocol = command, limits, protocol
         self.seconds = limits.message_seconds
         self.slowest = 0.0
         self.process: Process | None = None
@@ -135,7 +138,7 @@ class Driver:
 
         Args:
             contract: whose message it is.
-            message: its name in `messages.CONTRACTS`.
+            message: its name in the protocol.
             fields: of the request.
 
         Returns:
@@ -171,8 +174,9 @@ class Driver:
         self.post(contract, message, **fields)
         posted, self.waiting = self.waiting, []
         if self.limits.strict:
-            for own, name, request in posted:
-                check_request(own, name, json.loads(request))
+            for family, name, request in posted:
+                kind = self.protocol.get_request(family, name)
+                check_request(kind, json.loads(request))
         first = self.message - len(posted) + 1
         asked = [
             f"'{get_operation(name)}' (message {number})"
@@ -193,11 +197,11 @@ class Driver:
         if message != "hello":
             self.slowest = max(self.slowest, time.monotonic() - begun)
         answer = None
-        for number, ((own, name, _), line) in enumerate(
+        for number, ((family, name, _), line) in enumerate(
             zip(posted, lines, strict=True), first
         ):
             self.asked = asked[number - first]
-            answer = self.parse(own, name, number, line)
+            answer = self.parse(family, name, number, line)
         return answer
 
     def follow(self, is_over: bool) -> None:
@@ -223,7 +227,8 @@ class Driver:
             refusal = get_refusal(answer, strict=self.limits.strict)
             if refusal is None:
                 strict = self.limits.strict or message == "hello"
-                return parse(answer, get_answer(contract, message), strict=strict)
+                kind = self.protocol.get_answer(contract, message)
+                return parse(answer, kind, strict=strict)
         except Malformed as malformed:
             self.reject(malformed)
         missing = get_operation(message) if refusal.error == "missing" else None
@@ -278,13 +283,13 @@ def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def check_request(contract: str, message: str, request: Any) -> None:
+def check_request(kind: type[Struct], request: Any) -> None:
     """Raises UsageError for a request that its schema does not allow."""
     try:
-        parse(request, get_request(contract, message), "the request", strict=True)
+        parse(request, kind, "the request", strict=True)
     except Malformed as malformed:
         raise UsageError(
-            f"the harness itself wrote a wrong '{message}': {malformed}"
+            f"the harness itself wrote a wrong '{request['op']}': {malformed}"
         ) from None
 
 

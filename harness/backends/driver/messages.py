@@ -1,8 +1,9 @@
-"""Every message of the protocol, defined once.
+"""The messages of the protocol.
 
-The tables below list the fields of each request and of its answer. From them come the
-structs that validate messages (`get_request`, `get_answer`) and the JSON Schemas in
-`schemas/` (`schema.py`). A name with a dot is a variant: "begin.slot" is the operation
+A message of an operation comes from its class: derived from its fields and its answer, or
+as the class declares it. The tables below have the rest. From all of them
+(`harness.contracts.protocol`) come the structs that validate messages and the JSON
+Schemas in `schemas/`. A name with a dot is a variant: "begin.slot" is the operation
 `begin` as slots understand it.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
@@ -18,6 +20,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from lockstep.harness.backends.backend import Alignment
 from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.backends.paged import EVENTS, TELLS
+from lockstep.harness.core.document import NAMES, Schema
 from lockstep.harness.core.errors import Reported, clean
 
 PROTOCOL = 1
@@ -212,9 +215,13 @@ COMMON: Mapping[str, type[Struct]] = {
     "error": Refusal,
 }
 
-# Operation → the types of the fields of its request, and of its answer.
 Fields = Mapping[str, Any]
-Messages = Mapping[str, tuple[Fields, Fields]]
+"""Field of a message → its type; with `UnsetType` it may be left out."""
+
+Message = tuple[Fields, Fields]
+"""The fields of a request, and of its answer."""
+
+Messages = Mapping[str, Message]
 
 CACHE = {"cache": int}
 OFFSET = {"offset": int}
@@ -223,11 +230,12 @@ HELD = {"keys": Array | None, "values": Array | None}
 PAIR = {"keys": Array, "values": Array}
 MASK = {"mask": Array | Literal["causal"] | None}
 SNAPSHOT = {"snapshot": Snapshot | None}
-SIDES = ("parent", "child")
 NUMBERS = list[int] | UnsetType
+NUMBER_PAIRS = list[tuple[int, int]]
 TYPE = {"type": Type | UnsetType}
 PART = {"part": Part | UnsetType}
 OFFSETS = {"offsets": list[int]}
+SAVED = {"saved": int}
 
 PLACE = (*TYPE, *PART)
 """Fields that tell the parts of one cache apart; a message has them beside its own."""
@@ -239,71 +247,19 @@ SESSION: Messages = {
     "drop": ({"caches": NUMBERS, "snapshots": NUMBERS, "saved": NUMBERS}, {}),
 }
 LAYER: Messages = {
-    "update": (
-        {"rows": Positive, **PAIR, **PART},
-        {**OFFSET, **PAIR, **MASK},
-    ),
-    "state": (PART, HELD),
-    "state.states": (PART, STATES),
-    "view": ({}, HELD),
-    "view.states": ({}, STATES),
-    "size": (PART, {"size": int}),
-    "trim": ({"count": int}, {"trimmed": int, **OFFSET}),
-    "trim.list": ({"count": int}, {"trimmed": int, **OFFSETS}),
-    "clone": ({}, CACHE),
-    "free": ({}, OFFSET),
-    "free.list": ({}, OFFSETS),
-    "snapshot": ({"begin": int}, SNAPSHOT),
-    "restore": ({"snapshot": int | None, "target": int}, {"ok": bool, **OFFSET}),
-    "split": ({"snapshot": int, "at": int}, dict.fromkeys(SIDES, Snapshot | None)),
-    "merge": (dict.fromkeys(SIDES, int | None), SNAPSHOT),
-    "close": ({"snapshot": int}, {}),
-    "prepare": (OFFSETS, {}),
-    "take": ({}, {"snapshots": list[Snapshot | None]}),
     "boundaries": ({"length": int, **PART}, {"lengths": list[int]}),
     "read": (PART, STATES),
     "write": ({**STATES, "length": Positive, **PART}, OFFSET),
 }
-
-NUMBERED = {"rows": list[int]}
 BATCHED: Messages = {
     "offsets": (PART, OFFSETS),
     "pad_left": ({"padding": list[int]}, {}),
-    "pad_right": ({"lengths": list[int]}, {}),
-    "finalize": ({}, {}),
     "make_mask": ({"length": Positive, **PART}, MASK),
     "make_mask.states": ({"length": Positive, **PART}, {"mask": Array | None}),
-    "update": ({**PAIR, **PART}, PAIR),
     "read": (PART, STATES),
     "write": ({**STATES, "length": Positive, **PART}, {}),
-    "state": (PART, {"rows": list[Pair | None]}),
-    "state.states": (PART, {"rows": list[State]}),
-    "size": (PART, {"sizes": list[int]}),
-    "trim": ({"count": int}, {"trimmed": int}),
-    "rollback": ({"counts": list[int]}, {"done": bool}),
-    "filter": (NUMBERED, {}),
-    "select": (NUMBERED, {}),
-    "repeat": ({"times": Positive}, {}),
-    "extend": ({"other": int}, {}),
-    "extract": ({"row": int}, {**CACHE, **OFFSET}),
-    "extract.list": ({"row": int}, {**CACHE, **OFFSETS}),
-    "clone": ({}, CACHE),
-    "free": ({}, {}),
-    "save": ({}, {"saved": int}),
-    "load": ({"saved": int}, {}),
 }
-
-ROWS = ("positions", "sequences", "exceptions", "multimodal")
 UNIFIED: Messages = {
-    "forward": ({**dict.fromkeys(ROWS, list[int]), "reserve": bool}, {}),
-    "put": ({"layer": int, **PAIR, **TYPE}, {}),
-    "get": ({"layer": int, **TYPE}, {**PAIR, "mask": Array}),
-    "get.image": ({"layer": int, **TYPE}, HELD),
-    "copy_prefix": ({"source": int, "target": int, "length": int}, {}),
-    "remove": ({"sequence": int, "begin": int, "end": int | None}, {}),
-    "can_resume": ({"sequence": int, "position": int}, {"result": bool}),
-    "save": ({}, {"saved": int}),
-    "load": ({"saved": int}, {}),
     "cached": (TYPE, {"cached": bool}),
     "read_states": ({"layer": int, **TYPE}, STATES),
     "write_states": ({"layer": int, **STATES, **TYPE}, {}),
@@ -333,32 +289,9 @@ PREFIX: Messages = {
     "commit": ({**SLOT, **COUNT}, {}),
 }
 
-REQUEST, LAYER_NUMBER = {"request": str}, {"layer": int}
-KNOWN = {"tokens": list[int]}
-TRANSFER = {"transfer": str}
-NUMBER_PAIRS = list[tuple[int, int]]
+LAYER_NUMBER = {"layer": int}
 PAGED: Messages = {
-    "open_request": ({**REQUEST, **KNOWN, "namespace": str | None}, {}),
-    "match": (REQUEST, {"hit": int}),
-    "schedule": ({**REQUEST, "count": Positive}, {"start": int | None}),
-    "run": ({}, {}),
-    "accept": ({**REQUEST, "kept": int, "sampled": int, "drafts": list[int]}, {}),
-    "preempt": (REQUEST, {}),
-    "free": ({**REQUEST, "reuse": bool}, {}),
-    "fork": ({"source": str, "target": str, **KNOWN}, {"ok": bool}),
-    "rewind": ({**REQUEST, "to": int, **KNOWN}, {"ok": bool}),
-    "evict": ({"count": Positive}, {"evicted": int}),
-    "reset": ({}, {"ok": bool}),
-    "offload": ({**REQUEST, **TRANSFER}, {"copies": NUMBER_PAIRS}),
-    "load": (
-        {**REQUEST, **TRANSFER},
-        {"loaded": int | None, "copies": NUMBER_PAIRS},
-    ),
-    "landed": (TRANSFER, {}),
-    "failed": ({**TRANSFER, "arrived": Size}, {"kept": int}),
-    "save": ({}, {"saved": int | None}),
-    "restore": ({"saved": int}, {}),
-    "tables": (REQUEST, {"tables": list[list[int | None]]}),
+    "tables": ({"request": str}, {"tables": list[list[int | None]]}),
     "copies": ({}, {"copies": NUMBER_PAIRS}),
     "pool": (
         {},
@@ -366,8 +299,8 @@ PAGED: Messages = {
             "references": NUMBER_PAIRS,
             "free": list[int],
             "cached": list[int],
-            "pinned": list[int] | UnsetType,
-            "idle": list[int] | UnsetType,
+            "pinned": NUMBERS,
+            "idle": NUMBERS,
         },
     ),
     "entries": ({}, {"entries": list[Entry]}),
@@ -380,7 +313,6 @@ PAGED: Messages = {
     "write_states": ({**LAYER_NUMBER, **PAIR}, {}),
 }
 
-# Those of the session belong to no contract.
 CONTRACTS: Mapping[str, Messages] = {
     "session": SESSION,
     "layer": LAYER,
@@ -389,6 +321,8 @@ CONTRACTS: Mapping[str, Messages] = {
     "prefix": PREFIX,
     "paged": PAGED,
 }
+"""Contract → the messages that no operation declares: calls between operations, what a
+cache tells, and the methods of prefix caches, of which an operation makes several."""
 
 
 def get_operation(message: str) -> str:
@@ -396,23 +330,83 @@ def get_operation(message: str) -> str:
     return message.partition(".")[0]
 
 
-@cache
-def get_request(contract: str, message: str) -> type[Struct]:
-    """The struct of a request."""
-    own, _ = CONTRACTS[contract][message]
-    about = {} if contract == "session" else CACHE
-    operation = Literal[get_operation(message)]  # type: ignore[valid-type]
-    fields = {"id": Id, "op": operation, **about, **own}
-    return define(f"{contract}_{message}_request", fields, Struct)
+# --- derived messages -------------------------------------------------------------------
 
 
-@cache
-def get_answer(contract: str, message: str) -> type[Struct]:
-    """The struct of an answer that refuses nothing."""
-    if message == "hello":
-        return Hello
-    _, own = CONTRACTS[contract][message]
-    return define(f"{contract}_{message}_answer", own, Answer)
+OBJECTS = ("cache", "snapshot", "saved")
+"""Sorts of names that stand for objects, which have numbers in messages."""
+
+PLAIN = {"boolean": bool, "string": str, "number": float}
+
+
+def derive_message(fields: Mapping[str, Schema], answer: Schema) -> Message:
+    """Derives a message from the JSON Schemas of an operation.
+
+    Raises:
+        TypeError: a field has a type that a message must spell out.
+    """
+    request = {name: fields[name] for name in fields if name != "cache"}
+    options = [each["properties"] for each in answer.get("anyOf", [answer])]
+    right = [option for option in options if "error" not in option]
+    shared = [name for name in right[0] if all(name in each for each in right)]
+    answered = {name: right[0][name] for name in shared}
+    return derive_types(request), derive_types(answered)
+
+
+def derive_types(schemas: Mapping[str, Schema]) -> Fields:
+    return {name: derive_type(name, schema) for name, schema in schemas.items()}
+
+
+def derive_type(name: str, schema: Schema) -> Any:
+    """Returns the type of a field; of what a backend chooses, that of one value."""
+    if "anyOf" in schema:
+        return derive_type(name, schema["anyOf"][0])
+    types = schema.get("type", ())
+    types = [types] if isinstance(types, str) else list(types)
+    match [each for each in types if each != "null"]:
+        case ["array"]:
+            item = derive_type(name, {**schema["items"], **get_sort(schema)})
+            plain: Any = list[item]  # type: ignore[valid-type]
+        case [_] if schema.get(NAMES) in OBJECTS:
+            plain = int
+        case ["integer"]:
+            plain = Positive if schema.get("minimum", 0) >= 1 else int
+        case [single] if single in PLAIN:
+            plain = PLAIN[single]
+        case _:
+            raise TypeError(f"field {name} has no type in messages; declare `messages`")
+    return plain | None if "null" in types else plain
+
+
+def get_sort(schema: Schema) -> Schema:
+    return {NAMES: schema[NAMES]} if NAMES in schema else {}
+
+
+# --- all of them ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Protocol:
+    """All messages: contract → message → its fields."""
+
+    messages: Mapping[str, Messages]
+
+    @cache  # noqa: B019 - one object for as long as the process
+    def get_request(self, contract: str, message: str) -> type[Struct]:
+        """Returns the struct of a request."""
+        fields, _ = self.messages[contract][message]
+        about = {} if contract == "session" else CACHE
+        operation = Literal[get_operation(message)]  # type: ignore[valid-type]
+        fields = {"id": Id, "op": operation, **about, **fields}
+        return define(f"{contract}_{message}_request", fields, Struct)
+
+    @cache  # noqa: B019
+    def get_answer(self, contract: str, message: str) -> type[Struct]:
+        """Returns the struct of an answer that refuses nothing."""
+        if message == "hello":
+            return Hello
+        _, fields = self.messages[contract][message]
+        return define(f"{contract}_{message}_answer", fields, Answer)
 
 
 def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:

@@ -15,11 +15,7 @@ from lockstep.harness.backends.driver.proxy import Cache
 from lockstep.harness.backends.paged import Entry, Pool
 
 
-class PagedCache(
-    Cache,
-    sends="match schedule run accept preempt free fork rewind evict reset offload landed"
-    " failed save restore tables copies update attend read_states list_ends write_states",
-):
+class PagedCache(Cache):
     """Has all methods of `harness.backends.paged.PagedCache`; a driver need not answer
     those that its kind does not declare."""
 

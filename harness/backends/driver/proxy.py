@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
@@ -56,41 +57,58 @@ class Saved(Proxy):
 class Cache(Proxy):
     """A cache in a driver.
 
-    Its methods send messages of the tables in `messages`, in the order of their fields. A
-    subclass lists those that need nothing more as `sends`.
+    It has a method for each message of its contract, whose arguments are the fields in
+    their order. A subclass defines those that need more.
+
+    Attributes:
+        contract: whose messages it sends.
+        variant: sends the messages "NAME.VARIANT" in the place of those called NAME.
+        place: fields that all messages have.
     """
 
     contract = ""
+    variant = ""
     place: Mapping[str, int] = {}
-
-    def __init_subclass__(cls, sends: str = "") -> None:
-        for message in sends.split():
-            setattr(cls, messages.get_operation(message), make_method(message))
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number)
         self.config = config
 
-    def call(self, message: str, *arguments: Any) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or self.get_message(name) not in self.table:
+            raise AttributeError(f"no message of a driver is called {name}")
+        return partial(self.call, name)
+
+    @property
+    def table(self) -> messages.Messages:
+        return self.driver.protocol.messages[self.contract]
+
+    def get_message(self, name: str) -> str:
+        """Returns the name of a message with the variant of this cache, if it has one."""
+        variant = f"{name}.{self.variant}"
+        return variant if variant in self.table else name
+
+    def call(self, name: str, *arguments: Any) -> Any:
         """Sends the arguments as the fields of a message, and returns the fields of its
         answer: None, one or several."""
-        asked, _ = messages.CONTRACTS[self.contract][message]
-        names = [name for name in asked if name not in messages.PLACE]
+        message = self.get_message(name)
+        asked, _ = self.table[message]
+        fields = [field for field in asked if field not in messages.PLACE]
         sent = map(to_wire, arguments)
-        answer = self.ask(message, **dict(zip(names, sent, strict=True)))
-        fields = [name for name in answer.__struct_fields__ if name not in UNSAID]
-        if fields == ["keys", "values"] and answer.keys is None and answer.values is None:
+        answer = self.ask(name, **dict(zip(fields, sent, strict=True)))
+        named = [field for field in answer.__struct_fields__ if field not in UNSAID]
+        if named == ["keys", "values"] and answer.keys is None and answer.values is None:
             return None
-        got = [self.from_wire(name, getattr(answer, name)) for name in fields]
-        return tuple(got) if len(got) > 1 else got[0] if got else None
+        values = [self.from_wire(field, getattr(answer, field)) for field in named]
+        return tuple(values) if len(values) > 1 else values[0] if values else None
 
-    def ask(self, message: str, **fields: Any) -> Any:
+    def ask(self, name: str, **fields: Any) -> Any:
         """The answer to a message about this cache, a struct."""
-        self.check()
+        self.require_run()
         about = {"cache": self.number, **self.place}
-        return self.driver.ask(self.contract, message, **about, **fields)
+        return self.driver.ask(self.contract, self.get_message(name), **about, **fields)
 
-    def check(self) -> None:
+    def require_run(self) -> None:
         """The driver that has this cache must still run."""
         if self.driver_run != self.driver.run or self.driver.process is None:
             raise Broken("crash", "the driver was ended before")
@@ -154,39 +172,28 @@ def to_wire(value: Any) -> Any:
     return sorted(value) if isinstance(value, frozenset) else value
 
 
-def make_method(message: str) -> Callable[..., Any]:
-    """A method that sends this message; its arguments are the fields, in their order."""
-
-    def call(cache: Cache, *arguments: Any) -> Any:
-        return cache.call(message, *arguments)
-
-    return call
-
-
 # --- the layer contract -----------------------------------------------------------------
 
 
-class LayerCache(
-    Cache, sends="size trim free snapshot restore split merge close prepare take"
-):
+class LayerCache(Cache):
     """The part that kv, rotating and state share."""
 
     contract = "layer"
     offset = 0
 
-    def ask(self, message: str, **fields: Any) -> Any:
-        answer = super().ask(message, **fields)
+    def ask(self, name: str, **fields: Any) -> Any:
+        answer = super().ask(name, **fields)
         if "offset" in answer.__struct_fields__:
             self.offset = answer.offset
         return answer
 
-    def call(self, message: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         """Some messages use up the snapshots that they name."""
-        got = super().call(message, *arguments)
+        answer = super().call(name, *arguments)
         for argument in arguments:
-            if isinstance(argument, Snapshot) and message in ("split", "merge", "close"):
+            if isinstance(argument, Snapshot) and name in ("split", "merge", "close"):
                 argument.release()
-        return got
+        return answer
 
     def clone(self) -> LayerCache:
         copy = type(self)(self.driver, self.ask("clone").cache, self.config)
@@ -194,7 +201,7 @@ class LayerCache(
         return copy
 
 
-class TokenCache(LayerCache, sends="state view"):
+class TokenCache(LayerCache):
     """kv and rotating."""
 
     promised = PromisedMask(0, 0)
@@ -221,8 +228,10 @@ class TokenCache(LayerCache, sends="state view"):
 KV = ("keys", "values")
 
 
-class StateCache(LayerCache, sends="read state.states view.states boundaries write"):
+class StateCache(LayerCache):
     """The state of a recurrent layer."""
+
+    variant = "states"
 
 
 KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
@@ -231,10 +240,7 @@ KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
 # --- the unified contract ---------------------------------------------------------------
 
 
-class UnifiedCache(
-    Cache,
-    sends="forward write_states read_states copy_prefix remove can_resume save load",
-):
+class UnifiedCache(Cache):
     """Any kind but a wrapper; or one of the caches that a wrapper is made of.
 
     place: {"type": its number} in a wrapper. unput: the layers that were not yet put in
@@ -244,20 +250,24 @@ class UnifiedCache(
     contract = "unified"
     unput: frozenset[int] = frozenset()
 
-    def call(self, message: str, *arguments: Any) -> Any:
-        """Some messages end the pass, `forward` begins one."""
-        if message in ("forward", "copy_prefix", "remove", "load"):
+    def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
+        super().__init__(driver, number, config)
+        self.is_image = config["kind"] == "encoder"
+        self.variant = "image" if self.is_image else ""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """All but reading and writing a layer ends the pass, `forward` begins one."""
+        if name not in DURING_PASS:
             self.expect_layers(0)
-        got = super().call(message, *arguments)
-        if message == "forward":
+        answer = super().call(name, *arguments)
+        if name == "forward":
             self.expect_layers(self.config["layers"])
-        return got
+        return answer
 
     def expect_layers(self, count: int) -> None:
         """A pass with so many layers is open. An image may not be put where there is one:
         that is never expected."""
-        is_image = self.config["kind"] == "encoder"
-        self.unput = frozenset(() if is_image else range(count))
+        self.unput = frozenset(() if self.is_image else range(count))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """The first of a layer in a pass goes with the message that comes next: all there
@@ -266,17 +276,17 @@ class UnifiedCache(
             self.call("put", layer, keys, values)
             return
         self.unput -= {layer}
-        self.check()
+        self.require_run()
         fields = {"layer": layer, "keys": keys, "values": values}
         self.driver.post(self.contract, "put", cache=self.number, **self.place, **fields)
-
-    def get(self, layer: int) -> Any:
-        is_image = self.config["kind"] == "encoder"
-        return self.call("get.image" if is_image else "get", layer)
 
     @property
     def cached(self) -> bool:
         return bool(self.call("cached"))
+
+
+DURING_PASS = ("put", "get", "cached", "read_states", "write_states")
+"""Messages that leave a pass open."""
 
 
 class WrapperCache(UnifiedCache):
@@ -316,18 +326,16 @@ class Counting(Cache):
         return self.ask("get_statistics")
 
 
-class PrefixCache(
-    Counting, sends="begin extend close cancel free set_limit count_tokens count_bytes"
-):
+class PrefixCache(Counting):
     """A session or a trie."""
 
     contract = "prefix"
     known: list[LayerCache | None] | None = None
 
-    def call(self, message: str, *arguments: Any) -> Any:
-        if message in CHANGES:
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name in CHANGES:
             self.known = None
-        return super().call(message, *arguments)
+        return super().call(name, *arguments)
 
     @property
     def layers(self) -> list[LayerCache | None]:
@@ -350,14 +358,11 @@ class PrefixCache(
         return layer
 
 
-class SlotsCache(
-    Counting,
-    sends="begin.slot get_tokens get_remaining extend.slot"
-    " reserve commit close.slot cancel.slot",
-):
+class SlotsCache(Counting):
     """Several users over one cache of many sequences."""
 
     contract = "prefix"
+    variant = "slot"
     below: UnifiedCache | None = None
 
     @property

@@ -1,9 +1,4 @@
-"""The JSON Schemas of all messages, made of `messages.py`.
-
-To write the files in `schemas/` after a change:
-
-    python -m lockstep.harness.backends.driver.schema
-"""
+"""The JSON Schemas of all messages."""
 
 from __future__ import annotations
 
@@ -17,10 +12,8 @@ from msgspec.json import schema_components
 
 from lockstep.harness.backends.driver.messages import (
     COMMON,
-    CONTRACTS,
-    get_answer,
+    Protocol,
     get_operation,
-    get_request,
 )
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -29,16 +22,16 @@ WIDTH = 100
 REFERENCE = "common.json#/$defs/"
 
 
-def make_documents() -> dict[str, Any]:
+def make_documents(protocol: Protocol) -> dict[str, Any]:
     """Name of a file → its schemas."""
     common = {name: describe([kind]) for name, kind in COMMON.items()}
     documents = {"common": common}
-    for contract, messages in CONTRACTS.items():
+    for contract, messages in protocol.messages.items():
         schemas: dict[str, Any] = {}
         for operation in dict.fromkeys(map(get_operation, messages)):
             variants = [name for name in messages if get_operation(name) == operation]
-            requests = [get_request(contract, name) for name in variants]
-            answers = [get_answer(contract, name) for name in variants]
+            requests = [protocol.get_request(contract, name) for name in variants]
+            answers = [protocol.get_answer(contract, name) for name in variants]
             schemas[f"{operation}.request"] = describe(requests)
             schemas[f"{operation}.answer"] = describe(answers)
         documents[contract] = schemas
@@ -84,6 +77,6 @@ def format_document(value: Any, margin: str = "") -> str:
     return "{\n" + ",\n".join(inner + item for item in items) + f"\n{margin}}}"
 
 
-if __name__ == "__main__":
-    for name, document in make_documents().items():
+def write_documents(protocol: Protocol) -> None:
+    for name, document in make_documents(protocol).items():
         (FOLDER / f"{name}.json").write_text(format_document(document) + "\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver import messages
+from lockstep.harness.backends.driver.messages import PART, Pair
 from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING,
@@ -176,6 +178,10 @@ class Reading(OnEither):
 class State(Reading):
     name, weight = "state", 2
     effect = Effect.READS
+    messages = {
+        "state": (PART, {"rows": list[Pair | None]}),
+        "state.states": (PART, {"rows": list[messages.State]}),
+    }
     answer = any_of(record(caches=list_of(record(tags=TAGS))), USAGE)
 
     def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
@@ -192,6 +198,7 @@ class State(Reading):
 class Size(Reading):
     name, weight = "size", 2
     effect = Effect.READS
+    messages = {"size": (PART, {"sizes": list[int]})}
     answer = any_of(record(sizes=TAGS), USAGE)
     kinds = SLICED
 
@@ -214,6 +221,7 @@ class Size(Reading):
 class Clone(OnEither):
     name, weight = "clone", 2
     effect = Effect.MOVES
+    messages = {"clone": ({}, messages.CACHE)}
     answer = NOTHING_OR_USAGE
     answers_each = False
     words = "clone into {into}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver import messages
+from lockstep.harness.backends.driver.messages import OFFSET, OFFSETS
 from lockstep.harness.contracts.answer_schemas import (
     NOTHING_OR_USAGE,
     NUMBER,
@@ -162,6 +164,10 @@ class Extend(BatchedOperation):
 class Extract(BatchedOperation):
     name, weight = "extract", 4
     effect = Effect.MOVES
+    messages = {
+        "extract": ({"row": int}, {**messages.CACHE, **OFFSET}),
+        "extract.list": ({"row": int}, {**messages.CACHE, **OFFSETS}),
+    }
     answer = any_of(record(offset=NUMBER), USAGE)
     words = "extract row {row} into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
@@ -260,6 +266,7 @@ class Stack(BatchedOperation):
 class Save(BatchedOperation):
     name, weight = "save", 2
     effect = Effect.MOVES
+    messages = {"save": ({}, messages.SAVED)}
     answer = NOTHING_OR_USAGE
     answers_each = False
     words = "save as {into}"
@@ -293,6 +300,7 @@ class Load(BatchedOperation):
 
     name, weight = "load", 3
     effect = Effect.MOVES
+    messages = {"load": (messages.SAVED, {})}
     answer = ROWS_OFFSETS
     has_misuse = False
     words = "load {from}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver.messages import PAIR, PART
 from lockstep.harness.contracts.answer_schemas import NUMBER, TAG_ROWS, list_of, record
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
@@ -74,6 +75,7 @@ class Update(OnEither):
 
     name, weight = "update", 24
     effect = Effect.ADDS
+    messages = {"update": ({**PAIR, **PART}, PAIR)}
     answer = record(caches=UPDATED_ROWS)
     writes = True
     is_method = False

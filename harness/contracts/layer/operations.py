@@ -6,6 +6,18 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver import messages
+from lockstep.harness.backends.driver.messages import (
+    HELD,
+    MASK,
+    OFFSET,
+    OFFSETS,
+    PAIR,
+    PART,
+    STATES,
+    Positive,
+    Snapshot,
+)
 from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING,
@@ -110,6 +122,9 @@ class Update(LayerOperation):
 
     name, weight = "update", 20
     effect = Effect.ADDS
+    messages = {
+        "update": ({"rows": Positive, **PAIR, **PART}, {**OFFSET, **PAIR, **MASK})
+    }
     answer = any_of(record(offset=NUMBER, visible=TAG_ROWS), USAGE)
     writes = has_misuse = True
     is_method = False
@@ -215,6 +230,7 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 class State(LayerOperation):
     name, weight = "state", 2
     effect = Effect.READS
+    messages = {"state": (PART, HELD), "state.states": (PART, STATES)}
     answer = record(tags=TAGS)
 
     def run_reference(self, op: Op, model: LayerModel) -> Answer:
@@ -226,11 +242,13 @@ class State(LayerOperation):
 
 class View(State):
     name = "view"
+    messages = {"view": ({}, HELD), "view.states": ({}, STATES)}
 
 
 class Size(LayerOperation):
     name = "size"
     effect = Effect.READS
+    messages = {"size": (PART, {"size": int})}
     answer = record(size=NUMBER)
     kinds = ("kv", "rotating")
 
@@ -245,6 +263,7 @@ class Size(LayerOperation):
 class Trim(LayerOperation):
     name, weight = "trim", 3
     effect = Effect.REMOVES
+    messages = {"trim.list": ({"count": int}, {"trimmed": int, **OFFSETS})}
     answer = any_of(record(trimmed=NUMBER, offset=NUMBER), USAGE)
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
@@ -283,6 +302,7 @@ class Trim(LayerOperation):
 class Clone(LayerOperation):
     name = "clone"
     effect = Effect.MOVES
+    messages = {"clone": ({}, messages.CACHE)}
     answer = NOTHING
     words = "clone into cache {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
@@ -310,6 +330,7 @@ class Clone(LayerOperation):
 class Free(LayerOperation):
     name = "free"
     effect = Effect.REMOVES
+    messages = {"free.list": ({}, OFFSETS)}
     answer = record(offset=NUMBER)
     writes = True
 
@@ -337,6 +358,7 @@ MAX_SNAPSHOTS = 64
 class TakeSnapshot(LayerOperation):
     name, weight = "snapshot", 4
     effect = Effect.MOVES
+    messages = {"snapshot": ({"begin": int}, messages.SNAPSHOT)}
     answer = record(range=RANGE)
     words = "snapshot {into} from {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
@@ -399,9 +421,18 @@ class Restore(LayerOperation):
         return f"restore offset {op['target']} from {source}"
 
 
+SIDES = ("parent", "child")
+
+
 class Split(LayerOperation):
     name, weight = "split", 2
     effect = Effect.MOVES
+    messages = {
+        "split": (
+            {"snapshot": int, "at": int},
+            dict.fromkeys(SIDES, Snapshot | None),
+        )
+    }
     answer = record(parent=RANGE, child=RANGE)
     words = "split {snapshot} at {at} into {parent}, {child}"
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -431,7 +462,7 @@ class Split(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
         parts = read_list(cache.split(snapshot, op["at"]), "split", 2)
-        sides = zip(("parent", "child"), parts, strict=True)
+        sides = zip(SIDES, parts, strict=True)
         return {
             name: side.put_snapshot(op[name], part, op["cache"]) for name, part in sides
         }
@@ -440,6 +471,7 @@ class Split(LayerOperation):
 class Merge(LayerOperation):
     name, weight = "merge", 3
     effect = Effect.MOVES
+    messages = {"merge": (dict.fromkeys(SIDES, int | None), messages.SNAPSHOT)}
     answer = any_of(record(range=RANGE), USAGE)
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -490,7 +522,7 @@ class Merge(LayerOperation):
 
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
-        parent, child = (side.find_snapshot(op[name]) for name in ("parent", "child"))
+        parent, child = (side.find_snapshot(op[name]) for name in SIDES)
         answer: Answer = side.ask(lambda: cache.merge(parent, child))
         if "error" in answer:
             return answer
@@ -579,6 +611,7 @@ class Prepare(LayerOperation):
 class Take(LayerOperation):
     name, weight = "take", 2
     effect = Effect.MOVES
+    messages = {"take": ({}, {"snapshots": list[Snapshot | None]})}
     answer = record(ranges=list_of(RANGE))
     fields: ClassVar[Mapping[str, Schema]] = {
         "into": {"type": "array", "items": NAME, "maxItems": 64, NAMES: "snapshot"},
@@ -618,7 +651,7 @@ def breaks_usage(op: Op, model: LayerModel) -> bool:
         cache = model.get(op["cache"])
         return cache.captures.why_not(op["offsets"], cache.offset) is not None
     if op["op"] == "merge" and model.config["kind"] == "kv":
-        parent, child = (model.snapshots.get(op[side]) for side in ("parent", "child"))
+        parent, child = (model.snapshots.get(op[side]) for side in SIDES)
         return parent is not None and child is not None and parent.end != child.begin
     return False
 

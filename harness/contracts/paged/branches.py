@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver.messages import Positive
 from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING_OR_USAGE,
@@ -259,6 +260,7 @@ class Evict(PagedOperation):
 
     name, weight, changes = "evict", 2, "evicted"
     effect = Effect.REMOVES
+    messages = {"evict": ({"count": Positive}, {"evicted": int})}
     answer = record(evicted=record(between=PAIR))
     has_misuse = False
     words = "evict up to {count} blocks"

@@ -59,6 +59,12 @@ from lockstep.reference.paged import Request
 class Open(PagedOperation):
     name, weight = "open", 5
     effect = Effect.ADDS
+    messages = {
+        "open_request": (
+            {"request": str, "tokens": list[int], "namespace": str | None},
+            {},
+        )
+    }
     answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
@@ -259,6 +265,7 @@ class Run(PagedOperation):
 
     name, weight = "run", 8
     effect = Effect.ADDS
+    messages = {"run": ({}, {})}
     answer = record(caches=list_of(record(first=NUMBER, slots=TAGS), record(state=TAGS)))
     writes, has_misuse = True, False
     words = "run the step"
@@ -301,6 +308,9 @@ class Accept(GoingOn):
 
     name, weight = "accept", 12
     effect = Effect.ADDS
+    messages = {
+        "accept": ({"request": str, "kept": int, "sampled": int, "drafts": list[int]}, {})
+    }
     answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,

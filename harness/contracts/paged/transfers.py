@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver.messages import NUMBER_PAIRS, SAVED, Size
 from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING,
@@ -113,6 +114,9 @@ def list_new(model: PagedModel) -> list[str]:
     ]
 
 
+TRANSFERRED = {"request": str, "transfer": str}
+
+
 class Begin(OnRequest):
     """Begins a transfer of the blocks of a request."""
 
@@ -150,6 +154,7 @@ class Offload(Begin):
 
     name = "offload"
     effect = Effect.MOVES
+    messages = {"offload": (TRANSFERRED, {"copies": NUMBER_PAIRS})}
     answer = NOTHING_OR_USAGE
     words = "offload {request} in transfer {transfer}"
 
@@ -179,6 +184,12 @@ class Load(Begin):
 
     name = "load"
     effect = Effect.MOVES
+    messages = {
+        "load": (
+            TRANSFERRED,
+            {"loaded": int | None, "copies": NUMBER_PAIRS},
+        )
+    }
     answer = any_of(record(loaded=left_open(NUMBER_OR_NONE)), USAGE)
     words = "load the beginning of {request} in transfer {transfer}"
 
@@ -265,6 +276,7 @@ class Failed(End):
 
     name = "failed"
     effect = Effect.REMOVES
+    messages = {"failed": ({"transfer": str, "arrived": Size}, {"kept": int})}
     answer = any_of(record(kept=left_open(NUMBER)), USAGE)
     fields: ClassVar[Mapping[str, Schema]] = {
         **End.fields,
@@ -307,6 +319,7 @@ class Save(PagedOperation):
 
     name, has_misuse = "save", False
     effect = Effect.MOVES
+    messages = {"save": ({}, {"saved": int | None})}
     answer = record(saved=BOOLEAN)
     words = "save all that can be hit"
 
@@ -322,6 +335,7 @@ class Restore(PagedOperation):
 
     name, changes, has_misuse = "restore", "restored", False
     effect = Effect.REMOVES | Effect.MOVES
+    messages = {"restore": (SAVED, {})}
     answer = NOTHING
     words = "open another cache with what was saved"
 

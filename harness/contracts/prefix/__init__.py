@@ -202,9 +202,8 @@ class PrefixContract(Contract):
         return self.errors if "slots" in kinds else ()
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        methods = [OPERATIONS[name].get_method() for name in operations]
         own = SLOTS_METHODS if kind == "slots" else ()
-        return [method for method in dict.fromkeys((*methods, *own)) if method]
+        return list(dict.fromkeys((*super().list_methods(kind, operations), *own)))
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         kind = config["kind"]

@@ -119,9 +119,21 @@ def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
     return [place for place in places if place[0] >= 0]
 
 
+LISTS = ("positions", "sequences", "exceptions", "multimodal")
+
+
 class Forward(UnifiedOperation):
     name, weight = "forward", 16
     effect = Effect.ADDS
+    messages = {
+        "forward": (
+            {
+                **dict.fromkeys(LISTS, list[int]),
+                "reserve": bool,
+            },
+            {},
+        )
+    }
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "positions": {**NUMBERS, JOINT: True},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from lockstep.harness.backends.driver import messages
+from lockstep.harness.backends.driver.messages import HELD, PAIR, TYPE, Array
 from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING,
@@ -177,6 +179,7 @@ MOST_SAVED = 16
 class Save(UnifiedOperation):
     name, weight = "save", 2
     effect = Effect.MOVES
+    messages = {"save": ({}, messages.SAVED)}
     answer = NOTHING
     words = "save all as {into}"
     kinds = CAUSAL
@@ -200,6 +203,7 @@ class Save(UnifiedOperation):
 class Load(UnifiedOperation):
     name, weight = "load", 3
     effect = Effect.MOVES
+    messages = {"load": (messages.SAVED, {})}
     answer = NOTHING
     kinds = CAUSAL
     writes = True
@@ -263,6 +267,10 @@ class Get(Again):
 
     name, words = "get", "get layer {layer} of type {type} again"
     effect = Effect.READS
+    messages = {
+        "get": ({"layer": int, **TYPE}, {**PAIR, "mask": Array}),
+        "get.image": ({"layer": int, **TYPE}, HELD),
+    }
 
     def get_answer(self, kind: str) -> Schema:
         options = {"encoder": [IMAGE_STORED], "wrapper": [IMAGE_STORED, ROWS]}
@@ -298,6 +306,7 @@ class Put(Again):
 
     name, writes = "put", True
     effect = Effect.CONTROL
+    messages = {"put": ({"layer": int, **PAIR, **TYPE}, {})}
     answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         **LAYER,

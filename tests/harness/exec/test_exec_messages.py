@@ -31,14 +31,14 @@ from lockstep.harness.backends.driver.decoding import (
 )
 from lockstep.harness.backends.driver.messages import (
     COMMON,
-    CONTRACTS,
-    get_answer,
     get_operation,
-    get_request,
 )
+from lockstep.harness.contracts.protocol import make_protocol
 from lockstep.harness.execution.executor import run
 from lockstep.harness.workers.registry import load
 from tests.harness.building import draw_some, iter_changed
+
+PROTOCOL = make_protocol()
 
 RELAY = (
     f"exec:{sys.executable} -m tests.harness.exec.relay lockstep.impl.torch.backend:cpu"
@@ -72,7 +72,7 @@ def test_what_json_has_not_in_words_that_every_parser_reads() -> None:
     assert content[1:3].tolist() == [math.inf, -math.inf]
     mask = parse(
         {"id": 1, "mask": decode(line)},
-        get_answer("batched", "make_mask.states"),
+        PROTOCOL.get_answer("batched", "make_mask.states"),
         strict=True,
     )
     assert mask.mask.data == ["nan", "inf", "-inf", None]  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ def test_an_array_that_is_malformed(value: Any, words: str) -> None:
 
 def read_array(value: Any) -> Tensor:
     answer = {"id": 1, "keys": value, "values": None}
-    held: Any = parse(answer, get_answer("layer", "state"), strict=False)
+    held: Any = parse(answer, PROTOCOL.get_answer("layer", "state"), strict=False)
     return make_tensor(held.keys, "keys", "float32")
 
 
@@ -188,7 +188,7 @@ def test_nothing_of_a_backend_is_lost_on_the_way(relay: Any) -> None:
 
 # --- schemas ----------------------------------------------------------------------------
 
-DOCUMENTS = schema.make_documents()
+DOCUMENTS = schema.make_documents(PROTOCOL)
 REGISTRY: Registry[Any] = Registry().with_resources(
     (document["$id"], Resource.from_contents(document)) for document in DOCUMENTS.values()
 )
@@ -197,7 +197,7 @@ REGISTRY: Registry[Any] = Registry().with_resources(
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_files_are_what_the_messages_say(name: str) -> None:
     text = (schema.FOLDER / f"{name}.json").read_text()
-    again = "python -m lockstep.harness.backends.driver.schema"
+    again = "python -m lockstep.harness.contracts.protocol"
     assert json.loads(text) == DOCUMENTS[name], f"run {again}"
     Draft202012Validator.check_schema(DOCUMENTS[name])
     assert len(DOCUMENTS) == len(list(schema.FOLDER.iterdir()))
@@ -237,10 +237,13 @@ def list_structs() -> Iterator[tuple[str, str, list[type[Struct]]]]:
     """File, name in it, and the structs that it describes."""
     for name, kind in COMMON.items():
         yield "common", name, [kind]
-    for contract, own in CONTRACTS.items():
+    for contract, own in PROTOCOL.messages.items():
         for operation in dict.fromkeys(map(get_operation, own)):
             variants = [name for name in own if get_operation(name) == operation]
-            for end, get in (("request", get_request), ("answer", get_answer)):
+            for end, get in (
+                ("request", PROTOCOL.get_request),
+                ("answer", PROTOCOL.get_answer),
+            ):
                 kinds = [get(contract, name) for name in variants]
                 yield contract, f"{operation}.{end}", kinds
 
