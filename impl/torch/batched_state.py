@@ -8,8 +8,8 @@ import torch
 
 from lockstep.impl.shared.batched import Bools
 from lockstep.impl.shared.batched_state import StateBatch
-from lockstep.impl.torch.buffer import Pair
 from lockstep.impl.torch.kernels import upload
+from lockstep.impl.torch.memory import Pair
 from lockstep.impl.torch.state import StateCache
 
 

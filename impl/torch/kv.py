@@ -8,7 +8,8 @@ import torch
 
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.memory import Linear, Part, compute_capacity
-from lockstep.impl.torch.buffer import (
+from lockstep.impl.torch.masks import BOOLEAN, make_band
+from lockstep.impl.torch.memory import (
     Buffer,
     Pair,
     clone,
@@ -16,7 +17,6 @@ from lockstep.impl.torch.buffer import (
     get_bytes,
     has_gradient,
 )
-from lockstep.impl.torch.masks import BOOLEAN, make_band
 
 
 class LinearMemory(Linear):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lockstep.impl.shared.pool import Pool as PoolBase
-from lockstep.impl.torch.buffer import (
+from lockstep.impl.torch.memory import (
     Buffer,
     Pair,
     clone,

@@ -8,14 +8,14 @@ import torch
 
 from lockstep.impl.shared.memory import Part, Ring
 from lockstep.impl.shared.rotating import RotatingCacheBase
-from lockstep.impl.torch.buffer import (
+from lockstep.impl.torch.masks import BOOLEAN, make_band
+from lockstep.impl.torch.memory import (
     Buffer,
     Pair,
     copy_both,
     get_bytes,
     has_gradient,
 )
-from lockstep.impl.torch.masks import BOOLEAN, make_band
 
 
 class RingMemory(Ring):
