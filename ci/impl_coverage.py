@@ -192,7 +192,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "if len(saved) != len(self.parts):": ONE_FORM,
         "raise MisuseError(": ONE_FORM,
     },
-    "impl/shared/form.py": {
+    "impl/shared/layer.py": {
         "if len(keys.shape) != 4 or len(values.shape) != 4:": ONE_FORM,
         "raise MisuseError(": ONE_FORM,
     },

@@ -240,9 +240,9 @@ def batch_extract_short(batch: Any) -> None:
         if not batch.lengths[row] > batch.window > 1:
             return single
         short, (keys, values) = batch.make_single(), single.view()
-        begin = single.offset - batch.window + 1
-        short.write(begin, (keys[:, :, 1:], values[:, :, 1:]))
-        short.offset = single.offset
+        end, begin = single.offset, single.offset - batch.window + 1
+        short.store(begin, begin, end, (keys[:, :, 1:], values[:, :, 1:]))
+        short.offset = end
         return short
 
     batch.take = take_short
@@ -269,7 +269,7 @@ def batch_merge_offset(caches: Sequence[Any]) -> None:
 @mistake("batch-rotating", 2, "mlx-lm#983, #1035", of="singles")
 def batch_merge_oversize(caches: Sequence[Any]) -> None:
     """A ring whose buffer is wider than the window, after a chunk, cannot be stacked."""
-    if any(cache.memory.capacity > cache.window for cache in caches):
+    if any(cache.memory.columns.capacity > cache.window for cache in caches):
         raise ValueError("[broadcast_shapes] shapes cannot be broadcast")
 
 

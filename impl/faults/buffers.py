@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
+from lockstep.impl.shared.linear import Linear, Plan
 from lockstep.impl.shared.memory import Arrays
 
 
@@ -39,7 +41,7 @@ def trim_all_whole_buffer(cache: Any) -> None:
     """A slice with stop 0 means "to the end"."""
 
     def state() -> Arrays | None:
-        end = cache.offset or cache.memory.capacity
+        end = cache.offset or cache.memory.columns.capacity
         return cache.memory.read(0, end) if end else None
 
     cache.state = state
@@ -59,23 +61,18 @@ def crop_negative_slice(cache: Any) -> None:
     cache.trim = trim_slice
 
 
+class LateLinear(Linear):
+    def plan(self, first: int, begin: int, end: int) -> Plan:
+        late = end - 1 == self.room > 0
+        columns, copied, _, _ = super().plan(first, begin, end - late)
+        written = ((0, begin, end - late),) if begin < end - late else ()
+        return columns, copied, written, self.find(first, end)
+
+
 @mistake("kv", 2)
 def growth_at_step(cache: Any) -> None:
     """Growth is decided with `>` for `>=`: the token behind a full block is lost."""
-    memory = cache.memory
-    reserve, write = memory.reserve, memory.write
-
-    def reserve_late(like: Arrays, used: int, needed: int) -> None:
-        is_late = needed - 1 == memory.capacity > 0
-        reserve(like, used, needed - 1 if is_late else needed)
-
-    def write_inside(begin: int, end: int, arrays: Arrays) -> None:
-        keys, values = arrays
-        room = min(end, memory.capacity) - begin
-        if room:
-            write(begin, begin + room, (keys[:, :, :room], values[:, :, :room]))
-
-    memory.reserve, memory.write = reserve_late, write_inside
+    cache.memory.columns = LateLinear(**asdict(cache.memory.columns))
 
 
 @mistake("state", 5)

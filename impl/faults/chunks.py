@@ -52,7 +52,7 @@ def chunk_front_trim(cache: Any) -> None:
     """The front trim is compared with the padded buffer width."""
 
     def count() -> int:
-        trimmed = max(0, cache.memory.capacity - CHUNK)
+        trimmed = max(0, cache.memory.columns.capacity - CHUNK)
         return int(max(0, cache.offset - trimmed))
 
     cache.count_kept = count

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
+from lockstep.impl.shared.linear import Plan, Run
 from lockstep.impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.shared.ring import Ring
 
 
 @mistake("kv", 1)
@@ -23,52 +27,69 @@ def window_of_inputs(cache: Any) -> None:
 def copy_later(cache: Any) -> None:
     """Makes a cache keep what it is given last, where a read asks for just that."""
     memory = cache.memory
-    write, read, copy = memory.write, memory.read, memory.copy
+    carry_out, view, copy = memory.carry_out, memory.view, memory.copy
     clear, clone = memory.clear, cache.clone
-    kept: list[tuple[int, int, Arrays]] = []
+    pending: list[tuple[Sequence[Run], Arrays]] = []
 
-    def copy_kept() -> None:
-        while kept:
-            write(*kept.pop())
+    def copy_pending() -> None:
+        if pending:
+            written, arrays = pending.pop()
+            carry_out((memory.columns, None, written, written[:1]), arrays)
 
-    def keep(begin: int, end: int, arrays: Arrays) -> None:
-        copy_kept()
-        kept.append((begin, end, arrays))
+    def keep(plan: Plan, arrays: Arrays) -> Arrays:
+        copy_pending()
+        columns, copied, written, runs = plan
+        carry_out((columns, copied, (), runs), arrays)
+        pending.append((written, arrays))
+        is_all = runs[0][2] - runs[0][1] == columns.room
+        returned: Arrays = view(runs) if is_all else memory.view(runs)
+        return returned
 
-    def read_kept(begin: int, end: int) -> Arrays:
-        if kept and kept[0][:2] == (begin, end):
-            keys, values = kept[0][2]
-            return keys[:, :, : end - begin], values[:, :, : end - begin]
-        copy_kept()
-        arrays: Arrays = read(begin, end)
+    def view_pending(runs: Sequence[Run]) -> Arrays:
+        if pending and is_written(pending[0][0], runs):
+            return pending[0][1]
+        copy_pending()
+        arrays: Arrays = view(runs)
         return arrays
 
     def copy_written(begin: int, end: int) -> Arrays:
-        copy_kept()
+        copy_pending()
         arrays: Arrays = copy(begin, end)
         return arrays
 
     def clear_all() -> None:
-        kept.clear()
+        pending.clear()
         clear()
 
     def clone_copied() -> Any:
-        copy_kept()
+        copy_pending()
         return clone()
 
-    memory.write, memory.read, memory.copy = keep, read_kept, copy_written
+    memory.carry_out, memory.view, memory.copy = keep, view_pending, copy_written
     memory.clear, cache.clone = clear_all, clone_copied
+
+
+def is_written(written: Sequence[Run], runs: Sequence[Run]) -> bool:
+    """Returns whether columns are those of all tokens that are written."""
+    return [run[1:] for run in written] == [run[1:] for run in runs]
 
 
 @mistake("rotating", 3)
 def ring_never_wraps(cache: Any) -> None:
     """The ring has a slot for every position so far; none is used again."""
-    reserve = cache.memory.reserve
+    cache.memory.columns = EndlessRing(**asdict(cache.memory.columns))
 
-    def reserve_all(like: Arrays, begin: int, end: int, needed: int) -> None:
-        reserve(like, begin, end, begin + needed)
 
-    cache.memory.reserve = reserve_all
+class EndlessRing(Ring):
+    def fits(self, first: int, begin: int, end: int) -> bool:
+        return super().fits(first, begin, first + end)
+
+    def plan(self, first: int, begin: int, end: int) -> Plan:
+        if self.fits(first, begin, end):
+            return super().plan(first, begin, end)
+        copied = self.find(first, begin) if first < begin else ()
+        grown = self.grow(first, end)
+        return grown, copied, grown.find_targets(begin, end), grown.find(first, end)
 
 
 @mistake("kv", 3)

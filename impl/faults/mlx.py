@@ -5,7 +5,7 @@ from typing import Any
 
 from lockstep.impl.faults.fault import FaultedBackend
 from lockstep.impl.mlx.backend import OnDevice, cpu
-from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import make_band
 
 
 def change_cache(opened: Any, change: Callable[[Any], Any]) -> Any:

@@ -3,7 +3,7 @@
 from lockstep.impl.faults.fault import FaultedBackend
 from lockstep.impl.faults.mlx import change_cache
 from lockstep.impl.mlx.backend import gpu
-from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import make_band
 
 FAULTED = FaultedBackend(__name__, "mlx-gpu", gpu, make_band, change_cache)
 list_faults = FAULTED.list_faults

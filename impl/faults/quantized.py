@@ -55,7 +55,7 @@ class QuantizedCache:
     def pack(self, arrays: Arrays) -> None:
         """Appends rounded K and V to the packed ones."""
         if self.packed is not None:
-            arrays = self.residual.memory.join(self.packed, arrays)
+            arrays = self.residual.memory.join([self.packed, arrays])
         self.packed = arrays
 
     def view(self) -> Arrays | None:
@@ -67,7 +67,7 @@ class QuantizedCache:
         unpacked = keys / STEPS, values / STEPS
         if residual is None:
             return unpacked
-        arrays: Arrays = self.residual.memory.join(unpacked, residual)
+        arrays: Arrays = self.residual.memory.join([unpacked, residual])
         return arrays
 
     def state(self) -> Arrays | None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.memory import Snapshot
+from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 @mistake("kv", 6, "ollama 144893850")
 def snapshot_alias(cache: Any) -> None:
     """A lazy snapshot is overwritten by an append after a rewind."""
-    cache.memory.secure = lambda begin, end: None
+    cache.memory.secure = lambda *update: None
 
 
 @mistake("rotating", 5, "mlx-lm `state`")
 def snapshot_shares_buffer(cache: Any) -> None:
     """A snapshot is a view of the live buffer."""
-    cache.memory.touches = lambda snapshot, begin, end: False
+    memory = cache.memory
+    memory.touches = lambda snapshot, *update: not memory.columns.fits(*update)
 
 
 @mistake("kv", 3)
@@ -42,35 +43,41 @@ def merge_order(cache: Any) -> None:
     merge, join = cache.merge, cache.memory.join
 
     def copy_and_merge(parent: Snapshot | None, child: Snapshot | None) -> Any:
-        for part in (parent, child):
-            if part is not None:
-                part.own()
+        for snapshot in (parent, child):
+            if snapshot is not None:
+                snapshot.own()
         return merge(parent, child)
 
-    cache.memory.join = lambda left, right: join(right, left)
+    cache.memory.join = lambda pieces: join(pieces[::-1])
     cache.merge = copy_and_merge
 
 
 @mistake("kv", 4)
 def restore_keeps_cursor(cache: Any) -> None:
     """A restore to less than the snapshot clamps the offset, but not the write cursor."""
-    restore, write, free = cache.restore, cache.write, cache.free
+    restore, store, free = cache.restore, cache.store, cache.free
 
     def restore_offset(snapshot: Snapshot | None, target: int) -> bool:
-        before, cache.write = cache.write, write
+        before, cache.store = cache.store, store
         restored = restore(snapshot, target)
         if not restored:
-            cache.write = before
+            cache.store = before
         elif snapshot is not None:
             ahead = snapshot.end - target
-            cache.write = lambda position, arrays: write(position + ahead, arrays)
+            cache.store = lambda first, begin, end, arrays: cut(
+                store(first, begin + ahead, end + ahead, arrays), end
+            )
         return bool(restored)
 
     def free_all() -> None:
         free()
-        cache.write = write
+        cache.store = store
 
     cache.restore, cache.free = restore_offset, free_all
+
+
+def cut(arrays: Arrays, end: int) -> Arrays:
+    return arrays[0][:, :, :end], arrays[1][:, :, :end]
 
 
 @mistake("kv", 4)

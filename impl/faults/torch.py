@@ -2,7 +2,7 @@
 
 from lockstep.impl.faults.fault import FaultedBackend
 from lockstep.impl.torch.backend import cpu
-from lockstep.impl.torch.masks import make_band
+from lockstep.impl.torch.memory import make_band
 
 FAULTED = FaultedBackend(__name__, "torch-cpu", cpu, make_band)
 list_faults = FAULTED.list_faults

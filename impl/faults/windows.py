@@ -64,7 +64,7 @@ def rotating_order(cache: Any) -> None:
         ordered: Arrays = update(keys, values)
         width = ordered[0].shape[2]
         first = cache.offset - width
-        before = -first % cache.memory.capacity  # number of tokens before slot 0
+        before = -first % cache.memory.columns.capacity  # number of tokens before slot 0
         if not 0 < before < width:
             return ordered
         turned: Arrays = cache.memory.copy(first, cache.offset)

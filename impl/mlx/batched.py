@@ -6,8 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from lockstep.impl.mlx.kv import KVCache
-from lockstep.impl.mlx.masks import make_band
-from lockstep.impl.mlx.memory import Pair
+from lockstep.impl.mlx.memory import Pair, make_band
 from lockstep.impl.mlx.pool import Pool
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.shared.batch import Ints

@@ -13,73 +13,152 @@ from collections.abc import Sequence
 from typing import Self
 
 import mlx.core as mx
+import numpy as np
 
-from lockstep.impl.mlx.wide import Span, join_wide, read_wide
-from lockstep.impl.shared.memory import Part, TokenMemory
+from lockstep.impl.mlx.masks import CPU
+from lockstep.impl.mlx.wide import join_wide, read_wide, write_wide
+from lockstep.impl.shared.linear import Plan, Run
+from lockstep.impl.shared.memory import TokenMemory as MemoryBase
 
 Pair = tuple[mx.array, mx.array]
 
 
-class PairMemory(TokenMemory):
-    """Two buffers, of K and of V, with room for `capacity` consecutive positions.
-
-    Attributes:
-        fill: initial content of the memory; any value costs the same.
-    """
+class TokenMemory(MemoryBase):
+    """K and V of one sequence in two buffers, written through slices."""
 
     buffers: Pair | None
-    fill: float
+
+    def carry_out(self, plan: Plan, arrays: Pair) -> Pair:
+        columns, copied, written, returned = plan
+        self.columns, count = columns, arrays[0].shape[2]
+        if count == columns.room and written == ((0, 0, count),):
+            self.buffers = arrays[0][...], arrays[1][...]
+            return self.view(returned)
+        if copied is not None:
+            old = self.buffers or arrays
+            self.buffers = (
+                self.extend(old[0], copied, columns.room),
+                self.extend(old[1], copied, columns.room),
+            )
+        if count > 1 or not written:
+            self.write(written, arrays)
+            return self.view(returned)
+        assert self.buffers is not None
+        keys, values = self.buffers
+        _, column, end = written[0]
+        target = slice(column, end)
+        if len(written) > 1:  # one slice with a step is faster than two
+            target = slice(column, None, columns.capacity)
+        keys[:, :, target] = arrays[0]
+        if values.size:  # see `write_wide`
+            values[:, :, target] = arrays[1]
+        return self.view(returned)
+
+    def write(self, runs: Sequence[Run], arrays: Pair) -> None:
+        """Writes tokens, numbered from 0, to columns."""
+
+        def write(buffer: mx.array, tokens: mx.array) -> mx.array:
+            for token, column, end in runs:
+                buffer[:, :, column:end] = tokens[:, :, token : token + end - column]
+            return buffer
+
+        assert self.buffers is not None
+        keys, values = self.buffers
+        self.buffers = (
+            write_wide(keys, arrays[0], write),
+            write_wide(values, arrays[1], write),
+        )
+
+    def extend(self, old: mx.array, copied: Sequence[Run], room: int) -> mx.array:
+        """Returns a buffer of `room` columns that begins with some of an old one."""
+        batch, heads, _, dim = old.shape
+        count = sum(end - begin for _, begin, end in copied)
+        fresh = mx.full((batch, heads, room - count, dim), self.fill, old.dtype)
+        if not count:
+            return fresh
+        if len(copied) > 1:
+            return join_wide(join_runs(old, copied), (0, count), fresh)
+        ((_, begin, end),) = copied
+        return join_wide(old, (begin, end), fresh)
+
+    def view(self, runs: Sequence[Run]) -> Pair:
+        """Returns other objects than the buffers: these are written in place."""
+        assert self.buffers is not None
+        keys, values = self.buffers
+        if len(runs) > 1:
+            return join_runs(keys, runs), join_runs(values, runs)
+        _, begin, end = runs[0]
+        if end - begin == self.columns.room:
+            return keys[...], values[...]
+        return keys[:, :, begin:end], values[:, :, begin:end]
 
     def copy(self, begin: int, end: int) -> Pair:
+        """Returns whole buffers as they are: the first to write copies them."""
+        runs = self.columns.find(begin, end)
+        if end - begin == self.columns.room and len(runs) == 1:
+            return self.view(runs)
+        return super().copy(begin, end)
+
+    def copy_runs(self, arrays: Pair, runs: Sequence[Run]) -> Pair:
         """Returns compact copies, computed at once.
 
         Until they are computed, they refer to the buffers, and the next write would copy
         the whole of these.
         """
-        assert self.buffers is not None
-        parts = self.find_columns(begin, end)
-        keys, values = (copy_columns(buffer, parts) for buffer in self.buffers)
-        mx.eval(keys, values)  # type: ignore[no-untyped-call]
-        return keys, values
+        copied = copy_columns(arrays[0], runs), copy_columns(arrays[1], runs)
+        mx.eval(copied)  # type: ignore[no-untyped-call]
+        return copied
 
-    def extend(self, old: mx.array, span: Span, room: int) -> mx.array:
-        """Returns a buffer of `room` positions that begins with a span of an old one."""
-        batch, heads, _, dim = old.shape
-        used = span[1] - span[0]
-        fresh = mx.full((batch, heads, room - used, dim), self.fill, old.dtype)
-        return join_wide(old, span, fresh) if used else fresh
+    def join(self, pieces: Sequence[Pair]) -> Pair:
+        return join(pieces)
 
-    def join(self, left: Pair, right: Pair) -> Pair:
-        keys = mx.concatenate([left[0], right[0]], axis=2)
-        return keys, mx.concatenate([left[1], right[1]], axis=2)
+    def adopt(self, arrays: Pair, runs: Sequence[Run]) -> None:
+        """Takes the columns of the row as they are, if they fit: one block is copied
+        faster."""
+        (first, column, _), room = runs[0], arrays[0].shape[2]
+        count = sum(end - begin for _, begin, end in runs)
+        columns = self.columns.take_block(first, column, count, room)
+        if columns is None:
+            super().adopt(arrays, runs)
+            return
+        self.columns = columns
+        self.buffers = mx.array(arrays[0]), mx.array(arrays[1])
 
-    def get_bytes(self, arrays: Pair) -> int:
-        return arrays[0].nbytes + arrays[1].nbytes
-
-    def list_arrays(self) -> Sequence[mx.array]:
-        return self.buffers or ()
-
-    def share(self, other: Self) -> None:
+    def share(self, other: Self, first: int, end: int) -> None:
         """Takes the buffers of `other`; the first of the two to write gets a copy.
 
         Assigning to a slice changes the array that the Python object refers to, so each
         memory needs its own objects for the same values.
         """
-        if other.buffers is not None:
-            self.buffers = other.buffers[0][...], other.buffers[1][...]
-            self.capacity, self.form = other.capacity, other.form
+        assert other.buffers is not None
+        self.buffers = other.buffers[0][...], other.buffers[1][...]
+        self.columns = other.columns
+
+    def make_mask(
+        self, length: int, rows: int, before: int, window: int | None, like: mx.Dtype
+    ) -> mx.array | str:
+        is_causal = window is None or before + length <= window
+        if is_causal and length == rows and like == mx.bool_:
+            return "causal"
+        return make_band(length, rows, before, window, like)
 
 
-def join_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
-    """Returns columns, one part behind the other."""
-    return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in parts], axis=2)
+def join(pieces: Sequence[Pair]) -> Pair:
+    """Returns K and V of all pieces, one behind the other."""
+    keys, values = zip(*pieces, strict=True)
+    return mx.concatenate(keys, axis=2), mx.concatenate(values, axis=2)
 
 
-def copy_columns(buffer: mx.array, parts: Sequence[Part]) -> mx.array:
+def join_runs(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
+    """Returns columns, one run behind the other."""
+    return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in runs], axis=2)
+
+
+def copy_columns(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
     """Returns columns in an array that, once it is computed, does not keep the buffer
     alive; see `make_compact`."""
-    count = sum(end - begin for _, begin, end in parts)
-    return read_wide(buffer, count, lambda wide: mx.contiguous(join_columns(wide, parts)))
+    count = sum(end - begin for _, begin, end in runs)
+    return read_wide(buffer, count, lambda wide: mx.contiguous(join_runs(wide, runs)))
 
 
 def make_compact(arrays: Pair) -> Pair:
@@ -88,3 +167,53 @@ def make_compact(arrays: Pair) -> Pair:
     `mx.contiguous` copies nothing if that would save at most 16 KiB.
     """
     return mx.contiguous(arrays[0]), mx.contiguous(arrays[1])
+
+
+def make_band(
+    length: int, rows: int, before: int, window: int | None, dtype: mx.Dtype
+) -> mx.array:
+    """Returns the mask of consecutive tokens.
+
+    Row i, at column before + i, sees itself and the columns on its left, with a window
+    `window` columns in all. Each row is the one above it shifted by one column, so all
+    rows are slices of one line, and only that is computed. On the CPU the result is a
+    view of the line, with `rows` + `width` numbers of memory, and attention is as fast
+    with it. On other devices, or with rows of padding, the slices are copied: kernels may
+    require contiguous rows.
+
+    Args:
+        length: number of new tokens.
+        rows: number of rows; those beyond `length` see nothing.
+        before: number of old tokens.
+        window: None for no window.
+        dtype: bool_ for True where a row sees a column, a floating type for 0 there and
+            -inf elsewhere.
+
+    Returns:
+        [rows, before + length].
+    """
+    width = before + length
+    seen = width if window is None else min(window, width)
+    line = make_line(width + length - 1, width - seen, width, dtype)
+    if rows == length and mx.default_device() == CPU:
+        return mx.as_strided(line, (length, width), (-1, 1), length - 1)
+    # Rows of padding are slices behind the line.
+    never = mx.full((width,), False if dtype == mx.bool_ else -mx.inf, dtype)
+    padded = mx.concatenate([line, never])
+    stretches = mx.as_strided(padded, (length + width, width), (1, 1))
+    begins = [*range(length - 1, -1, -1), *[length + width - 1] * (rows - length)]
+    return mx.take(stretches, mx.array(begins), axis=0)
+
+
+def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
+    """Returns [size], seen in [begin, end).
+
+    numpy makes it: evaluating a few MLX operations takes longer for so few numbers.
+    """
+    if dtype == mx.bool_:
+        line = np.zeros(size, np.bool_)
+        line[begin:end] = True
+        return mx.array(line)
+    numbers = np.full(size, -np.inf, np.float32)
+    numbers[begin:end] = 0
+    return mx.array(numbers, dtype)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from lockstep.impl.mlx.memory import Pair, make_compact
+from lockstep.impl.mlx.memory import Pair, join, make_compact
 from lockstep.impl.mlx.wide import can_widen, write_wide
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.pool import Pool as PoolBase
@@ -92,9 +92,8 @@ class Pool(PoolBase):
         rows = slice(self.first, self.first + self.rows)
         return keys[rows, :, begin:end], values[rows, :, begin:end]
 
-    def join(self, parts: Sequence[Pair]) -> Pair:
-        keys, values = zip(*parts, strict=True)
-        return mx.concatenate(keys, axis=2), mx.concatenate(values, axis=2)
+    def join(self, pieces: Sequence[Pair]) -> Pair:
+        return join(pieces)
 
     def copy(self, arrays: Pair) -> Pair:
         copied = make_compact(arrays)

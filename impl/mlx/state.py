@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from lockstep.impl.mlx.memory import Pair, make_compact
 from lockstep.impl.shared.memory import Memory
-from lockstep.impl.shared.state import StateCacheBase, check_form
+from lockstep.impl.shared.state import StateCacheBase
 
 
 class StateMemory(Memory):
@@ -33,14 +33,7 @@ class StateMemory(Memory):
     def write(self, arrays: Pair) -> None:
         """Takes the arrays over in compact form (conv is usually the end of a longer
         array)."""
-        check_form(self.buffers, arrays)
         self.buffers = make_compact(arrays)
-
-    def get_bytes(self, arrays: Pair) -> int:
-        return arrays[0].nbytes + arrays[1].nbytes
-
-    def list_arrays(self) -> Sequence[mx.array]:
-        return self.buffers
 
     def clear(self) -> None:
         conv, delta = self.buffers

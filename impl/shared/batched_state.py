@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.form import Arrays
+from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.state import check_form
 
 

@@ -8,13 +8,10 @@ from typing import Any, Self
 
 from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.form import Arrays
-from lockstep.impl.shared.kv import KVCacheBase
+from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.pool import Pool, Row, cut
-from lockstep.impl.shared.rotating import RotatingCacheBase
 from lockstep.impl.shared.rows import add, cut_ring
 
-Single = KVCacheBase | RotatingCacheBase
 Span = tuple[int, int]
 Starts = Sequence[int]
 
@@ -212,27 +209,25 @@ class TokenBatch(Batch):
         cache, offset, pool = self.make_single(), self.lengths[row], self.pool
         if offset:
             columns = pool.read_slot(pool.first + row, 0, pool.room)
-            parts = pool.find_parts(pool.starts[row], offset, pool.room)
-            cache.memory.adopt(columns, parts)
-            cache.offset = offset
+            runs = pool.find_runs(pool.starts[row], offset, pool.room)
+            cache.adopt(columns, runs, offset)
         return cache
 
     @classmethod
     def check_singles(cls, caches: Sequence[Any]) -> None:
         check_stack(caches, cls.singles)
-        windows = [get_window(cache) for cache in caches]
+        windows = [cache.window for cache in caches]
         if len(set(windows)) > 1:
             raise MisuseError(f"stack: different windows: {windows}")
-        forms = {cache.memory.form for cache in caches} - {None}
+        forms = {cache.form for cache in caches} - {None}
         if len(forms) > 1:
             raise MisuseError(f"stack: caches of different forms: {[*forms]}")
 
     @classmethod
     def join_singles(cls, caches: Sequence[Any]) -> Self:
-        memory, mask = caches[0].memory, caches[0].mask
-        window = get_window(caches[0])
-        batch = cls(len(caches), window, memory.step, memory.fill, mask)
-        forms = {cache.memory.form for cache in caches} - {None}
+        window, mask, memory = caches[0].window, caches[0].mask, caches[0].memory
+        batch = cls(len(caches), window, memory.columns.step, memory.fill, mask)
+        forms = {cache.form for cache in caches} - {None}
         batch.fill_rows(caches, next(iter(forms), None))
         return batch
 
@@ -301,12 +296,8 @@ class TokenBatch(Batch):
         self.pool.open((keys, values), lengths)
         for row, (start, length) in enumerate(zip(saved["starts"], lengths, strict=True)):
             own = keys[row : row + 1], values[row : row + 1]
-            for position, first, last in self.pool.find_parts(start, length, end):
+            for position, first, last in self.pool.find_runs(start, length, end):
                 self.pool.put(row, position, cut(own, first, last))
 
     def list_arrays(self) -> Sequence[Any]:
         return self.pool.arrays or ()
-
-
-def get_window(cache: Single) -> int | None:
-    return cache.window if isinstance(cache, RotatingCacheBase) else None

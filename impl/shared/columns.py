@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import add as plus
 
-from lockstep.impl.shared.memory import Part, compute_capacity
+from lockstep.impl.shared.linear import Run, compute_capacity
 from lockstep.impl.shared.rows import add, cut_ring
 
 
@@ -85,8 +85,8 @@ class Columns:
             ends = {end % self.window for end in ends}
         return ends.pop() if len(ends) == 1 else None
 
-    def find_parts(self, start: int, length: int, room: int) -> list[Part]:
-        """Returns where the tokens held of a row are, in one or two parts."""
+    def find_runs(self, start: int, length: int, room: int) -> list[Run]:
+        """Returns where the tokens held of a row are, in one or two runs."""
         first = length - self.count(length)
         return [
             (first + begin, column, column + end - begin)

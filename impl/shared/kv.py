@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
-
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.layer import LayerCache
-from lockstep.impl.shared.memory import Arrays, Linear, Snapshot
+from lockstep.impl.shared.layer import TokenCache
+from lockstep.impl.shared.memory import Snapshot
 
 
-class KVCacheBase(LayerCache):
+class KVCacheBase(TokenCache):
     """A cache that keeps every token until it is trimmed: position p at index p."""
 
-    memory: Linear
     can_split = True
-
-    def update(self, keys: Any, values: Any) -> Arrays:
-        """Appends K [1, heads, length, key_dim] and V; returns those of all tokens."""
-        length = keys.shape[2]
-        self.write(self.offset, (keys, values))
-        self.advance(length)
-        return self.memory.read(0, self.offset)
-
-    def write(self, position: int, arrays: Arrays) -> None:
-        """Writes K and V [1, heads, length, dim] to the positions from `position` on."""
-        end = position + arrays[0].shape[2]
-        self.make_room(position, end, arrays)
-        self.memory.write(position, end, arrays)
-
-    def make_room(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Makes room for [begin, end); snapshots of these positions are copied before."""
-        memory = self.memory
-        if memory.named:
-            memory.secure(begin, end)
-        memory.reserve(arrays, begin, end)
-
-    def view(self) -> Arrays | None:
-        """Returns K and V of all tokens; None if there are none."""
-        return self.memory.read(0, self.offset) if self.offset else None
-
-    def state(self) -> Arrays | None:
-        """Returns the same as `view`: a full cache holds nothing else."""
-        return self.view()
-
-    def size(self) -> int:
-        return self.offset
-
-    def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all if fewer; returns how many."""
-        if count < 0:
-            raise MisuseError(f"trim: count {count} is negative")
-        trimmed = min(count, self.offset)
-        self.offset -= trimmed
-        return trimmed
 
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         return Snapshot(self.memory, begin, begin, end)
@@ -79,10 +36,7 @@ class KVCacheBase(LayerCache):
             return False
         needed = snapshot is not None and target > snapshot.begin
         if snapshot is not None and needed and not snapshot.is_in(self.memory):
-            begin = snapshot.begin
-            arrays = self.memory.select(snapshot.read_first(target), target - begin)
-            self.make_room(begin, target, arrays)
-            self.memory.write(begin, target, arrays)
+            self.store(0, snapshot.begin, target, snapshot.read_first(target))
         self.offset = target
         return True
 
@@ -98,19 +52,17 @@ class KVCacheBase(LayerCache):
             return snapshot, None
         if snapshot.memory is not None:
             memory = snapshot.memory
-            parts = Snapshot(memory, begin, begin, at), Snapshot(memory, at, at, end)
+            halves = Snapshot(memory, begin, begin, at), Snapshot(memory, at, at, end)
         else:
-            left, right = self.cut(snapshot.read(), at - begin)
-            parts = (
+            arrays, cut = snapshot.read(), at - begin
+            left = self.memory.copy_runs(arrays, [(begin, 0, cut)])
+            right = self.memory.copy_runs(arrays, [(at, cut, end - begin)])
+            halves = (
                 Snapshot.owning(self.memory, left, begin, at),
                 Snapshot.owning(self.memory, right, at, end),
             )
         snapshot.close()
-        return parts
-
-    @abstractmethod
-    def cut(self, arrays: Arrays, at: int) -> tuple[Arrays, Arrays]:
-        """Cuts a range in two, each in arrays of its own."""
+        return halves
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """Joins [a, b) and [b, c) into [a, c); None if either is None. The inputs are
@@ -120,9 +72,9 @@ class KVCacheBase(LayerCache):
             MisuseError: the snapshots are not adjacent. Nothing is consumed.
         """
         if parent is None or child is None:
-            for alone in (parent, child):
-                if alone is not None:
-                    alone.close()
+            for snapshot in (parent, child):
+                if snapshot is not None:
+                    snapshot.close()
             return None
         if parent.end != child.begin:
             raise MisuseError(
@@ -132,7 +84,7 @@ class KVCacheBase(LayerCache):
         if parent.memory is not None and parent.memory is child.memory:
             merged = Snapshot(parent.memory, parent.begin, parent.begin, child.end)
         else:
-            arrays = self.memory.join(parent.read(), child.read())
+            arrays = self.memory.join([parent.read(), child.read()])
             merged = Snapshot.owning(self.memory, arrays, parent.begin, child.end)
         parent.close()
         child.close()

@@ -1,12 +1,14 @@
-"""The code that layer caches of all kinds share: clearing, snapshots and captures."""
+"""The code that layer caches of all kinds share: updates, snapshots and captures."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Self
 
 from lockstep.impl.shared.captures import Captures
-from lockstep.impl.shared.memory import Memory, Snapshot
+from lockstep.impl.shared.errors import MisuseError
+from lockstep.impl.shared.memory import Arrays, Memory, Run, Snapshot, TokenMemory
 
 
 class LayerCache(ABC):
@@ -58,13 +60,186 @@ class LayerCache(ABC):
         """Returns the captures that `prepare` scheduled, None if no write reached one."""
         return self.captures.take()
 
-    def advance(self, length: int) -> None:
-        """Moves the offset past `length` written tokens and makes the captures that are
-        due."""
-        before = self.offset
-        self.offset += length
+    def capture(self, first: int, last: int) -> None:
+        """Makes the captures that are due at the offsets [first, last], but not at 0."""
         if self.captures.boundaries:
-            self.captures.reach(before + 1, self.offset, self.get_snapshot)
+            self.captures.reach(max(1, first), last, self.get_snapshot)
+
+
+class Form:
+    """Checks the K and V that go into a cache.
+
+    Attributes:
+        form: batch, heads, dimensions and dtypes of the arrays; None before the first
+            write.
+        accepted: shapes and dtypes of the last arrays that `accept` checked.
+    """
+
+    def __init__(self) -> None:
+        self.form: tuple[Any, ...] | None = None
+        self.accepted: tuple[Any, ...] | None = None
+
+    def accept(self, arrays: Arrays) -> None:
+        """Checks the form of K and V before a write, which would broadcast a wrong one
+        silently.
+
+        Arrays of the same shapes and dtypes as the last ones are not checked again.
+
+        Raises:
+            MisuseError: K and V do not belong together, or differ from what is held.
+        """
+        keys, values = arrays
+        looks = keys.shape, values.shape, keys.dtype, values.dtype
+        if self.form is not None and looks == self.accepted:
+            return
+        if len(keys.shape) != 4 or len(values.shape) != 4:
+            raise MisuseError(
+                f"K {list(keys.shape)} and V {list(values.shape)} are not [batch, heads,"
+                " tokens, dim]"
+            )
+        if keys.shape[:3] != values.shape[:3]:
+            raise MisuseError(
+                f"K {list(keys.shape)} and V {list(values.shape)} differ in batch, heads"
+                " or length"
+            )
+        form = (*keys.shape[:2], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
+        if self.form is None:
+            self.form = form
+        elif form != self.form:
+            raise MisuseError(
+                f"batch, heads, key_dim, value_dim, dtypes are {list(form)}; this cache"
+                f" holds {list(self.form)}"
+            )
+        self.accepted = looks
+
+
+class TokenCache(LayerCache, Form):
+    """K and V of one sequence in one layer.
+
+    An update goes three ways: the cache knows its positions, a planner (`Linear`, `Ring`)
+    their columns, and the memory, of a framework, moves the arrays.
+
+    Args:
+        memory: the arrays, with the planner.
+        window: number of tokens that a query sees, itself included; None for all.
+        mask: the dtype of masks, on torch a tensor with their dtype and device.
+    """
+
+    memory: TokenMemory
+
+    def __init__(self, memory: TokenMemory, window: int | None, mask: Any) -> None:
+        LayerCache.__init__(self)
+        Form.__init__(self)
+        self.memory, self.window, self.mask = memory, window, mask
+
+    @abstractmethod
+    def make_empty(self) -> Self:
+        """Returns an empty cache with the same options."""
+
+    def make_mask(self, length: int, rows: int) -> Any:
+        """Returns the mask of the next update; None if every row sees every column.
+
+        Args:
+            length: number of tokens of the update.
+            rows: number of rows of the mask; those beyond `length` are padding.
+
+        Returns:
+            [rows, columns]; the columns are the old tokens that the update returns, and
+            the new ones. On MLX "causal" if that is equivalent.
+        """
+        if length == rows == 1:
+            return None
+        before = self.count_before(length)
+        return self.memory.make_mask(length, rows, before, self.window, self.mask)
+
+    def update(self, keys: Any, values: Any) -> Arrays:
+        """Appends K [1, heads, length, key_dim] and V.
+
+        Returns:
+            K and V of all old tokens that the first new one sees and of all new ones, in
+            order of position; but all see the columns of a full window, which may be in
+            any order.
+        """
+        begin = self.offset
+        end = begin + keys.shape[2]
+        if self.captures.boundaries:
+            self.accept((keys, values))  # before anything is captured
+            self.capture(begin, begin)
+        first = begin - self.count_before(end - begin)
+        returned = self.store(first, begin, end, (keys, values))
+        self.offset = end
+        if self.captures.boundaries:
+            self.capture(begin + 1, end)
+        return returned
+
+    def store(self, first: int, begin: int, end: int, arrays: Arrays) -> Arrays:
+        """Writes the positions [begin, end); of the others only [first, begin) are kept.
+
+        Returns:
+            K and V of [first, end), as `update` does.
+        """
+        self.accept(arrays)
+        memory = self.memory
+        if memory.named:
+            memory.secure(first, begin, end)
+        return memory.carry_out(memory.columns.plan(first, begin, end), arrays)
+
+    def count_before(self, length: int) -> int:
+        """Returns the number of old tokens that `update` returns along with `length` new
+        ones: all that the first new token may see."""
+        return self.offset if self.window is None else min(self.offset, self.window - 1)
+
+    def get_first(self, offset: int) -> int:
+        """Returns the first position that a cache holds at an offset."""
+        return 0 if self.window is None else max(0, offset - self.window)
+
+    def view(self) -> Arrays | None:
+        """Returns K and V of the tokens held, in order of position; None if there are
+        none."""
+        if not self.offset:
+            return None
+        return self.memory.read(self.get_first(self.offset), self.offset)
+
+    def state(self) -> Arrays | None:
+        """Returns the same as `view`: these caches hold nothing else."""
+        return self.view()
+
+    def size(self) -> int:
+        """Returns the number of tokens held."""
+        return self.offset - self.get_first(self.offset)
+
+    def trim(self, count: int) -> int:
+        """Removes the last `count` tokens, or all if fewer; returns how many.
+
+        Once tokens have been evicted it removes none: the earlier window would need them.
+        """
+        if count < 0:
+            raise MisuseError(f"trim: count {count} is negative")
+        trimmed = 0 if self.get_first(self.offset) else min(count, self.offset)
+        self.offset -= trimmed
+        return trimmed
+
+    def clone(self) -> Self:
+        """Returns an independent cache with the same tokens. On MLX the memory is shared
+        until one of the two writes."""
+        other = self.make_empty()
+        if self.offset:
+            other.form, other.offset = self.form, self.offset
+            other.memory.share(self.memory, self.get_first(self.offset), self.offset)
+        return other
+
+    def adopt(self, arrays: Arrays, runs: Sequence[Run], offset: int) -> None:
+        """Begins with a copy of the tokens of a row; see `TokenMemory.adopt`.
+
+        offset: the number of tokens that the row got.
+        """
+        self.accept(arrays)
+        self.memory.adopt(arrays, runs)
+        self.offset = offset
+
+    def free(self) -> None:
+        super().free()
+        self.form = None
 
 
 class WholeSnapshots(LayerCache):
@@ -72,16 +247,6 @@ class WholeSnapshots(LayerCache):
 
     The later snapshot of two contains all that a restore needs.
     """
-
-    def capture_here(self, check: Callable[[], None]) -> None:
-        """Makes the capture that is due where a write is about to begin, if any.
-
-        Args:
-            check: raises ValueError if the write will be refused.
-        """
-        if self.captures.boundaries and self.offset:
-            check()
-            self.captures.reach(self.offset, self.offset, self.get_snapshot)
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
         """Returns the whole snapshot on the right, wherever the cut is."""

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.form import Arrays, Form
+from lockstep.impl.shared.linear import Linear, Plan, Run
+from lockstep.impl.shared.ring import Ring
 
-Part = tuple[int, int, int]
-"""Position of some tokens, and their columns [begin, end)."""
-
-
-def compute_capacity(
-    capacity: int, needed: int, step: int, window: int | None = None
-) -> int:
-    """Returns the next capacity of a memory that is too small.
-
-    The capacity at least doubles, so that a token is copied a constant number of times on
-    average. Beyond `window` it does not double: single tokens need no more room.
-
-    Args:
-        capacity: present capacity, in positions.
-        needed: number of positions to make room for.
-        step: if doubling is not enough, `needed` is rounded up to a multiple of this.
-        window: the capacity up to which it doubles; None for no limit.
-    """
-    doubled = 2 * capacity if window is None else min(2 * capacity, window)
-    return max(doubled, -(-needed // step) * step)
+Arrays = tuple[Any, Any]
+"""A pair of arrays: K and V, or conv and delta of a recurrent state."""
 
 
-class Memory(Form, ABC):
+class Memory(ABC):
     """The arrays of one cache, addressed by token position.
 
     A snapshot only refers to positions in the memory, until a write is about to change
     them; then the snapshot copies them first.
 
     Attributes:
+        buffers: the arrays, as the framework holds them; None before the first write.
         named: the snapshots that refer to this memory.
         copies: the snapshots that have copied from it.
     """
 
+    buffers: Any
+
     def __init__(self) -> None:
-        super().__init__()
         self.named: WeakSet[Snapshot] = WeakSet()
         self.copies: WeakSet[Snapshot] = WeakSet()
 
@@ -57,15 +42,19 @@ class Memory(Form, ABC):
         """Returns a copy of [begin, end), no larger than its content."""
 
     @abstractmethod
-    def get_bytes(self, arrays: Arrays) -> int: ...
+    def clear(self) -> None:
+        """Frees the arrays, or resets them to their initial content."""
+
+    def get_bytes(self, arrays: Arrays) -> int:
+        return int(arrays[0].nbytes + arrays[1].nbytes)
 
     def count_bytes(self, begin: int, end: int) -> int:
         """Returns the size of the positions [begin, end)."""
         return self.get_bytes(self.read(begin, end))
 
-    @abstractmethod
     def list_arrays(self) -> Sequence[Any]:
         """Lists the arrays that hold the content."""
+        return self.buffers or ()
 
     def held(self) -> dict[str, int]:
         """Counts the bytes of the arrays and of the snapshots' copies, and the open
@@ -75,224 +64,97 @@ class Memory(Form, ABC):
         size += sum(snapshot.nbytes for snapshot in copies)
         return {"bytes": size, "snapshots": len(self.named) + len(copies)}
 
-    @abstractmethod
-    def clear(self) -> None:
-        """Frees the arrays, or resets them to their initial content."""
-
     def secure_all(self) -> None:
         """Copies all snapshots, before the whole memory changes."""
-        for snapshot in self.list_named():
+        for snapshot in list(self.named):
             snapshot.own()
-
-    def list_named(self) -> list[Snapshot]:
-        """Returns the snapshots that refer to this memory.
-
-        Usually there are none, and iterating over an empty WeakSet is slow.
-        """
-        return list(self.named) if self.named else []
 
 
 class TokenMemory(Memory):
-    """A memory of tokens.
+    """Tokens in buffers [1, heads, room, dim], of K and of V, whose columns are planned.
 
     Args:
-        step: see `compute_capacity`.
-
-    Attributes:
-        buffers: K and V, as the framework holds them; None before the first write.
-        capacity: number of positions that there is room for.
+        columns: plans the columns; it is replaced, not changed.
+        fill: initial content of the buffers.
     """
 
-    buffers: Any
-
-    def __init__(self, step: int) -> None:
+    def __init__(self, columns: Linear | Ring, fill: Any) -> None:
         super().__init__()
-        self.step = step
-        self.buffers = None
-        self.capacity = 0
-
-    def clear(self) -> None:
-        self.buffers, self.capacity, self.form = None, 0, None
+        self.columns, self.fill, self.buffers = columns, fill, None
 
     @abstractmethod
-    def adopt(self, columns: Arrays, parts: Sequence[Part]) -> None:
-        """Begins with a copy of the tokens of a row, and makes room for the next one.
+    def carry_out(self, plan: Plan, arrays: Arrays) -> Arrays:
+        """Carries out a plan for K and V [1, heads, length, dim], and returns what it
+        returns. Tokens that the plan does not write are ignored."""
+
+    @abstractmethod
+    def view(self, runs: Sequence[Run]) -> Arrays:
+        """Returns columns, as a view if it is one run."""
+
+    @abstractmethod
+    def copy_runs(self, arrays: Arrays, runs: Sequence[Run]) -> Arrays:
+        """Returns a copy of columns of arrays, no larger than its content."""
+
+    @abstractmethod
+    def join(self, pieces: Sequence[Arrays]) -> Arrays:
+        """Returns K and V of all pieces, one behind the other."""
+
+    @abstractmethod
+    def share(self, other: Self, first: int, end: int) -> None:
+        """Takes over the positions [first, end) of another memory, which stays as it
+        is."""
+
+    @abstractmethod
+    def make_mask(
+        self, length: int, rows: int, before: int, window: int | None, like: Any
+    ) -> Any:
+        """Returns the mask of an update; see `TokenCache.make_mask`.
 
         Args:
-            columns: K and V of all columns of the row.
-            parts: where its tokens are, in order; more than one only for a ring.
+            length, rows: number of tokens, and of rows of the mask.
+            before: number of old tokens.
+            window: number of tokens that a row sees, itself included; None for all.
+            like: the dtype of the mask, on torch an array with its dtype and device.
         """
 
-    @abstractmethod
-    def find_columns(self, begin: int, end: int) -> list[Part]:
-        """Returns where [begin, end) are, in order of position."""
+    def read(self, begin: int, end: int) -> Arrays:
+        return self.view(self.columns.find(begin, end))
 
-    @abstractmethod
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Returns whether a write to [begin, end) changes what `snapshot` refers to."""
+    def copy(self, begin: int, end: int) -> Arrays:
+        keys, values = self.list_arrays()
+        return self.copy_runs((keys, values), self.columns.find(begin, end))
 
-    def secure(self, begin: int, end: int) -> None:
-        """Copies the snapshots that a write to [begin, end) would change."""
-        for snapshot in self.list_named():
-            if self.touches(snapshot, begin, end):
+    def secure(self, first: int, begin: int, end: int) -> None:
+        """Copies the snapshots that an update would change; see `TokenCache.store`."""
+        for snapshot in list(self.named):
+            if self.touches(snapshot, first, begin, end):
                 snapshot.own()
 
+    def touches(self, snapshot: Snapshot, first: int, begin: int, end: int) -> bool:
+        """Returns whether an update changes what `snapshot` refers to."""
+        return self.columns.destroys(snapshot.first, snapshot.end, first, begin, end)
 
-class Linear(TokenMemory):
-    """A memory with position p at index p."""
-
-    @abstractmethod
-    def join(self, left: Arrays, right: Arrays) -> Arrays:
-        """Concatenates two adjacent ranges."""
-
-    @abstractmethod
-    def reserve(self, like: Arrays, used: int, needed: int) -> None:
-        """Makes room for `needed` positions; the first `used` keep their content.
-
-        No snapshot refers to what is behind these: `secure` comes first.
-        """
-
-    @abstractmethod
-    def write(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Writes K and V [1, heads, end - begin, dim], or what `select` returns."""
-
-    def select(self, arrays: Arrays, count: int) -> Arrays:
-        """Returns the first `count` tokens of arrays, for `write`."""
-        return arrays[0][:, :, :count], arrays[1][:, :, :count]
-
-    def find_columns(self, begin: int, end: int) -> list[Part]:
-        return [(begin, begin, end)]
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        return snapshot.first < end and begin < snapshot.end
-
-
-class Ring(TokenMemory):
-    """Position p in column (p - base) mod capacity of buffers with `room` columns.
-
-    A ring of `window` columns is read as it is, in any order, by the token that completes
-    a full window: a step moves only its own tokens. Several tokens need a window in order
-    of position. So where these would go around the ring, it is laid out anew with a twin
-    behind it, and from then on a write goes to both: any `capacity` positions are one
-    slice. What is laid out is not written to the twin: it begins in column 0, and a slice
-    from there on reaches the twins only of what was written since. A step that is back in
-    column 0 drops the twin.
-
-    Args:
-        window: number of tokens that are kept. There are no more columns than that as
-            long as they are enough.
-        step: see `compute_capacity`.
-        twin: whether the ring may get a twin. If not, several tokens that go around it
-            lay it out anew each time: they copy the window.
-
-    Attributes:
-        base: position in column 0, unless the ring has turned since.
-        room: number of columns, those of the twin included.
-    """
-
-    def __init__(self, window: int, step: int, twin: bool) -> None:
-        super().__init__(step)
-        self.window, self.twin = window, twin
-        self.base = self.room = 0
-
-    @abstractmethod
-    def lay_out(self, like: Arrays, begin: int, end: int, room: int) -> Any:
-        """Returns buffers of so many columns, of which the first hold [begin, end).
+    def adopt(self, arrays: Arrays, runs: Sequence[Run]) -> None:
+        """Begins with a copy of the tokens of a row, with room for the next one.
 
         Args:
-            like: has the form of the buffers, if there are none yet.
-            begin, end: positions; equal if none is kept.
-            room: number of columns.
+            arrays: K and V of all columns of the row.
+            runs: where its tokens are, by position.
         """
-
-    @abstractmethod
-    def write(self, begin: int, end: int, arrays: Arrays) -> None:
-        """Writes at most `capacity` positions to the ring, and to its twin if it has
-        one."""
-
-    @abstractmethod
-    def read_all(self) -> Arrays:
-        """Returns all columns."""
-
-    def read_window(self, begin: int, end: int) -> Arrays:
-        """Returns [begin, end) as a view: in order, or all columns in any order."""
-        return self.read_all() if end - begin == self.room else self.read(begin, end)
-
-    def get_column(self, position: int) -> int:
-        return (position - self.base) % self.capacity
-
-    def reserve(self, like: Arrays, begin: int, end: int, needed: int) -> None:
-        """Makes room for `needed` consecutive positions; [begin, end) are kept."""
-        self.accept(like)
-        if self.fits(begin, end, needed):
-            return
-        self.secure_all()
-        if begin < end or needed > self.capacity:
-            self.grow(like, begin, end, needed)
-        self.base = begin
-
-    def fits(self, begin: int, end: int, needed: int) -> bool:
-        """Returns whether positions can be written, and then read by `read_window`."""
-        is_step = needed == self.window == end - begin + 1
-        if is_step and needed == self.room:
-            return True
-        if needed > self.capacity:
-            return False
-        column = self.get_column(begin)
-        if is_step and column == 0 and self.room > self.capacity:
-            return False
-        return column + needed <= self.room
-
-    def grow(self, like: Arrays, begin: int, end: int, needed: int) -> None:
-        """Makes other buffers; see `reserve`."""
-        capacity = compute_capacity(self.capacity, needed, self.step, self.window)
-        if needed <= self.window:
-            capacity = min(capacity, self.window)
-        has_twin = self.twin and begin > 0 and needed > self.window
-        room = 2 * capacity if has_twin else capacity
-        self.buffers = self.lay_out(like, begin, end, room)
-        self.capacity, self.room = capacity, room
-
-    def find_columns(self, begin: int, end: int) -> list[Part]:
-        column = self.get_column(begin)
-        stop = column + end - begin
-        if stop <= self.room:
-            return [(begin, column, stop)]
-        return [
-            (begin, column, self.room),
-            (begin + self.room - column, 0, stop - self.room),
-        ]
-
-    def find_targets(self, begin: int, end: int) -> list[Part]:
-        """Returns the columns to which [begin, end) are written; some positions have two.
-
-        At the end of the ring the first slice continues into the twin.
-        """
-        parts = self.find_columns(begin, end)
-        if self.room == self.capacity:
-            return parts
-        column = self.get_column(begin)
-        fits = min(end - begin, self.capacity - column)
-        parts.append((begin, column + self.capacity, column + self.capacity + fits))
-        if begin + fits < end:
-            parts.append((begin + fits, 0, end - begin - fits))
-        return parts
+        first, count, written = runs[0][0], 0, []
+        for _, begin, end in runs:
+            written.append((begin, count, count + end - begin))
+            count += end - begin
+        end = first + self.columns.count_with_spare(count)
+        columns, copied, _, _ = self.columns.plan(first, first, end)
+        self.carry_out((columns, copied, written, ((0, 0, count),)), arrays)
 
     def count_bytes(self, begin: int, end: int) -> int:
-        held = sum(array.nbytes for array in self.list_arrays())
-        return held // self.room * (end - begin)
-
-    def touches(self, snapshot: Snapshot, begin: int, end: int) -> bool:
-        """Returns whether a column of [begin, end) is one of the snapshot's, around the
-        ring."""
-        ahead = (begin - snapshot.first) % self.capacity
-        return (
-            ahead < snapshot.end - snapshot.first or ahead + end - begin > self.capacity
-        )
+        total = sum(array.nbytes for array in self.list_arrays())
+        return total // self.columns.room * (end - begin)
 
     def clear(self) -> None:
-        super().clear()
-        self.base = self.room = 0
+        self.buffers, self.columns = None, self.columns.clear()
 
 
 class Snapshot:

@@ -8,7 +8,8 @@ from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 from lockstep.impl.shared.columns import Columns
-from lockstep.impl.shared.form import Arrays, Form
+from lockstep.impl.shared.layer import Form
+from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.rows import SPARE, add, choose_first, cut_ring, order_moves
 
 WASTE = 4
@@ -96,8 +97,8 @@ class Pool(Form, Columns, ABC):
         """Returns the columns [begin, end) of all rows."""
 
     @abstractmethod
-    def join(self, parts: Sequence[Arrays]) -> Arrays:
-        """Returns a copy of K and V, one part behind the other."""
+    def join(self, pieces: Sequence[Arrays]) -> Arrays:
+        """Returns a copy of K and V, one piece behind the other."""
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
@@ -121,7 +122,7 @@ class Pool(Form, Columns, ABC):
         order."""
         return [
             (position, self.read_slot(slot, begin, end))
-            for position, begin, end in self.find_parts(start, length, self.room)
+            for position, begin, end in self.find_runs(start, length, self.room)
         ]
 
     def read_row(self, row: int, length: int) -> Arrays | None:

@@ -54,10 +54,12 @@ class StateCacheBase(WholeSnapshots):
                 f"write: the state at offset {at} is scheduled for capture;"
                 f" write up to it first (see boundaries)"
             )
-        self.capture_here(lambda: check_form(self.read(), (conv, delta)))
+        check_form(self.read(), (conv, delta))
+        self.capture(self.offset, self.offset)
         self.memory.secure_all()
         self.store(conv, delta)
-        self.advance(length)
+        self.offset += length
+        self.capture(self.offset - length + 1, self.offset)
 
     def view(self) -> Arrays:
         return self.read()
@@ -92,6 +94,7 @@ class StateCacheBase(WholeSnapshots):
             return False
         if snapshot is not None and not snapshot.is_in(self.memory):
             arrays = snapshot.read()
+            check_form(self.read(), arrays)
             self.memory.secure_all()
             self.store(*arrays)
         self.offset = target

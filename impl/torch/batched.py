@@ -11,8 +11,8 @@ from lockstep.impl.shared.batched import Bools
 from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 from lockstep.impl.torch.kernels import choose, upload
 from lockstep.impl.torch.kv import KVCache
-from lockstep.impl.torch.masks import BOOLEAN, make_additive, make_band
-from lockstep.impl.torch.memory import Pair
+from lockstep.impl.torch.masks import BOOLEAN, make_additive
+from lockstep.impl.torch.memory import Pair, make_band
 from lockstep.impl.torch.pool import Pool
 from lockstep.impl.torch.rotating import RotatingCache
 

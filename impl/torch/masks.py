@@ -72,40 +72,6 @@ class HostMasks:
         return mask
 
 
-def make_band(
-    length: int, rows: int, before: int, window: int | None, like: torch.Tensor
-) -> torch.Tensor:
-    """Returns the mask of consecutive tokens.
-
-    Row i, at column before + i, sees itself and the columns on its left, with a window
-    `window` columns in all. Each row is the one above it shifted by one column, so all
-    rows are slices of one line, and a row costs no more than a copy.
-
-    Args:
-        length: number of new tokens.
-        rows: number of rows; those beyond `length` see nothing.
-        before: number of old tokens.
-        window: None for no window.
-        like: has the dtype and the device of the mask: bool for True where a row sees a
-            column, a floating type for 0 there and -inf elsewhere.
-
-    Returns:
-        [rows, before + length].
-    """
-    width = before + length
-    never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
-    seen = width if window is None else min(window, width)
-    line = like.new_full((width + length - 1,), never)  # last row, then never
-    line.narrow(0, width - seen, seen).fill_(always)
-    stretches = line.unfold(0, width, 1)
-    order = torch.arange(length - 1, -1, -1, device=like.device)
-    if rows == length:
-        return stretches.index_select(0, order)
-    band = like.new_full((rows, width), never)
-    torch.index_select(stretches, 0, order, out=band[:length])
-    return band
-
-
 def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns 0 where `seen` is True, else -inf.
 

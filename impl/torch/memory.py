@@ -1,10 +1,14 @@
-"""Buffers of tokens on torch, and views of ranges of them."""
+"""The memory of a cache on torch: buffers of tokens, views of them, and masks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import torch
+
+from lockstep.impl.shared.linear import Plan, Run
+from lockstep.impl.shared.memory import TokenMemory as MemoryBase
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -57,10 +61,116 @@ class Buffer:
         return self.ahead[at]
 
 
+class TokenMemory(MemoryBase):
+    """K and V of one sequence in two buffers, written in place, returned as views."""
+
+    buffers: tuple[Buffer, Buffer] | None
+
+    def carry_out(self, plan: Plan, arrays: Pair) -> Pair:
+        columns, copied, written, returned = plan
+        if copied is not None:
+            self.buffers = self.lay_out(copied, columns.room, arrays)
+        self.columns = columns
+        assert self.buffers is not None
+        keys, values = self.buffers
+        count = arrays[0].shape[2]
+        if count == 1 and not has_gradient(self.buffers, arrays):
+            for _, column, _ in written:
+                copy_both((keys.take_token(column), values.take_token(column)), arrays)
+            return self.view(returned)
+        for token, column, end in written:
+            is_whole = end - column == count
+            new = arrays if is_whole else cut(arrays, token, token + end - column)
+            keys.take(column, end).copy_(new[0])
+            values.take(column, end).copy_(new[1])
+        return self.view(returned)
+
+    def lay_out(
+        self, copied: Sequence[Run], room: int, like: Pair
+    ) -> tuple[Buffer, Buffer]:
+        """Returns buffers of so many columns that begin with some of the present ones.
+
+        like: has their batch, heads, dims, dtype and device.
+        """
+        keys, values = (Buffer.allocate(array, room, self.fill) for array in like)
+        column = 0
+        for _, begin, end in copied:
+            for old, new in zip(self.buffers or (), (keys, values), strict=True):
+                new.take(column, column + end - begin).copy_(old.take(begin, end))
+            column += end - begin
+        return keys, values
+
+    def view(self, runs: Sequence[Run]) -> Pair:
+        assert self.buffers is not None
+        keys, values = self.buffers
+        if len(runs) > 1:
+            return self.copy_runs((keys.tensor, values.tensor), runs)
+        _, begin, end = runs[0]
+        if end - begin == keys.room:
+            return keys.tensor, values.tensor
+        return keys.take(begin, end), values.take(begin, end)
+
+    def copy_runs(self, arrays: Pair, runs: Sequence[Run]) -> Pair:
+        return self.join([cut(arrays, begin, end) for _, begin, end in runs])
+
+    def join(self, pieces: Sequence[Pair]) -> Pair:
+        return join(pieces)
+
+    def share(self, other: Self, first: int, end: int) -> None:
+        """Copies the tokens: what is written in place cannot be shared."""
+        plan = self.columns.plan(first, first, end)
+        self.carry_out(plan, other.read(first, end))
+
+    def make_mask(
+        self, length: int, rows: int, before: int, window: int | None, like: torch.Tensor
+    ) -> torch.Tensor:
+        return make_band(length, rows, before, window, like)
+
+    def list_arrays(self) -> list[torch.Tensor]:
+        return [buffer.tensor for buffer in self.buffers or ()]
+
+
+def make_band(
+    length: int, rows: int, before: int, window: int | None, like: torch.Tensor
+) -> torch.Tensor:
+    """Returns the mask of consecutive tokens.
+
+    Row i, at column before + i, sees itself and the columns on its left, with a window
+    `window` columns in all. Each row is the one above it shifted by one column, so all
+    rows are slices of one line, and a row costs no more than a copy.
+
+    Args:
+        length: number of new tokens.
+        rows: number of rows; those beyond `length` see nothing.
+        before: number of old tokens.
+        window: None for no window.
+        like: has the dtype and the device of the mask: bool for True where a row sees a
+            column, a floating type for 0 there and -inf elsewhere.
+
+    Returns:
+        [rows, before + length].
+    """
+    width = before + length
+    never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
+    seen = width if window is None else min(window, width)
+    line = like.new_full((width + length - 1,), never)  # last row, then never
+    line.narrow(0, width - seen, seen).fill_(always)
+    stretches = line.unfold(0, width, 1)
+    order = torch.arange(length - 1, -1, -1, device=like.device)
+    if rows == length:
+        return stretches.index_select(0, order)
+    band = like.new_full((rows, width), never)
+    torch.index_select(stretches, 0, order, out=band[:length])
+    return band
+
+
 def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:
     """Returns whether a gradient flows through a write of the arrays."""
-    return torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in (buffers[0].tensor, buffers[1].tensor, *arrays)
+    return torch.is_grad_enabled() and (
+        arrays[0].requires_grad
+        or arrays[1].requires_grad
+        or buffers[0].tensor.requires_grad
+        or buffers[1].tensor.requires_grad
     )
 
 
@@ -69,9 +179,16 @@ def copy_both(targets: Pair, arrays: Pair) -> None:
     torch._foreach_copy_(targets, arrays)
 
 
+def cut(arrays: Pair, begin: int, end: int) -> Pair:
+    """Returns a view of the tokens [begin, end)."""
+    return arrays[0][:, :, begin:end], arrays[1][:, :, begin:end]
+
+
+def join(pieces: Sequence[Pair]) -> Pair:
+    """Returns a copy of K and V of all pieces, one behind the other."""
+    keys, values = zip(*pieces, strict=True)
+    return torch.cat(keys, dim=2), torch.cat(values, dim=2)
+
+
 def clone(pair: Pair) -> Pair:
     return pair[0].clone(), pair[1].clone()
-
-
-def get_bytes(pair: Pair) -> int:
-    return pair[0].nbytes + pair[1].nbytes

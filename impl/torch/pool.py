@@ -15,6 +15,7 @@ from lockstep.impl.torch.memory import (
     clone,
     copy_both,
     has_gradient,
+    join,
 )
 
 ALIGNMENT = 64
@@ -111,9 +112,8 @@ class Pool(PoolBase):
         assert self.buffers is not None
         return self.buffers[0].take(begin, end), self.buffers[1].take(begin, end)
 
-    def join(self, parts: Sequence[Pair]) -> Pair:
-        keys, values = zip(*parts, strict=True)
-        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
+    def join(self, pieces: Sequence[Pair]) -> Pair:
+        return join(pieces)
 
     def copy(self, arrays: Pair) -> Pair:
         return clone(arrays)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from lockstep.impl.shared.memory import Memory
-from lockstep.impl.shared.state import StateCacheBase, check_form
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from lockstep.impl.shared.state import StateCacheBase
+from lockstep.impl.torch.memory import Pair, clone
 
 
 class StateMemory(Memory):
@@ -23,19 +22,11 @@ class StateMemory(Memory):
         return self.buffers
 
     def copy(self, begin: int, end: int) -> Pair:
-        conv, delta = self.buffers
-        return conv.clone(), delta.clone()
+        return clone(self.buffers)
 
     def write(self, arrays: Pair) -> None:
-        check_form(self.buffers, arrays)
         for buffer, array in zip(self.buffers, arrays, strict=True):
             buffer.copy_(array)
-
-    def get_bytes(self, arrays: Pair) -> int:
-        return arrays[0].nbytes + arrays[1].nbytes
-
-    def list_arrays(self) -> Sequence[torch.Tensor]:
-        return self.buffers
 
     def clear(self) -> None:
         for buffer in self.buffers:

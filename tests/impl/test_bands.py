@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.impl.mlx import masks as on_mlx
-from lockstep.impl.torch import masks as on_torch
+from lockstep.impl.mlx import memory as on_mlx
+from lockstep.impl.torch import memory as on_torch
 
 
 def compare_all(length: int, rows: int, before: int, window: int | None) -> Any:

@@ -294,7 +294,7 @@ def test_what_is_copied_has_room_for_the_next_token(
     """Or the next step would copy it all again."""
     batch, room = fill(on, [4, 4], window)[0], 4 if window else 8
     single = batch.extract(0)
-    assert single.memory.capacity == (4 if window else 8)  # or goes around
+    assert single.memory.columns.capacity == (4 if window else 8)  # or goes around
     assert on.stack([single]).pool.room == room
     fresh = on.batch(2, window, step=4)
     fresh.load(batch.save())

@@ -47,11 +47,11 @@ def count_tokens(cache: Any) -> int:
 def test_a_full_window_goes_on_as_a_ring(on: Framework) -> None:
     """Its tokens 2 to 5 stay in the columns 2, 3, 0 and 1."""
     cache = extract(on, 6)
-    assert (count_tokens(cache), cache.memory.get_column(2)) == (4, 2)
+    assert (count_tokens(cache), cache.memory.columns.find(2, 3)[0][1]) == (4, 2)
     assert on.hold(cache.view()) == [2, 3, 4, 5]
     for last in range(6, 12):
         assert go_on(on, cache, 1) == [last - 3, last - 2, last - 1, last]
-        assert (count_tokens(cache), cache.memory.get_column(2)) == (4, 2)
+        assert (count_tokens(cache), cache.memory.columns.find(2, 3)[0][1]) == (4, 2)
 
 
 def test_a_row_has_nothing_beside_its_tokens(on: Framework) -> None:
@@ -62,7 +62,7 @@ def test_a_row_has_nothing_beside_its_tokens(on: Framework) -> None:
 
 def test_a_row_with_few_tokens_takes_little_memory(on: Framework) -> None:
     cache = extract(on, 3, window=100)
-    assert (count_tokens(cache), cache.memory.base) == (4, 0)
+    assert (count_tokens(cache), cache.memory.columns.base) == (4, 0)
     assert on.hold(cache.view()) == [0, 1, 2]
 
 

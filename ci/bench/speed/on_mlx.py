@@ -23,7 +23,7 @@ from lockstep.impl.mlx.arrays import DTYPES
 from lockstep.impl.mlx.batched import BatchedCache
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.kv import KVCache
-from lockstep.impl.mlx.masks import make_band
+from lockstep.impl.mlx.memory import make_band
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.shared.causal import Sizes
 

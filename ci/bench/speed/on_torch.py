@@ -19,7 +19,7 @@ from lockstep.impl.torch.arrays import DTYPES
 from lockstep.impl.torch.batched import BatchedCache
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kv import KVCache
-from lockstep.impl.torch.masks import make_band
+from lockstep.impl.torch.memory import make_band
 from lockstep.impl.torch.rotating import RotatingCache
 
 HAS_PEERS = find_spec("transformers") is not None

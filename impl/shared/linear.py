@@ -1,0 +1,95 @@
+"""The columns of a cache that keeps every token: position p is in column p."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+Run = tuple[int, int, int]
+"""Consecutive tokens: the number of the first, and their columns [begin, end)."""
+
+
+Plan = tuple[Any, Sequence[Run] | None, Sequence[Run], Sequence[Run]]
+"""What buffers do for an update: columns, copied, written, returned. Integers alone.
+
+columns: the planner behind the update.
+copied: new buffers begin with these columns of the present ones; None if these stay.
+written: the tokens of the update, numbered from 0, and where they go, some to two places.
+returned: the columns that the update returns.
+A plain tuple, since every step makes one.
+"""
+
+
+def compute_capacity(capacity: int, needed: int, step: int) -> int:
+    """Returns the next capacity of buffers that are too small.
+
+    The capacity at least doubles, so that a token is copied a constant number of times on
+    average.
+
+    Args:
+        capacity: present capacity, in positions.
+        needed: number of positions to make room for.
+        step: if doubling is not enough, `needed` is rounded up to a multiple of this.
+    """
+    return max(2 * capacity, -(-needed // step) * step)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The planner of a full cache.
+
+    Attributes:
+        step: see `compute_capacity`.
+        room: number of columns.
+    """
+
+    step: int
+    room: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """The number of positions that there is room for."""
+        return self.room
+
+    def plan(self, first: int, begin: int, end: int) -> Plan:
+        """Plans an update that writes [begin, end) and returns all from `first` = 0 on.
+
+        The positions before `begin` keep their content.
+        """
+        written, returned = ((0, begin, end),), ((first, first, end),)
+        if end <= self.room:
+            return self, None, written, returned
+        columns = replace(self, room=compute_capacity(self.room, end, self.step))
+        copied = ((first, first, begin),) if begin > first else ()
+        return columns, copied, written, returned
+
+    def find(self, begin: int, end: int) -> Sequence[Run]:
+        """Returns the columns of the positions [begin, end)."""
+        return ((begin, begin, end),)
+
+    def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
+        """Returns whether an update, see `plan`, writes to positions of [low, high)."""
+        return low < end and begin < high
+
+    def count_with_spare(self, tokens: int) -> int:
+        """Returns the number of positions that tokens need, and the next one."""
+        return tokens + 1
+
+    def take_block(
+        self, position: int, column: int, tokens: int, room: int
+    ) -> Linear | None:
+        """Returns the planner of buffers that hold the tokens already; None if they are
+        too large or too small, or the tokens are elsewhere in them.
+
+        Args:
+            position, column: of the first token.
+            tokens: number of them.
+            room: number of columns of the buffers.
+        """
+        fits = column == 0 and tokens < room <= 2 * tokens
+        return replace(self, room=room) if fits else None
+
+    def clear(self) -> Linear:
+        """Returns the planner of no buffers."""
+        return replace(self, room=0)

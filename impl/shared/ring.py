@@ -1,0 +1,140 @@
+"""The columns of a sliding window: a ring, with a twin where several tokens go around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lockstep.impl.shared.linear import Plan, Run
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The planner of a window: position p is in column (p - base) mod capacity.
+
+    A ring of `window` columns is read as it is, in any order, by the token that completes
+    a full window: a step moves only its own tokens. Several tokens need a window in order
+    of position. So where these would go around the ring, it is laid out anew with a twin
+    behind it, and from then on a write goes to both: any `capacity` positions are one
+    run. What is laid out is not written to the twin: it begins in column 0, and a run
+    from there on reaches the twins only of what was written since. A step that is back in
+    column 0 drops the twin.
+
+    Attributes:
+        window: number of tokens that are kept. There are no more columns than that as
+            long as they are enough.
+        step: a capacity beyond the double is rounded up to a multiple of this.
+        twin: whether the ring may get a twin. If not, several tokens that go around it
+            lay it out anew each time: they copy the window.
+        capacity: number of columns without the twin.
+        room: number of columns, those of the twin included.
+        base: position in column 0, unless the ring has turned since.
+    """
+
+    window: int
+    step: int
+    twin: bool
+    capacity: int = 0
+    room: int = 0
+    base: int = 0
+
+    def plan(self, first: int, begin: int, end: int) -> Plan:
+        """Plans an update that writes [begin, end) and returns [first, end).
+
+        What is returned is one run, in order of position; or all columns of a full
+        window, in any order. No position before `first` is kept.
+        """
+        needed = end - first
+        if needed == self.room == self.window == begin - first + 1:  # the usual step
+            column = (begin - self.base) % needed
+            return self, None, ((0, column, column + 1),), ((0, 0, needed),)
+        ring, copied = self, None
+        if not self.fits(first, begin, end):
+            if first == begin and needed <= self.capacity:
+                ring = replace(self, base=first)
+            else:
+                copied = self.find(first, begin) if first < begin else ()
+                ring = self.grow(first, needed)
+        if needed == ring.room:
+            returned: Sequence[Run] = ((first, 0, needed),)
+        else:
+            returned = ring.find(first, end)
+        return ring, copied, ring.find_targets(begin, end), returned
+
+    def fits(self, first: int, begin: int, end: int) -> bool:
+        """Returns whether an update, see `plan`, leaves all tokens where they are."""
+        needed = end - first
+        is_step = needed == self.window == begin - first + 1
+        if is_step and needed == self.room:
+            return True
+        if needed > self.capacity:
+            return False
+        column = (first - self.base) % self.capacity
+        if is_step and column == 0 and self.room > self.capacity:
+            return False
+        return column + needed <= self.room
+
+    def grow(self, first: int, needed: int) -> Ring:
+        """Returns the planner of new buffers for `needed` positions from `first` on.
+
+        The capacity at least doubles; but not beyond the window, since single tokens need
+        no more room.
+        """
+        doubled = min(2 * self.capacity, self.window)
+        capacity = max(doubled, -(-needed // self.step) * self.step)
+        if needed <= self.window:
+            capacity = min(capacity, self.window)
+        has_twin = self.twin and first > 0 and needed > self.window
+        room = 2 * capacity if has_twin else capacity
+        return replace(self, capacity=capacity, room=room, base=first)
+
+    def find(self, begin: int, end: int) -> Sequence[Run]:
+        """Returns the columns of [begin, end), in order of position: one run or two."""
+        column = (begin - self.base) % self.capacity
+        stop = column + end - begin
+        if stop <= self.room:
+            return ((begin, column, stop),)
+        behind = begin + self.room - column
+        return (begin, column, self.room), (behind, 0, stop - self.room)
+
+    def find_targets(self, begin: int, end: int) -> Sequence[Run]:
+        """Returns where new tokens go, numbered from 0.
+
+        With a twin most of them go to two columns, and at the end of the ring the first
+        run continues into the twin.
+        """
+        column, count = (begin - self.base) % self.capacity, end - begin
+        fits = min(count, self.capacity - column)
+        runs: tuple[Run, ...]
+        if self.room == self.capacity:
+            runs = ((0, column, column + fits),)
+        else:
+            twin = column + self.capacity
+            runs = (0, column, column + count), (0, twin, twin + fits)
+        return (*runs, (fits, 0, count - fits)) if fits < count else runs
+
+    def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
+        """Returns whether an update, see `plan`, moves all tokens, or writes to a column
+        of the positions [low, high)."""
+        if not self.fits(first, begin, end):
+            return True
+        ahead = (begin - low) % self.capacity
+        return ahead < high - low or ahead + end - begin > self.capacity
+
+    def count_with_spare(self, tokens: int) -> int:
+        """Returns the number of positions that tokens need, and the next one."""
+        return min(tokens + 1, self.window)
+
+    def take_block(
+        self, position: int, column: int, tokens: int, room: int
+    ) -> Ring | None:
+        """Returns the planner of buffers that hold the tokens; see `Linear`."""
+        is_full = tokens == self.window == room
+        if is_full or column + tokens < room <= 2 * tokens:
+            base = position - column
+            return replace(self, capacity=room, room=room, base=base)
+        return None
+
+    def clear(self) -> Ring:
+        """Returns the planner of no buffers."""
+        return replace(self, capacity=0, room=0, base=0)
