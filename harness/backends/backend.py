@@ -20,56 +20,6 @@ from lockstep.harness import __version__
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.core.errors import clean
 
-# --- code in a framework's own API ------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Call:
-    """The code of one operation.
-
-    Attributes:
-        text: lines of Python with fields in braces: those of the operation, {cache} and
-            {into} as variables, {written} for the tags of the tokens that it writes.
-        answers: name in the reference's answer → the expression that must equal it. In an
-            answer about several caches, or rows of a batch, {layer} is the number of the
-            cache, or row.
-        makes: the operation makes the cache that it names, so that none is opened before;
-            {opening} is the expression that makes an empty one.
-        uses_up: the fields with names of caches that are new ones afterwards.
-        wrong: what may be wrong beside the answer, in words → the expression that lists
-            what is; it must be empty. Then answers that `answers` does not name are not
-            shown.
-    """
-
-    text: str
-    answers: Mapping[str, str] = field(default_factory=dict)
-    makes: bool = False
-    uses_up: tuple[str, ...] = ()
-    wrong: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Code:
-    """The code for programs of one config.
-
-    Attributes:
-        source: a Python file that imports the framework alone. A snippet gets a copy of
-            the imports, functions and constants that it uses.
-        settings: constant of that file → the expression that replaces its value.
-        opening: the expression that makes an empty cache.
-        calls: operation → its code; an operation that is not named cannot be written.
-        shows: differences that its snippets show, of those that others cannot.
-        clips: numbers larger than those of the first update are stored as smaller ones.
-    """
-
-    source: Path
-    settings: Mapping[str, str]
-    opening: str
-    calls: Mapping[str, Call]
-    shows: frozenset[str] = frozenset()
-    clips: bool = False
-
-
 # --- the declaration --------------------------------------------------------------------
 
 
@@ -199,9 +149,8 @@ class Backend:
             numbers lie between -1 and 1; 0 if storage only moves data. Of int8 with one
             scale it is 1/254. For layer caches; reports show the share that was used.
         ledger: the folder of its known divergences; see `harness/programs/README.md`.
-        code: from a complete config, how its programs are written in the framework's own
-            API; see `harness.execution.snippet`. Without it they are written as plain
-            calls of its methods.
+        code: packages of which scripts of its failures have copies, as far as they use
+            them, in place of imports: then they need the framework alone.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
         errors: the exceptions for "usage" (a call that breaks a rule of usage; without
             an entry, ValueError), for "cache-full", "not-supported" and "shared"
@@ -235,7 +184,7 @@ class Backend:
     overwrite: Callable[[Array], Any] | None = None
     tolerance: float = 0.0
     ledger: Path | str | None = None
-    code: Callable[[Mapping[str, Any]], Code] | None = None
+    code: tuple[str, ...] = ()
     faults: str | None = None
     errors: Mapping[str, type[Exception]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

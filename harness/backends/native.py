@@ -7,7 +7,7 @@ it is not taken for an exception of the harness: see `core.errors.find_own_place
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, wraps
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -59,6 +59,7 @@ def unwrap_native(value: Any) -> Any:
 def open_native(open_cache: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that opens the same caches, wrapped where they are native."""
 
+    @wraps(open_cache)
     def open_wrapped(config: Mapping[str, Any]) -> Any:
         if config.get("caches"):
             config = {**config, "caches": [*map(unwrap_native, config["caches"])]}

@@ -26,17 +26,14 @@ from lockstep.harness.jobs.replay import (
 )
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.reports.console import PlainConsole
-from lockstep.harness.reports.pages.gather import (
-    Stage,
-    gather,
-    make_failure,
-    make_report,
-)
+from lockstep.harness.reports.pages.gather import Stage, gather
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import (
     ReportView,
+    make_failure,
+    make_report,
 )
 from lockstep.harness.workers.messages import Stopped, WriteSnippet
 
@@ -104,11 +101,11 @@ def snippet(
 ) -> int:
     """Prints a failure as a script, which shows it without the harness.
 
-    PATH is what `lockstep replay` takes. For a backend that says how its code is written,
-    such as a released cache, it is Python in the framework's own API, for a report to the
-    makers. For others it calls the backend's own methods. Both end with status 1 as long
-    as the failure is there, and with 0 when it is gone. For a driver it is a script for
-    sh with the lines that the driver is sent, and what it should answer.
+    PATH is what `lockstep replay` takes. For a backend in Python the script calls its
+    methods; for a released cache it has a copy of our adapter and needs the framework
+    alone. It ends with status 1 as long as the failure is there, and with 0 when it is
+    gone. For a driver it is a script for sh with the lines that the driver is sent, and
+    what it should answer.
     """
     if folder is None:
         programs = [get_single(paths, "a snippet without -o DIR")]

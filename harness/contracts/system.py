@@ -74,6 +74,9 @@ class PairReader(ExpectedPayloads):
         stored = choose_levels(tolerance) if tolerance else self.dtype
         super().__init__(config, limit, layer, stored)
 
+    def get_tolerance(self) -> float:
+        return self.tolerance
+
     def check_forms(
         self, keys: Array, values: Array, name: str, rows: int = 1
     ) -> tuple[F32, F32]:

@@ -270,6 +270,18 @@ class ExpectedPayloads:
         form = self.heads, dim, self.limit, self.stored_as
         return get_table(self.layer, role, *form)
 
+    def name_keys(self) -> Mapping[bytes, Any]:
+        """Bytes of a key → the name of its token."""
+        return self.keys.known
+
+    def get_key(self, name: Any) -> F32:
+        """The key of a token, by its name: [heads, key_dim]."""
+        return self.keys.get_vectors([name])[0, :, 0]
+
+    def get_tolerance(self) -> float:
+        """The largest error of a number that is right."""
+        return 0.0
+
     @cached_property
     def queries(self) -> Table:
         """The queries of the few passes that are put through attention."""

@@ -41,7 +41,6 @@ from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.scripts.conversation import write_conversation
 from lockstep.harness.execution.scripts.script import write_script
-from lockstep.harness.execution.snippet import write_snippet
 from lockstep.harness.programs.ledger import (
     find_known,
     leave_out,
@@ -181,9 +180,7 @@ def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Sn
     program = parse(task.program)
     if is_driver(task.backend):
         return m.Snippet(write_conversation(program, backend, task.backend))
-    if backend.code is None:
-        return m.Snippet(write_script(program, backend, get_target(task.backend)))
-    return m.Snippet(write_snippet(program, backend))
+    return m.Snippet(write_script(program, backend, get_target(task.backend)))
 
 
 def tell_sources(worker: Runner, backend: Backend, task: m.ListSources) -> m.Sources:

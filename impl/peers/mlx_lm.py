@@ -21,16 +21,7 @@ from mlx_lm.models.cache import (
 )
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind
-from lockstep.harness.backends.backend import Code
 from lockstep.impl.mlx.arrays import MLXArrays
-from lockstep.impl.peers.mlx_lm_code import (
-    write_chunked,
-    write_concatenated,
-    write_plain,
-    write_quantized,
-    write_restored,
-    write_turning,
-)
 from lockstep.impl.peers.mlx_lm_layers import (
     ChunkedLayer,
     ConcatenateLayer,
@@ -45,7 +36,6 @@ from lockstep.impl.peers.mlx_lm_layers import (
 
 LEDGER = Path(__file__).parent / "ledger"
 Open = Callable[[Config], Layer]
-Write = Callable[[Config], Code]
 Fields = Mapping[str, tuple[Any, ...]]
 
 ROUNDING = {8: 0.01, 6: 0.035, 5: 0.07, 4: 0.13, 3: 0.25, 2: 0.5}
@@ -91,7 +81,7 @@ def mlx_lm() -> Backend:
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
         "state": _kind(READING, {}, "kept", held=None),
     }
-    return declare("mlx-lm", kinds, _open, write_plain)
+    return declare("mlx-lm", kinds, _open)
 
 
 def _open(config: Config) -> Layer:
@@ -109,7 +99,7 @@ def mlx_lm_restored() -> Backend:
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
         "state": _kind(READING - {"trim"}, {}, "kept", held=None),
     }
-    return declare("mlx-lm-restored", kinds, _open_restored, write_restored, SHARE)
+    return declare("mlx-lm-restored", kinds, _open_restored, SHARE)
 
 
 def _open_restored(config: Config) -> Layer:
@@ -124,14 +114,11 @@ def mlx_lm_max_kv_size() -> Backend:
     """`RotatingKVCache` as `make_prompt_cache(model, max_kv_size)` makes it for models
     without a `make_cache`, whose masks have no window of their own."""
     ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
-    write = partial(write_plain, masks_window=False)
-    return declare(
-        "mlx-lm-max-kv-size",
-        {"rotating": ring},
-        lambda config: StoredLayer(_open_ring(config)),
-        write,
-        SHARE,
-    )
+    return declare("mlx-lm-max-kv-size", {"rotating": ring}, _open_unmasked, SHARE)
+
+
+def _open_unmasked(config: Config) -> Layer:
+    return StoredLayer(_open_ring(config))
 
 
 def mlx_lm_return_array() -> Backend:
@@ -141,8 +128,7 @@ def mlx_lm_return_array() -> Backend:
         "kv": _kind({"update", "trim", "clone"}, PLAIN),
         "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
     }
-    write = partial(write_plain, masks_window=False, return_array=True)
-    return declare("mlx-lm-return-array", kinds, _open_for_arrays, write, SHARE)
+    return declare("mlx-lm-return-array", kinds, _open_for_arrays, SHARE)
 
 
 def _open_for_arrays(config: Config) -> Layer:
@@ -156,8 +142,7 @@ def mlx_lm_plamo3() -> Backend:
     that is not the size of the ring: a query sees one token more than the ring holds."""
     config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
     ring = _kind({"update", "clone"}, config, "kept")
-    write = partial(write_plain, less=1)
-    return declare("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, write, SHARE)
+    return declare("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, SHARE)
 
 
 def _open_plamo3(config: Config) -> Layer:
@@ -167,7 +152,7 @@ def _open_plamo3(config: Config) -> Layer:
 def mlx_lm_concatenate() -> Backend:
     """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
     kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
-    return declare("mlx-lm-concatenate", kinds, _open_concatenate, write_concatenated)
+    return declare("mlx-lm-concatenate", kinds, _open_concatenate)
 
 
 def _open_concatenate(config: Config) -> Layer:
@@ -177,7 +162,7 @@ def _open_concatenate(config: Config) -> Layer:
 def mlx_lm_chunked() -> Backend:
     """`ChunkedKVCache`; it has no state, since it drops tokens before the last chunk."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
-    return declare("mlx-lm-chunked", {"kv": kind}, _open_chunked, write_chunked)
+    return declare("mlx-lm-chunked", {"kv": kind}, _open_chunked)
 
 
 def _open_chunked(config: Config) -> Layer:
@@ -223,13 +208,14 @@ def mlx_lm_quantized_2() -> Backend:
 def _quantized(
     name: str, group_size: int, bits: int, dims: Fields, share: int = 1
 ) -> Backend:
-    def open_quantized(config: Config) -> Layer:
-        cache = QuantizedKVCache(group_size=group_size, bits=bits)
-        return QuantizedLayer(_stepping(cache, config))
-
     kinds = {"kv": _kind(READING, {**PLAIN, **dims}, duties=(NOTHING,))}
-    write = partial(write_quantized, group_size=group_size, bits=bits)
-    return declare(name, kinds, open_quantized, write, share, ROUNDING[bits])
+    opener = partial(_open_quantized, group_size, bits)
+    return declare(name, kinds, opener, share, ROUNDING[bits])
+
+
+def _open_quantized(group_size: int, bits: int, config: Config) -> Layer:
+    cache = QuantizedKVCache(group_size=group_size, bits=bits)
+    return QuantizedLayer(_stepping(cache, config))
 
 
 def mlx_lm_to_quantized() -> Backend:
@@ -237,15 +223,11 @@ def mlx_lm_to_quantized() -> Backend:
     `quantized_kv_start`: 8 bits in groups of 128."""
     config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
     kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
-    setting = TURNING_START, 128, 8
-    return declare(
-        "mlx-lm-to-quantized",
-        kinds,
-        lambda config: TurningLayer(_stepping(KVCache(), config), *setting),
-        partial(write_turning, setting=setting),
-        SHARE,
-        ROUNDING[8],
-    )
+    return declare("mlx-lm-to-quantized", kinds, _open_turning, SHARE, ROUNDING[8])
+
+
+def _open_turning(config: Config) -> Layer:
+    return TurningLayer(_stepping(KVCache(), config), TURNING_START, 128, 8)
 
 
 # --- declarations -----------------------------------------------------------------------
@@ -284,7 +266,6 @@ def declare(
     name: str,
     kinds: Mapping[str, Kind],
     opener: Open,
-    code: Write | None,
     share: int = 1,
     tolerance: float = 0.0,
     contract: str = "layer",
@@ -303,7 +284,7 @@ def declare(
         overwrite=arrays.overwrite,
         tolerance=tolerance,
         ledger=LEDGER,
-        code=code,
+        code=("lockstep",),
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
         share=share,
     )

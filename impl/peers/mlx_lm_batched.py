@@ -12,7 +12,6 @@ from typing import Any
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind
-from lockstep.harness.backends.backend import Code
 from lockstep.impl.peers.mlx_lm import COMMON, FULL_RING, SHARE, Fields, declare
 from lockstep.impl.peers.mlx_lm_batches import (
     Batch,
@@ -21,7 +20,6 @@ from lockstep.impl.peers.mlx_lm_batches import (
     StateBatch,
     TrimmedBatch,
 )
-from lockstep.impl.peers.mlx_lm_code import write_batch, write_states
 from lockstep.impl.peers.mlx_lm_layers import (
     Config,
     Layer,
@@ -36,7 +34,6 @@ STATE: Fields = {"offsets": ("none",)}
 PLAIN: Fields = {**COMMON, "chunk": (None,), "keep": (0,)}
 RING: Fields = {**PLAIN, "ring": ("columns",)}
 LISTED: Fields = {**COMMON, "ring": ("columns",)}
-ASKED, DIRECT = "trim_prompt_cache([{cache}], {count})", "{cache}.trim({count})"
 
 PADDED_LATE = Duty(
     {"op": "update", "padding": [1, None], "written": [1, None]},
@@ -61,13 +58,7 @@ def mlx_lm_batched() -> Backend:
         "batch-rotating": _kind(tokens, RING, PADDED_LATE),
         "batch-state": _kind(ROWS | COPIES | {"state"}, STATE),
     }
-    return _backend("mlx-lm-batched", kinds, _open, _write)
-
-
-def _write(config: Config) -> Code:
-    if config["kind"] == "batch-state":
-        return write_states(config)
-    return write_batch(config, True, ASKED)
+    return _backend("mlx-lm-batched", kinds, _open)
 
 
 def _open(config: Config) -> Any:
@@ -84,15 +75,7 @@ def mlx_lm_batched_restored() -> Backend:
         "batch-kv": _kind(ROWS | {"trim"}, PLAIN, PADDED_LATE, inputs="copied"),
         "batch-state": _kind(ROWS, STATE),
     }
-    return _backend(
-        "mlx-lm-batched-restored", kinds, _open_restored, _write_restored, SHARE
-    )
-
-
-def _write_restored(config: Config) -> Code:
-    if config["kind"] == "batch-state":
-        return write_states(config)
-    return write_batch(config, True, DIRECT)
+    return _backend("mlx-lm-batched-restored", kinds, _open_restored, SHARE)
 
 
 def _open_restored(config: Config) -> Any:
@@ -105,13 +88,12 @@ def mlx_lm_batched_max_kv_size() -> Backend:
     """`BatchRotatingKVCache` under `BatchGenerator(max_kv_size=…)`, for models whose
     masks have no window of their own; trimmed by `trim`. It keeps no first tokens."""
     ring = _kind(ROWS | {"trim"}, RING, PADDED_LATE, *FULL_RINGS)
-    return _backend(
-        "mlx-lm-batched-max-kv-size",
-        {"batch-rotating": ring},
-        lambda config: _open_tokens(config, TrimmedBatch),
-        partial(write_batch, masks_window=False, trims=DIRECT),
-        SHARE,
-    )
+    kinds = {"batch-rotating": ring}
+    return _backend("mlx-lm-batched-max-kv-size", kinds, _open_unmasked, SHARE)
+
+
+def _open_unmasked(config: Config) -> Any:
+    return _open_tokens(config, TrimmedBatch)
 
 
 def _open_tokens(config: Config, made: type[Batch], window: int | None = None) -> Any:
@@ -249,7 +231,6 @@ def _backend(
     name: str,
     kinds: Mapping[str, Kind],
     opener: Callable[[Config], Any],
-    code: Callable[[Config], Code] | None = None,
     share: int = 1,
 ) -> Backend:
-    return declare(name, kinds, opener, code, share, contract="batched")
+    return declare(name, kinds, opener, share, contract="batched")

@@ -19,7 +19,6 @@ from mlx_lm.models.cache import KVCache, LRUPromptCache
 from lockstep.harness.backends import Backend, Kind
 from lockstep.impl.mlx.arrays import MLXArrays
 from lockstep.impl.peers.mlx_lm import LEDGER
-from lockstep.impl.peers.mlx_lm_code import write_prompts
 from lockstep.impl.peers.mlx_lm_layers import Layer
 
 MODEL = "model"
@@ -72,12 +71,16 @@ def mlx_lm_prompt_cache() -> Backend:
         device=mx.default_device().type.name,
         contracts={"prefix": {"trie": Kind(operations, config)}},
         arrays=arrays,
-        open=lambda config: PromptCache(len(config["layers"]), config["step"]),
+        open=_open,
         dtypes=("float32", "float16", "bfloat16"),
         lifetime="until-write",
         causal="lower-right",
         overwrite=arrays.overwrite,
         ledger=LEDGER,
-        code=write_prompts,
+        code=("lockstep",),
         versions={package: version(package) for package in ("mlx-lm", "mlx")},
     )
+
+
+def _open(config: Mapping[str, Any]) -> PromptCache:
+    return PromptCache(len(config["layers"]), config["step"])

@@ -156,6 +156,7 @@ def _backend(
         causal="lower-right",
         tolerance=tolerance,
         ledger=LEDGER,
+        code=("lockstep",),
         versions={package: version(package) for package in ("mlx-vlm", "mlx")},
         share=share,
     )

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends import Backend, Duty, Kind
 from lockstep.harness.backends.twins import Twins
-from lockstep.impl.peers.sglang_code import write_code
 from lockstep.impl.peers.sglang_drafts import DraftingTrees
 from lockstep.impl.peers.sglang_facts import Layout
 from lockstep.impl.peers.sglang_pools import Options
@@ -114,16 +112,14 @@ def sglang_radix() -> Backend:
         "paged-full": PAGED["paged-full"],
         "paged-sliding": _kind(SLIDING, ("pool", "entries")),
     }
-    backend = _backend("sglang-radix", kinds, Options(core=None))
-    return replace(backend, code=partial(write_code, keeps_prompt=True))
+    return _backend("sglang-radix", kinds, Options(core=None))
 
 
 def sglang_radix_default() -> Backend:
     """Models that have only sliding layers, and do not keep the prompt."""
     kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
     options = Options(core=None, keeps_prompt=False)
-    backend = _backend("sglang-radix-default", kinds, options, SHARE)
-    return replace(backend, code=partial(write_code, keeps_prompt=False))
+    return _backend("sglang-radix-default", kinds, options, SHARE)
 
 
 def sglang_unified() -> Backend:

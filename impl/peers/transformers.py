@@ -16,20 +16,19 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, QuantizedCache, StaticCache
 
 from lockstep.harness.backends import Backend, Duty, Inputs, Kind, Lifetime
-from lockstep.harness.backends.backend import Code
-from lockstep.impl.peers.transformers_code import Attention, get_attention, write_with
 from lockstep.impl.peers.transformers_layers import (
+    Attention,
     Config,
     IdentityLayer,
     Layer,
     RecurrentLayer,
+    get_attention,
 )
 from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
 Fields = Mapping[str, tuple[Any, ...]]
-Opening = tuple[Callable[[Config], Any], Callable[[Config], Code] | None]
-"""What opens the cache, and what writes it as code, if anything does."""
+Open = Callable[[Config], Any]
 
 COMMON: Fields = {
     "mask_padding": (1,),
@@ -85,14 +84,14 @@ def transformers() -> Backend:
             {"update", "trim", "clone", "free"}, PLAIN, _full("window")
         ),
     }
-    return declare_backend("transformers", kinds, DYNAMIC, "forever")
+    return declare_backend("transformers", kinds, _open_dynamic, "forever")
 
 
 def transformers_chunked() -> Backend:
     """`DynamicCache` with a chunked layer, the sliding one under another mask."""
     operations = {"update", "size", "trim", "clone", "free"}
     kinds = {"kv": declare_kind(operations, CHUNKED, _full("chunk"))}
-    return declare_backend("transformers-chunked", kinds, DYNAMIC, "forever")
+    return declare_backend("transformers-chunked", kinds, _open_dynamic, "forever")
 
 
 def transformers_recorded() -> Backend:
@@ -104,7 +103,9 @@ def transformers_recorded() -> Backend:
         "kv": declare_kind(operations, CHUNKED, _recorded("chunk")),
         "rotating": declare_kind(operations, ring, _recorded("window")),
     }
-    return declare_backend("transformers-recorded", kinds, RECORDED, "forever", SHARE)
+    return declare_backend(
+        "transformers-recorded", kinds, _open_recorded, "forever", SHARE
+    )
 
 
 # --- static -----------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def transformers_static() -> Backend:
             {"update", "clone", "free"}, {**PLAIN, **ROOM}, wide, inputs="kept"
         ),
     }
-    return declare_backend("transformers-static", kinds, STATIC, "until-write")
+    return declare_backend("transformers-static", kinds, _open_static, "until-write")
 
 
 def transformers_static_chunked() -> Backend:
@@ -134,7 +135,9 @@ def transformers_static_chunked() -> Backend:
             {"update", "size", "clone", "free"}, config, wide, inputs="kept"
         )
     }
-    return declare_backend("transformers-static-chunked", kinds, STATIC, "until-write")
+    return declare_backend(
+        "transformers-static-chunked", kinds, _open_static, "until-write"
+    )
 
 
 # --- quantized --------------------------------------------------------------------------
@@ -147,7 +150,7 @@ def transformers_quantized() -> Backend:
             {"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept"
         )
     }
-    return declare_backend("transformers-quantized", kinds, QUANTIZED, "forever")
+    return declare_backend("transformers-quantized", kinds, _open_quantized, "forever")
 
 
 def transformers_fp8() -> Backend:
@@ -159,7 +162,9 @@ def transformers_fp8() -> Backend:
             {"update", "size", "trim", "clone", "free"}, config, inputs="kept"
         )
     }
-    return declare_backend("transformers-fp8", kinds, FP8, "forever", SHARE, FP8_ROUNDING)
+    return declare_backend(
+        "transformers-fp8", kinds, _open_fp8, "forever", SHARE, FP8_ROUNDING
+    )
 
 
 # --- recurrent --------------------------------------------------------------------------
@@ -170,7 +175,7 @@ def transformers_linear() -> Backend:
     cropped, as its `is_croppable` says, so trim is not declared."""
     kinds = {"state": declare_kind({"update", "state", "view", "clone", "free"}, {})}
     return declare_backend(
-        "transformers-linear", kinds, LINEAR, "until-write", SHARE // 2
+        "transformers-linear", kinds, _open_linear, "until-write", SHARE // 2
     )
 
 
@@ -208,20 +213,6 @@ def _open_linear(config: Config) -> Layer:
     return RecurrentLayer(DynamicCache(config=model), model, config)
 
 
-DYNAMIC: Opening = _open_dynamic, write_with("DynamicCache(config=CONFIG)")
-RECORDED: Opening = _open_recorded, write_with("record(DynamicCache(config=CONFIG))")
-STATIC: Opening = (
-    _open_static,
-    write_with("StaticCache(config=CONFIG, max_cache_len={step})"),
-)
-QUANTIZED: Opening = (
-    _open_quantized,
-    write_with("Cache(layers=[IdentityLayer(residual_length={step})])"),
-)
-FP8: Opening = _open_fp8, write_with('QuantizedCache("fp8", CONFIG)', clips=True)
-LINEAR: Opening = _open_linear, write_with("DynamicCache(config=CONFIG)")
-
-
 def make_model(config: Config, attention: Attention | None = None) -> Any:
     """Returns the configuration of a model with one layer.
 
@@ -256,10 +247,14 @@ def declare_kind(
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 
 
+def _overwrite(array: Any) -> None:
+    array.fill_(math.nan)
+
+
 def declare_backend(
     name: str,
     kinds: Mapping[str, Kind],
-    opening: Opening,
+    opener: Open,
     lifetime: Lifetime,
     share: int = 1,
     tolerance: float = 0.0,
@@ -270,14 +265,14 @@ def declare_backend(
         device="cpu",
         contracts={contract: kinds},
         arrays=TorchArrays("cpu"),
-        open=opening[0],
+        open=opener,
         dtypes=("float32", "float16", "bfloat16"),
         lifetime=lifetime,
         causal="upper-left",
-        overwrite=lambda array: array.fill_(math.nan),
+        overwrite=_overwrite,
         tolerance=tolerance,
         ledger=LEDGER,
-        code=opening[1],
+        code=("lockstep",),
         versions={package: version(package) for package in ("transformers", "torch")},
         share=share,
     )

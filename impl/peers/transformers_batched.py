@@ -19,7 +19,7 @@ from lockstep.impl.peers.transformers import (
     ROOM,
     SHARE,
     Fields,
-    Opening,
+    Open,
     declare_backend,
     declare_kind,
     make_model,
@@ -31,18 +31,15 @@ from lockstep.impl.peers.transformers_batches import (
     IndexedBatch,
     RecurrentBatch,
 )
-from lockstep.impl.peers.transformers_code import (
-    ROOM_BESIDE,
-    get_hybrid,
-    get_indexed,
-    get_room,
-    write_batches_with,
-)
 from lockstep.impl.peers.transformers_layers import (
+    ROOM_BESIDE,
     Config,
     IdentityLayer,
     Layer,
     RecurrentLayer,
+    get_hybrid,
+    get_indexed,
+    get_room,
 )
 
 ROWS = {"filter", "select", "repeat"}
@@ -77,13 +74,15 @@ def dynamic() -> Backend:
         "batch-kv": declare_kind(ALL | ROWS | {"state", "trim"}, PLAIN),
         "batch-rotating": declare_kind(ALL | ROWS | {"trim"}, PLAIN, _full("window")),
     }
-    return _batched("transformers-batched", kinds, DYNAMIC, "forever")
+    return _batched("transformers-batched", kinds, _open_dynamic, "forever")
 
 
 def dynamic_chunked() -> Backend:
     """`DynamicCache` with a chunked layer, the sliding one under another mask."""
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
-    return _batched("transformers-batched-chunked", kinds, DYNAMIC, "forever", SHARE)
+    return _batched(
+        "transformers-batched-chunked", kinds, _open_dynamic, "forever", SHARE
+    )
 
 
 def static() -> Backend:
@@ -93,21 +92,23 @@ def static() -> Backend:
         "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
         "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
     }
-    return _batched("transformers-batched-static", kinds, STATIC)
+    return _batched("transformers-batched-static", kinds, _open_static)
 
 
 def static_chunked() -> Backend:
     """`StaticCache` with a chunked layer."""
     wide = overflow(**{"chunk - step": [1, None]})
     kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
-    return _batched("transformers-batched-static-chunked", kinds, STATIC, share=SHARE)
+    return _batched(
+        "transformers-batched-static-chunked", kinds, _open_static, share=SHARE
+    )
 
 
 def indexed() -> Backend:
     """`DynamicCache` with an indexed layer: the keys of an indexer beside K and V."""
     config = {**PLAIN, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
-    return _batched("transformers-batched-indexed", kinds, INDEXED, share=SHARE)
+    return _batched("transformers-batched-indexed", kinds, _open_indexed, share=SHARE)
 
 
 def static_indexed() -> Backend:
@@ -115,7 +116,7 @@ def static_indexed() -> Backend:
     config = {**PLAIN, **ROOM, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept")}
     return _batched(
-        "transformers-batched-static-indexed", kinds, STATIC_INDEXED, share=SHARE
+        "transformers-batched-static-indexed", kinds, _open_static_indexed, share=SHARE
     )
 
 
@@ -124,7 +125,9 @@ def quantized() -> Backend:
     update is packed at once."""
     config = {**PLAIN, "step": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
-    return _batched("transformers-batched-quantized", kinds, QUANTIZED, "forever", SHARE)
+    return _batched(
+        "transformers-batched-quantized", kinds, _open_quantized, "forever", SHARE
+    )
 
 
 # --- recurrent states, alone and beside attention ---------------------------------------
@@ -134,7 +137,7 @@ def linear() -> Backend:
     """`LinearAttentionLayer` in a `DynamicCache`. It cannot be cropped with a recurrent
     state, and has neither `batch_select_indices` nor `batch_repeat_interleave`."""
     kinds = {"batch-state": declare_kind(FIXED | {"state"}, {})}
-    return _batched("transformers-batched-linear", kinds, LINEAR, share=SHARE // 2)
+    return _batched("transformers-batched-linear", kinds, _open_linear, share=SHARE // 2)
 
 
 def hybrid() -> Backend:
@@ -146,7 +149,7 @@ def hybrid() -> Backend:
         "batch-rotating": declare_kind(FIXED, PLAIN),
         "batch-state": declare_kind(ALL | ROWS | {"state"}, BESIDE),
     }
-    return _batched("transformers-batched-hybrid", kinds, HYBRID, share=SHARE)
+    return _batched("transformers-batched-hybrid", kinds, _open_hybrid, share=SHARE)
 
 
 def static_hybrid() -> Backend:
@@ -158,7 +161,7 @@ def static_hybrid() -> Backend:
         "batch-state": declare_kind(FIXED | {"state"}, BESIDE),
     }
     return _batched(
-        "transformers-batched-static-hybrid", kinds, STATIC_HYBRID, share=SHARE
+        "transformers-batched-static-hybrid", kinds, _open_static_hybrid, share=SHARE
     )
 
 
@@ -231,43 +234,14 @@ def _make_static(model: Any, config: Config) -> StaticCache:
     return StaticCache(config=model, max_cache_len=get_room(config))
 
 
-ON_DYNAMIC, ON_STATIC = (
-    "DynamicCache(config=CONFIG)",
-    "StaticCache(config=CONFIG, max_cache_len={room})",
-)
-DYNAMIC: Opening = _open_dynamic, write_batches_with(ON_DYNAMIC)
-STATIC: Opening = _open_static, write_batches_with(ON_STATIC)
-QUANTIZED: Opening = (
-    _open_quantized,
-    write_batches_with("Cache(layers=[IdentityLayer(residual_length={room})])"),
-)
-INDEXED: Opening = (
-    _open_indexed,
-    write_batches_with(ON_DYNAMIC, get_indexed, "store_indexed"),
-)
-STATIC_INDEXED: Opening = (
-    _open_static_indexed,
-    write_batches_with(ON_STATIC, get_indexed, "store_indexed"),
-)
-LINEAR: Opening = _open_linear, write_batches_with(ON_DYNAMIC)
-HYBRID: Opening = (
-    _open_hybrid,
-    write_batches_with(ON_DYNAMIC, get_hybrid, "store_hybrid"),
-)
-STATIC_HYBRID: Opening = (
-    _open_static_hybrid,
-    write_batches_with(ON_STATIC, get_hybrid, "store_hybrid"),
-)
-
-
 # --- declarations -----------------------------------------------------------------------
 
 
 def _batched(
     name: str,
     kinds: Mapping[str, Kind],
-    opening: Opening,
+    opener: Open,
     lifetime: Lifetime = "until-write",
     share: int = 1,
 ) -> Backend:
-    return declare_backend(name, kinds, opening, lifetime, share, contract="batched")
+    return declare_backend(name, kinds, opener, lifetime, share, contract="batched")

@@ -30,6 +30,12 @@ from lockstep.harness.backends.interface import Array, Mask
 
 Config = Mapping[str, Any]
 
+Attention = tuple[str, int | None]
+"""The type of a layer, and its window."""
+
+ROOM_BESIDE = 1024
+"""Room for K and V beside a recurrent state in a static cache; as a window it is none."""
+
 MASKS: Mapping[str, Callable[..., Any]] = {
     "full_attention": create_causal_mask,
     "sliding_attention": create_sliding_window_causal_mask,
@@ -182,3 +188,36 @@ class RecurrentLayer(Layer):
     def free(self) -> None:
         self.cache.reset()
         self.read_tokens = 0
+
+
+# --- the layer of a config --------------------------------------------------------------
+
+
+def get_attention(config: Config) -> Attention:
+    """Returns the layer of a cache, or batch, of attention or of a state alone."""
+    kind, window = config["kind"].removeprefix("batch-"), config["window"]
+    if kind == "state":
+        return "linear_attention", None
+    if kind == "rotating":
+        return "sliding_attention", window
+    return "full_attention" if config["chunk"] is None else "chunked_attention", None
+
+
+def get_indexed(config: Config) -> Attention:
+    """Returns the layer with an indexer."""
+    return "indexed_attention", None
+
+
+def get_hybrid(config: Config) -> Attention:
+    """Returns the layer with attention and a state. Where the state is compared, the
+    window is the config field "step", which a state does not have."""
+    window = config["window"]
+    if config["kind"] == "batch-state" and config["step"] < ROOM_BESIDE:
+        window = config["step"]
+    return "hybrid" if window is None else "hybrid_sliding", window
+
+
+def get_room(config: Config) -> int:
+    """Returns the `max_cache_len` of a static cache: the config field "step", which it
+    does not have."""
+    return ROOM_BESIDE if config["kind"] == "batch-state" else int(config["step"])

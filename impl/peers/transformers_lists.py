@@ -35,8 +35,13 @@ from lockstep.impl.peers.transformers import (
 )
 from lockstep.impl.peers.transformers_batched import overflow
 from lockstep.impl.peers.transformers_batches import Batch, RecurrentBatch
-from lockstep.impl.peers.transformers_code import ROOM_BESIDE, get_hybrid
-from lockstep.impl.peers.transformers_layers import Config, Layer, RecurrentLayer
+from lockstep.impl.peers.transformers_layers import (
+    ROOM_BESIDE,
+    Config,
+    Layer,
+    RecurrentLayer,
+    get_hybrid,
+)
 
 FULL, STATES = {"kind": "batch-kv"}, {"kind": "batch-state"}
 RINGS = [{"kind": "batch-rotating", "window": window} for window in (4, 1, 2, 3, 5, 8)]
@@ -112,9 +117,8 @@ def encoder_decoder() -> Backend:
     sliding ones (T5Gemma). `crop` is for self attention alone, so trim is not
     declared."""
     kinds = {"batch-list": declare_kind(ROWS, {**COMMON, "caches": DECODERS})}
-    opening = _open_dynamic_pair, None
-    name = "transformers-batched-encoder-decoder"
-    return declare_backend(name, kinds, opening, "forever", SHARE, contract="batched")
+    opener, name = _open_dynamic_pair, "transformers-batched-encoder-decoder"
+    return declare_backend(name, kinds, opener, "forever", SHARE, contract="batched")
 
 
 def static_encoder_decoder() -> Backend:
@@ -122,9 +126,8 @@ def static_encoder_decoder() -> Backend:
     `reorder_cache` alone."""
     config = {**COMMON, **ROOM, "caches": DECODERS}
     kinds = {"batch-list": declare_kind(FIXED, config, overflow(), inputs="kept")}
-    opening = _open_static_pair, None
-    name = "transformers-batched-static-encoder-decoder"
-    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+    opener, name = _open_static_pair, "transformers-batched-static-encoder-decoder"
+    return declare_backend(name, kinds, opener, "until-write", SHARE, contract="batched")
 
 
 def _open_dynamic_pair(config: Config) -> ListLayer | ListBatch:
@@ -155,16 +158,16 @@ def _open_pair(
 def hybrid() -> Backend:
     """`DynamicCache` with the layers that have both. None can be cropped."""
     kinds = {"batch-list": declare_kind(ROWS, BESIDE)}
-    opening, name = (_open_hybrid, None), "transformers-batched-hybrid-list"
-    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+    opener, name = _open_hybrid, "transformers-batched-hybrid-list"
+    return declare_backend(name, kinds, opener, "until-write", SHARE, contract="batched")
 
 
 def static_hybrid() -> Backend:
     """`StaticCache` with the layers that have both. Full attention has much room."""
     config, wide = {**BESIDE, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {"batch-list": declare_kind(FIXED, config, wide, inputs="kept")}
-    opening, name = (_open_static_hybrid, None), "transformers-batched-static-hybrid-list"
-    return declare_backend(name, kinds, opening, "until-write", SHARE, contract="batched")
+    opener, name = _open_static_hybrid, "transformers-batched-static-hybrid-list"
+    return declare_backend(name, kinds, opener, "until-write", SHARE, contract="batched")
 
 
 def _open_hybrid(config: Config) -> ListLayer | ListBatch:

@@ -146,11 +146,9 @@ def transformers_paged_decode() -> Backend:
 
 
 def _declare(
-    name: str, opening: Any, share: int = 1, kinds: Mapping[str, Kind] = KINDS
+    name: str, opener: Any, share: int = 1, kinds: Mapping[str, Kind] = KINDS
 ) -> Backend:
-    backend = declare_backend(
-        name, kinds, (opening, None), "until-write", share, contract="paged"
-    )
+    backend = declare_backend(name, kinds, opener, "until-write", share, contract="paged")
     return replace(backend, poison=True)
 
 

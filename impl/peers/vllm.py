@@ -13,7 +13,6 @@ from typing import Any
 
 from lockstep.harness.backends import Backend, Duty, Kind
 from lockstep.impl.peers.vllm_blocks import Options, open_blocks
-from lockstep.impl.peers.vllm_code import write_code
 from lockstep.impl.torch.arrays import TorchArrays
 
 LEDGER = Path(__file__).parent / "ledger"
@@ -228,7 +227,6 @@ def _backend(
         arrays=TorchArrays("cpu"),
         open=lambda config: open_blocks(config, options),
         ledger=LEDGER,
-        code=write_code if options == DEFAULT else None,
         versions={package: version(package) for package in ("vllm", "torch")},
         share=share,
     )

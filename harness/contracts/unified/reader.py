@@ -121,6 +121,22 @@ class PositionReader(PairReader):
         self.stored: dict[TokenAt, bytes] = {}
         self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
         self.margin = 0.0
+        self.turned: Mapping[int, Turns] = {}
+
+    def name_keys(self) -> Mapping[bytes, TokenAt]:
+        return {content: place for place, content in self.stored.items()}
+
+    def get_key(self, name: TokenAt) -> F32:
+        position, tag = name
+        return self.store(self.compute_keys([tag], [position]))[0, :, 0]
+
+    def get_tolerance(self) -> float:
+        """Of the keys that were turned before the last read."""
+        turns = [turn for turn in self.turned.values() if turn.count]
+        return max(
+            (get_key_tolerance(self.dtype, turn.count, turn.distance) for turn in turns),
+            default=0.0,
+        )
 
     def learn(self, places: Sequence[TokenAt]) -> None:
         """Computes the keys at all (position, tag) of a program at once.
@@ -196,6 +212,7 @@ class PositionReader(PairReader):
     ) -> list[Column]:
         """Reads K and V of the right shape: by their bytes, which is fast, and columns
         that differ from the stored ones by their numbers."""
+        self.turned = turns
         if keys.dtype != np.float32 or values.dtype != np.float32:
             return self.look(keys, values, positions, turns, seen)
         spelled, get_position = split_tokens(keys), positions.get

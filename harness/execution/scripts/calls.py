@@ -7,19 +7,17 @@ variables of the script.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
-from lockstep.harness.contracts.prefix.conversations import WatchedCache
-from lockstep.harness.contracts.prefix.slots import WatchedPool
+from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.payload import F32, ExpectedPayloads
 
 WORD = re.compile(r"[A-Za-z0-9:._-]*")
 """Texts that are written: of configs, and the names that programs get beforehand."""
@@ -35,13 +33,15 @@ HANDED_OUT: Mapping[str, str] = {
 INSIDE = ("of", "parts", "layers", "cache")
 """Methods and attributes that name a part of a cache: written where it is used."""
 
-
 LOOKS = ("held", "pool", "entries", "host_entries", "tables")
 """Methods that only tell something: written where the last step needs them."""
 
+Owner = ExpectedPayloads | Recurrence
+"""Knows the numbers of one layer."""
+
 
 @dataclass(frozen=True, eq=False)
-class Noted:
+class NotedCall:
     """A call, or an attribute that was read.
 
     Attributes:
@@ -75,8 +75,32 @@ class Noted:
         if self.refused and used is None:
             return f"refuse(lambda: {self.code})"
         is_used = re.search(rf"\b{self.variable}\b", used or "")
-        is_kept = self.is_kept or is_used
-        return f"{self.variable} = {self.code}" if is_kept else self.code
+        return f"{self.variable} = {self.code}" if self.is_kept or is_used else self.code
+
+
+@dataclass(frozen=True, eq=False)
+class MadeArray:
+    """An array that was made for the backend; the readers may know its tokens."""
+
+    variable: str
+    content: F32
+    dtype: str
+    readers: Sequence[ExpectedPayloads]
+
+
+@dataclass(frozen=True)
+class NotedRead:
+    """K and V, or the two arrays of a state, that the harness has read.
+
+    Attributes:
+        pair: the expression for both.
+        after: how many calls of the step came before.
+    """
+
+    owner: Owner
+    call: NotedCall
+    pair: str
+    after: int
 
 
 @dataclass(eq=False)
@@ -85,20 +109,20 @@ class CallNotes:
 
     Attributes:
         backend: which the run is about.
-        steps: the lines of each step; a number stands for an array of `made`.
-        read: the calls and attributes of the last step.
-        made: the arrays that were made: variable, content and dtype.
+        steps: the lines of each step.
+        calls: the calls and attributes of the last step.
+        reads: (owner, array, calls before it) of the last step.
     """
 
     backend: Backend
-    steps: list[list[Noted | str | int]] = field(default_factory=lambda: [[]])
-    read: list[Noted] = field(default_factory=list)
-    made: list[tuple[str, npt.NDArray[np.float32], str]] = field(default_factory=list)
+    steps: list[list[NotedCall | MadeArray | str]] = field(default_factory=lambda: [[]])
+    calls: list[NotedCall] = field(default_factory=list)
+    reads: list[tuple[Owner, Array, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.names: dict[int, str] = {}
+        self.made: dict[int, MadeArray] = {}
         self.spies: dict[int, Spy] = {}
-        self.alive: list[Any] = []
+        self.alive: list[Array] = []  # or another one could get the same id
         self.counts: Counter[str] = Counter()
         self.results: Counter[str] = Counter()  # of one step
         self.config: Mapping[str, Any] | None = None
@@ -114,35 +138,42 @@ class CallNotes:
     def begin(self) -> None:
         """A step begins."""
         self.steps.append([])
-        self.read = []
+        self.calls, self.reads = [], []
         self.results.clear()
 
     def end(self) -> None:
         """The program is over: what follows is not noted."""
         self.depth += 1
 
-    def name(self, word: str) -> str:
-        """A variable that is not in use."""
-        return number(word, self.counts)
+    def list_reads(self) -> Iterator[NotedRead]:
+        """The pairs that were read of results of the last step."""
+        for owner, array, after in self.reads:
+            for call in reversed(self.calls[:after]):
+                path = find_path(call.value, array)
+                if path is not None and path.endswith("[0]"):
+                    yield NotedRead(owner, call, call.variable + path[:-3], after)
+                    break
 
     # --- what the run calls -------------------------------------------------------------
 
     def open(self, config: Mapping[str, Any]) -> Any:
         if self.config is None:
             self.config = {
-                name: value for name, value in config.items() if not has_spies(value)
+                n: value for n, value in config.items() if not has_spies(value)
             }
-        own = {
+        changed = {
             name: value
             for name, value in config.items()
             if name not in self.config or not is_same(self.config[name], value)
         }
-        left_out = self.config.keys() - config.keys()
-        base = "" if left_out else "**CONFIG"
-        listed = [f'"{n}": {self.write(v)}' for n, v in (own if base else config).items()]
-        code = f"backend.open({{{', '.join([base, *listed] if base else listed)}}})"
-        code = "backend.open(CONFIG)" if code == "backend.open({**CONFIG})" else code
-        return self.call("backend", "open", self.backend.open, (config,), code)
+        code = "CONFIG"
+        if changed or self.config.keys() - config.keys():
+            is_based = not self.config.keys() - config.keys()
+            listed = changed if is_based else config
+            items = [f'"{name}": {self.write(value)}' for name, value in listed.items()]
+            code = f"{{{', '.join(['**CONFIG'] * is_based + items)}}}"
+        method = self.backend.open
+        return self.call("backend", "open", method, (config,), f"backend.open({code})")
 
     def call(
         self,
@@ -156,14 +187,13 @@ class CallNotes:
         if self.depth:
             return method(*map(unwrap, arguments))
         if code is None:
-            written = ", ".join(map(self.write, arguments))
-            code = f"{receiver}.{name}({written})"
+            code = f"{receiver}.{name}({', '.join(map(self.write, arguments))})"
         if name in INSIDE:
             return self.wrap(method(*map(unwrap, arguments)), code)
-        own = HANDED_OUT.get(name)
-        variable = self.name(own) if own else number(f"got_{name}", self.results)
-        noted = Noted(receiver, name, arguments, code, variable, is_kept=own is not None)
-        place, lines = len(self.steps[-1]), self.steps[-1]
+        word, lines = HANDED_OUT.get(name), self.steps[-1]
+        variable = number(word or f"got_{name}", self.counts if word else self.results)
+        noted = NotedCall(receiver, name, arguments, code, variable, None, bool(word))
+        index = len(lines)
         lines.append(replace(noted, refused=True))
         self.depth += 1
         try:
@@ -172,58 +202,38 @@ class CallNotes:
             self.depth -= 1
         if name == "save" and value is not None:  # whatever it is made of
             value = Spy(self, value, variable)
-        elif own:
+        elif word:
             value = self.wrap(value, variable)
-        lines[place] = noted = replace(noted, value=value)
-        self.read.append(noted)
+        lines[index] = noted = replace(noted, value=value)
+        self.calls.append(noted)
         return value
 
     def get(self, spy: Spy, name: str) -> Any:
         """Reads an attribute, or returns a method that notes its calls."""
         member = getattr(spy.target, name)
-        receiver = spy.expression
-        code = f"{receiver}.{name}"
-        if self.depth and not callable(member):
-            return member
+        code = f"{spy.expression}.{name}"
         if callable(member):
-            return lambda *given: self.call(receiver, name, member, given)
+            return lambda *given: self.call(spy.expression, name, member, given)
+        if self.depth:
+            return member
         if name in INSIDE:
             return self.wrap(member, code)
-        noted = Noted(receiver, name, (), code, name, member, is_call=False)
-        self.read.append(noted)
+        noted = NotedCall(spy.expression, name, (), code, code, member, is_call=False)
+        self.calls.append(noted)
         return member
 
     def wrap(self, value: Any, expression: str) -> Any:
         """Puts spies before what a backend hands out, also in a list."""
         if isinstance(value, list | tuple):
-            return [self.wrap(one, f"{expression}[{n}]") for n, one in enumerate(value)]
+            return [self.wrap(item, f"{expression}[{n}]") for n, item in enumerate(value)]
         if value is None or isinstance(value, int | float | str):
             return value
-        spy = self.spies.get(id(value))
-        if spy is None:
-            spy = self.spies[id(value)] = Spy(self, value, expression)
-        return spy
-
-    def make(self, array: npt.NDArray[np.float32], dtype: str, made: Array) -> None:
-        """Notes an array that was made for the backend."""
-        self.alive.append(made)
-        variable = self.name("array")
-        self.names[id(made)] = variable
-        self.steps[-1].append(len(self.made))
-        self.made.append((variable, array.copy(), dtype))
-
-    def find_made(self, array: Any) -> npt.NDArray[np.float32] | None:
-        """The content of an array that was made; None if it is none of these."""
-        variable = self.names.get(id(array))
-        contents = {name: content for name, content, _ in self.made}
-        return None if variable is None else contents[variable]
+        return self.spies.setdefault(id(value), Spy(self, value, expression))
 
     def overwrite(self, array: Array) -> None:
         assert self.backend.overwrite is not None
         self.backend.overwrite(array)
         self.steps[-1].append(f"backend.overwrite({self.write(array)})")
-
-    # --- as code ------------------------------------------------------------------------
 
     def write(self, value: Any) -> str:
         """A value of a call as code.
@@ -235,19 +245,19 @@ class CallNotes:
             return value.expression
         if value is None or isinstance(value, bool | int):
             return repr(value)
-        if isinstance(value, WatchedCache | WatchedPool):
-            return self.write(value.cache)
         if isinstance(value, str) and WORD.fullmatch(value):
             return f'"{value}"'
         if isinstance(value, Mapping):
-            listed = [f'"{name}": {self.write(each)}' for name, each in value.items()]
+            listed = [f'"{name}": {self.write(item)}' for name, item in value.items()]
             return f"{{{', '.join(listed)}}}"
         if isinstance(value, set | frozenset):
             return f"frozenset({self.write(sorted(value))})"
         if isinstance(value, Sequence) and not isinstance(value, str):
             return f"[{', '.join(map(self.write, value))}]"
-        if id(value) in self.names:
-            return self.names[id(value)]
+        if id(value) in self.made:
+            return self.made[id(value)].variable
+        if (spy := get_watched(value)) is not None:
+            return spy.expression
         raise UsageError(f"a script has no code for a {type(value).__name__}")
 
 
@@ -262,19 +272,57 @@ class Spy:
 
 
 class NotedArrays:
-    """The array functions of a backend; arrays that are made are noted."""
+    """The array functions of a backend; arrays that are made or read are noted."""
 
     def __init__(self, arrays: Any, notes: CallNotes) -> None:
         self.arrays, self.notes = arrays, notes
 
-    def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
-        content = array.copy()
+    def from_numpy(self, array: F32, dtype: str) -> Array:
+        content, notes = array.copy(), self.notes
         made = self.arrays.from_numpy(array, dtype)
-        self.notes.make(content, dtype, made)
+        readers = list_readers(find_caller())
+        noted = MadeArray(number("array", notes.counts), content, dtype, readers)
+        notes.alive.append(made)
+        notes.made[id(made)] = noted
+        notes.steps[-1].append(noted)
         return made
+
+    def to_numpy(self, array: Array) -> Any:
+        caller = find_caller()
+        if isinstance(caller, Owner):
+            self.notes.reads.append((caller, array, len(self.notes.calls)))
+        return self.arrays.to_numpy(array)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.arrays, name)
+
+
+def find_caller() -> Any:
+    """The object whose method asks for an array."""
+    frame = sys._getframe(2)
+    while frame is not None and "self" not in frame.f_locals:
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else frame.f_locals["self"]
+
+
+def list_readers(system: Any) -> list[ExpectedPayloads]:
+    """The readers of a system, or a reader itself."""
+    values = [system]
+    for value in vars(system).values():
+        values += value.values() if isinstance(value, dict) else [value]
+        values += value if isinstance(value, list) else []
+    return [value for value in values if isinstance(value, ExpectedPayloads)]
+
+
+def find_path(value: Any, array: Array) -> str | None:
+    """The subscripts that lead to an array in a result; None if it is not there."""
+    if value is array:
+        return ""
+    for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
+        path = find_path(item, array)
+        if path is not None:
+            return f"[{index}]{path}"
+    return None
 
 
 def number(word: str, counts: Counter[str]) -> str:
@@ -283,22 +331,29 @@ def number(word: str, counts: Counter[str]) -> str:
     return word if counts[word] == 1 else f"{word}_{counts[word]}"
 
 
+def get_watched(value: Any) -> Spy | None:
+    """The cache behind an object of the harness's own; None if there is none."""
+    cache = getattr(value, "__dict__", {}).get("cache")
+    return cache if isinstance(cache, Spy) else None
+
+
 def unwrap(value: Any) -> Any:
     """What stands behind a spy, also in lists and configs; other lists stay the same
     object, for a cache may wrongly keep one."""
     if isinstance(value, Spy):
         return value.target
     if has_spies(value):
-        return [unwrap(one) for one in value]
+        return list(map(unwrap, value))
     if isinstance(value, dict):
-        return {name: unwrap(one) for name, one in value.items()}
+        return {name: unwrap(item) for name, item in value.items()}
     return value
 
 
 def has_spies(value: Any) -> bool:
-    caches = Spy, WatchedCache, WatchedPool
-    return isinstance(value, list) and any(isinstance(one, caches) for one in value)
+    return isinstance(value, list) and any(
+        isinstance(item, Spy) or get_watched(item) is not None for item in value
+    )
 
 
-def is_same(one: Any, other: Any) -> bool:
-    return one is other or (not has_spies(other) and bool(one == other))
+def is_same(value: Any, other: Any) -> bool:
+    return value is other or (not has_spies(other) and bool(value == other))

@@ -17,7 +17,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.driver.backend import PREFIX, get_driver
 from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
-from lockstep.harness.execution.scripts.follow import Followed, follow, prepare
+from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_config
 
@@ -92,7 +92,7 @@ def get_command(name: str) -> list[str]:
     return [f"./{program}" if is_here else program, *arguments]
 
 
-def list_comments(program: Program, backend: Backend, run: Followed) -> Iterator[str]:
+def list_comments(program: Program, backend: Backend, run: FollowedRun) -> Iterator[str]:
     yield f"{backend.name}, {program.kind}, {describe_config(program)}."
     yield "Sends the driver what the harness sends, and prints what it answers."
     yield "Token n is the n-th that the program writes: K and V of its message."
@@ -104,14 +104,14 @@ def list_comments(program: Program, backend: Backend, run: Followed) -> Iterator
     yield f"Written by kv-lockstep {__version__}."
 
 
-def list_lines(program: Program, notes: MessageNotes, run: Followed) -> Iterator[str]:
+def list_lines(program: Program, notes: MessageNotes, run: FollowedRun) -> Iterator[str]:
     """The lines for the shell, step by step."""
     yield from map(send, notes.steps[0])
     for number, lines in enumerate(notes.steps[1:]):
         op = program.ops[number]
         words = program.rules.operations[op["op"]].describe(op)
         yield f"# step {number}: {make_printable(words)}"
-        expected = run.noted.get(number)
+        expected = run.expected.get(number)
         if expected is None:
             yield "# is not asked: nothing that is legal"
         elif expected:

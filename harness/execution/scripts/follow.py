@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Step
+from lockstep.harness.contracts.operation import Answer, Step
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.snippet import Noting, cut
+from lockstep.harness.execution.executor import Run
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program
 
@@ -31,21 +31,23 @@ AnyNotes = TypeVar("AnyNotes", bound=Notes)
 
 
 @dataclass(eq=False)
-class Followed(Noting):
+class FollowedRun(Run):
     """A run of a backend whose calls are noted.
 
     Attributes:
         notes: of the calls.
+        expected: number of a step → the answer that it must get.
+        observed: number of a step → the answer of the backend.
         last: the last step that ran.
-        opened: the system under test, which is still there when the run is over.
     """
 
     notes: Notes | None = None
+    expected: dict[int, Answer] = field(default_factory=dict)
+    observed: dict[int, Answer] = field(default_factory=dict)
     last: Step | None = None
-    opened: Any = None
 
     def open_system(self) -> Any:
-        system = self.opened = super().open_system()
+        system = super().open_system()
         finish = system.finish
 
         def end() -> None:
@@ -62,15 +64,25 @@ class Followed(Noting):
         self.last = step if step.skipped is None else self.last
         super().begin(step)
 
+    def run_reference(self, step: Step) -> Answer:
+        answer = super().run_reference(step)
+        if self.refuses or answer.get("error") != "usage":  # else it does not run
+            self.expected[step.number] = answer
+        return answer
+
+    def run_backend(self, step: Step) -> Answer:
+        answer = self.observed[step.number] = super().run_backend(step)
+        return answer
+
 
 def follow(
     program: Program, backend: Backend, take_notes: Callable[[], AnyNotes]
-) -> tuple[AnyNotes, Followed]:
+) -> tuple[AnyNotes, FollowedRun]:
     """Runs a program; with every check only if it agrees without: these look at more, and
     fill padding with other numbers."""
     for every in (False, True):
         notes = take_notes()
-        run = Followed(program, notes.watch(), every, notes=notes)
+        run = FollowedRun(program, notes.watch(), every, notes=notes)
         run.run()
         if run.result.divergence is not None:
             break
@@ -78,7 +90,8 @@ def follow(
 
 
 def prepare(program: Program, backend: Backend) -> Program:
-    """The program up to the step at which it failed, with names of ours.
+    """The program up to the step at which it failed, if its file says which, with names
+    of ours.
 
     Raises:
         UsageError: the backend cannot run it, or no script can show it.
@@ -86,11 +99,14 @@ def prepare(program: Program, backend: Backend) -> Program:
     unsupported = why_unsupported(program, backend)
     if unsupported:
         raise UsageError(unsupported)
-    return cut(give_own_names(program))
+    ops, step = rename(program), program.meta.get("step")
+    if type(step) is int and 0 <= step < len(ops):
+        ops = ops[: step + 1]
+    return replace(program, ops=ops)
 
 
-def give_own_names(program: Program) -> Program:
-    """The same program without the texts of its file: what is named has other names.
+def rename(program: Program) -> list[Any]:
+    """The operations without the texts of the file: what is named has other names.
 
     Raises:
         UsageError: some token is not a whole number, which a cache has to refuse.
@@ -105,4 +121,4 @@ def give_own_names(program: Program) -> Program:
         if isinstance(space, str):
             op = {**op, "namespace": spaces.setdefault(space, f"n{len(spaces)}")}
         ops.append(op)
-    return replace(program, ops=ops)
+    return ops

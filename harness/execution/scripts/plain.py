@@ -3,6 +3,10 @@
 It imports numpy and nothing of ours. What is in capitals, a script sets itself.
 """
 
+import sys
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 
 TOLERANCE, LOWER_RIGHT, PERMUTED = 0.0, True, False
@@ -34,7 +38,7 @@ def name_tokens(backend, pair, keys, values, row=0):
     """The token in each column of a returned K and V; "?" is none."""
     if pair is None:
         return []
-    got_keys, got_values = (backend.arrays.to_numpy(each) for each in pair[:2])
+    got_keys, got_values = map(backend.arrays.to_numpy, pair[:2])
     if PERMUTED:
         got_values = got_values.swapaxes(2, 3)
     names = []
@@ -51,9 +55,11 @@ def name_tokens(backend, pair, keys, values, row=0):
     return names
 
 
-def name_state(backend, pair, states, row=0):
+def name_state(backend, pair, states, row=None):
     """The tokens that a state has read; "?" if it is that of none of `states`."""
-    conv, delta = (backend.arrays.to_numpy(each)[row : row + 1] for each in pair)
+    conv, delta = (backend.arrays.to_numpy(array) for array in pair)
+    if row is not None:
+        conv, delta = conv[row : row + 1], delta[row : row + 1]
     for tokens, (right_conv, right_delta) in states.items():
         if is_near(conv, right_conv) and is_near(delta, right_delta):
             return list(tokens)
@@ -80,7 +86,7 @@ def see(backend, mask, names, rows, row=0):
     except ValueError:
         return [f"a mask {list(content.shape)} for {len(names)} columns"] * rows
     shown = seen if seen.dtype == bool else seen == 0
-    return [sort(name for name, is_seen in zip(names, each) if is_seen) for each in shown]
+    return [sort(name for name, is_seen in zip(names, row) if is_seen) for row in shown]
 
 
 def list_taken(backend, mask, length, row):
@@ -116,6 +122,16 @@ def list_miscounted(pool, requests):
     ]
 
 
+def get_span(snapshot):
+    """Where a snapshot begins and ends."""
+    return snapshot and [snapshot.begin, snapshot.end]
+
+
+def get_first(value):
+    """The first of several values, or the value itself."""
+    return value[0] if isinstance(value, (list, tuple)) else value
+
+
 def refuses(kinds, call):
     """Whether a call raises one of these exceptions."""
     try:
@@ -131,3 +147,9 @@ def refuse(call):
         call()
     except Exception as error:
         print(f"refused: {error}")
+
+
+def compare(label, got, *right):
+    words = " or ".join(map(str, right))
+    print(f"{label}: {got}, expected {words}{'' if got in right else ' <- differs'}")
+    return got in right
