@@ -33,10 +33,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
 import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table as Printed  # noqa: E402
 
-from ci.bench.options import JSON  # noqa: E402
+from ci.bench.options import JSON, print_table  # noqa: E402
 from ci.bench.speed.kernels import Case, Form, Work, list_cases  # noqa: E402
 from ci.bench.speed.steps import list_ways, make_streams, measure_steps  # noqa: E402
 from lockstep.impl.torch.kernels import choose  # noqa: E402
@@ -80,14 +78,14 @@ def measure(
     for case in cases:
         ours, limit = prepare(case.ours), prepare(case.limit)
         times = [(timer(ours), timer(limit)) for _ in range(rounds)]
-        own = median(each for each, _ in times)
-        ratio = median(each / other for each, other in times)
+        us = median(time for time, _ in times)
+        ratio = median(time / limit for time, limit in times)
         yield {
             "work": case.name,
-            "us": own,
-            "limit_us": median(other for _, other in times),
+            "us": us,
+            "limit_us": median(limit for _, limit in times),
             "ratio": ratio,
-            "gb_per_s": case.moved / own / 1e3,
+            "gb_per_s": case.moved / us / 1e3,
             "limited_by": case.limited_by,
             "bound": case.bound,
             "holds": case.bound is None or ratio <= case.bound,
@@ -95,25 +93,19 @@ def measure(
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    table = Printed(title="kernels on CUDA", title_justify="left")
-    for column in ("work", "ours", "limit", "ratio", "at most", "GB/s", "limited by"):
-        is_text = column in ("work", "limited by")
-        table.add_column(column, justify="left" if is_text else "right")
-    for row in rows:
-        bound = "" if row["bound"] is None else f"{row['bound']:.2f}"
-        times = (f"{row[name]:.1f} µs" for name in ("us", "limit_us"))
-        ratio = f"{row['ratio']:.2f}" + ("" if row["holds"] else " ✗")
-        speed = f"{row['gb_per_s']:.0f}"
-        table.add_row(row["work"], *times, ratio, bound, speed, row["limited_by"])
-    Console().print(table)
-
-
-def print_steps(rows: Sequence[dict[str, Any]], sequences: int) -> None:
-    for row in rows:
-        host, whole = round(row["host_us"]), round(row["us"])
-        click.echo(
-            f"a step of {sequences} sequences, {row['way']}: {whole} µs, the host {host}"
-        )
+    columns = ["work", "ours", "limit", "ratio", "at most", "GB/s", "limited by"]
+    cells = [
+        [
+            row["work"],
+            *(f"{row[name]:.1f} µs" for name in ("us", "limit_us")),
+            f"{row['ratio']:.2f}" + ("" if row["holds"] else " ✗"),
+            "" if row["bound"] is None else f"{row['bound']:.2f}",
+            f"{row['gb_per_s']:.0f}",
+            row["limited_by"],
+        ]
+        for row in rows
+    ]
+    print_table("kernels on CUDA", columns, cells)
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
@@ -147,7 +139,9 @@ def main(path: Path | None) -> None:
     steps = measure_steps(ways, ROUNDS, REPLAYS, torch.cuda.synchronize)
     save(path, {**document, "steps": steps})
     print_rows(rows)
-    print_steps(steps, form.sequences)
+    for row in steps:
+        times = f"{row['us']:.0f} µs, the host {row['host_us']:.0f}"
+        click.echo(f"a step of {form.sequences} sequences, {row['way']}: {times}")
     sys.exit(not all(row["holds"] for row in rows))
 
 

@@ -34,9 +34,13 @@ from lockstep.harness.reports.console import (
     print_outcome,
 )
 from lockstep.harness.reports.outcome_file import to_json
-from lockstep.harness.reports.pages.gather import Stage, add_outcome
+from lockstep.harness.reports.pages.gather import (
+    Material,
+    Stage,
+    add_outcome,
+    make_report,
+)
 from lockstep.harness.reports.pages.html import render_html, save_page
-from lockstep.harness.reports.pages.view import Material, make_report
 from lockstep.harness.workers.registry import list_names
 
 EXAMPLES = """\b

@@ -26,14 +26,17 @@ from lockstep.harness.jobs.replay import (
 )
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.reports.console import PlainConsole
-from lockstep.harness.reports.pages.gather import Stage, gather
+from lockstep.harness.reports.pages.gather import (
+    Stage,
+    gather,
+    make_failure,
+    make_report,
+)
 from lockstep.harness.reports.pages.html import render_html, save_page
 from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import (
     ReportView,
-    make_failure,
-    make_report,
 )
 from lockstep.harness.workers.messages import Stopped, WriteSnippet
 

@@ -20,9 +20,9 @@ from lockstep.harness.jobs.watch import Stamps, build, take_stamps, wait_for_cha
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import PlainConsole
-from lockstep.harness.reports.pages.gather import Stage
+from lockstep.harness.reports.pages.gather import Stage, make_failure
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
-from lockstep.harness.reports.pages.view import make_failure, read_saved
+from lockstep.harness.reports.pages.view import read_saved
 from lockstep.harness.workers.messages import ListSources, Sources
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.sources import list_sources

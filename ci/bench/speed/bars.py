@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ci.bench.speed.measure import Outcome
 from ci.bench.speed.workloads import SEQUENCES, SMALL_POOL, SMALLEST, K
 
-Ratio = Callable[[Outcome], float | None]
 
-
-@dataclass(frozen=True)
 class Bar:
-    """name: what is compared with what. bound: the highest ratio that is allowed.
+    """The highest ratio that is allowed.
 
-    where: the fields of the cases that are meant. ratio: of the times of one case.
+    Args:
+        name: what is compared with what.
+        bound: of the ratio.
+        to: the contender that our time is divided by; None: the fastest peer.
+        workload, framework, sizes: of the cases that are meant.
+        of: the contender of ours.
     """
 
-    name: str
-    bound: float
-    where: Mapping[str, Any]
-    ratio: Ratio
+    def __init__(
+        self,
+        name: str,
+        bound: float,
+        to: str | None,
+        workload: str,
+        framework: str | None = None,
+        of: str = "ours",
+        **sizes: int,
+    ) -> None:
+        self.name, self.bound, self.to, self.of = name, bound, to, of
+        self.fields: dict[str, Any] = {"workload": workload, **sizes}
+        if framework:
+            self.fields["framework"] = framework
 
-    def concerns(self, outcome: Outcome) -> bool:
-        case = outcome.case
-        fields = {"workload": case.workload, "framework": case.framework}
-        fields |= {"heads": case.heads, **dict(case.place)}
-        return all(fields.get(name) == value for name, value in self.where.items())
+    def get_ratio(self, outcome: Outcome) -> float | None:
+        """Returns None for a case that is not meant, or lacks one of the contenders."""
+        fields = {**vars(outcome.case), **outcome.case.sizes}
+        if any(fields.get(name) != value for name, value in self.fields.items()):
+            return None
+        return outcome.get_ratio(self.to or outcome.get_best("peer"), self.of)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """worst: the highest ratio of the cases that a bar is about, and `case`, which that
-    was; None if there was none."""
+    """worst: the highest ratio, in `case`; None if nothing was measured."""
 
     bar: str
     bound: float
@@ -46,83 +58,55 @@ class Verdict:
         return self.worst is not None and self.worst <= self.bound
 
 
-def beside(contender: str) -> Ratio:
-    """Our time over that of one contender."""
-    return lambda outcome: outcome.get_ratio(contender)
-
-
-def best_peer(outcome: Outcome) -> float | None:
-    return outcome.get_ratio(outcome.get_best("peer"))
-
-
-def written_out(outcome: Outcome) -> float | None:
-    """The same for a mask that is handed out as a view, and copied."""
-    return outcome.get_ratio(outcome.get_best("peer"), "written out")
-
-
-def bar(
-    name: str,
-    bound: float,
-    ratio: Ratio | str,
-    workload: str,
-    framework: str | None = None,
-    **place: int,
-) -> Bar:
-    """A bar for one workload. ratio: one, or the contender that our time is put over."""
-    where = {"workload": workload, **place}
-    where |= {"framework": framework} if framework else {}
-    return Bar(name, bound, where, beside(ratio) if isinstance(ratio, str) else ratio)
-
-
 STATIC, RING = "transformers static", "mlx-lm RotatingKVCache"
 ONE, CHUNK, MASK = "one-token step", "chunk of 512", "mask, 512 rows"
-WINDOW = {"heads": 8, "window": K, "wrapped": True}
+RING_1K = {"heads": 8, "window": K, "wrapped": True}
+RING_4K = {"window": 4 * K, "wrapped": True}
+ROWS_512, ROW, TABLES = "mask of a pool, 512 rows", "mask of a pool, 1 row", "paged step"
+LARGER = f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells"
 BARS = (
-    bar(f"{ONE}, kv, torch / {STATIC}", 1.0, STATIC, "step", "torch"),
-    bar(f"{ONE}, kv, mlx / mlx-lm KVCache", 1.0, "mlx-lm KVCache", "step", "mlx"),
-    bar(
+    Bar(f"{ONE}, kv, torch / {STATIC}", 1.0, STATIC, "step", "torch"),
+    Bar(f"{ONE}, kv, mlx / mlx-lm KVCache", 1.0, "mlx-lm KVCache", "step", "mlx"),
+    Bar(
         f"{ONE}, window 1,024, wrapped, torch / {STATIC}",
         *(0.05, STATIC, "window step", "torch"),
-        **WINDOW,
+        **RING_1K,
     ),
-    bar(
+    Bar(
         f"{CHUNK}, window 4,096, wrapped, mlx / {RING}",
         *(0.25, RING, "window chunk", "mlx"),
-        **{"window": 4 * K, "wrapped": True},
+        **RING_4K,
     ),
-    bar(f"{CHUNK}, kv at 4k / best peer", 1.0, best_peer, "chunk"),
-    bar(f"{CHUNK}, kv at 4k / plain copy", 1.5, "plain copy", "chunk"),
-    bar(f"{MASK} / best peer", 0.7, best_peer, "mask"),
-    bar(f"{MASK}, mlx, written out / best peer", 0.7, written_out, "mask", "mlx"),
-    bar("mask of a pool, 512 rows / best peer", 0.7, best_peer, "unified mask", rows=512),
-    bar("mask of a pool, 1 row / best peer", 1.05, best_peer, "unified mask", rows=1),
-    bar(
-        f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells",
-        *(1.3, SMALL_POOL, "unified step"),
-    ),
-    bar("attention through tables / best peer", 1.05, best_peer, "paged step", "torch"),
-    *(
-        bar(f"batch: {name} / best peer", bound, best_peer, f"batch {name}", **place)
-        for name, bound, place in (
-            ("step", 1.05, {}),
-            ("mask", 1.05, {}),
-            ("filter", 0.5, {}),
-            ("extend", 0.5, {"room": True}),
-            ("extract", 0.5, {}),
-        )
-    ),
+    Bar(f"{CHUNK}, kv at 4k / best peer", 1.0, None, "chunk"),
+    Bar(f"{CHUNK}, kv at 4k / plain copy", 1.5, "plain copy", "chunk"),
+    Bar(f"{MASK} / best peer", 0.7, None, "mask"),
+    Bar(f"{MASK}, mlx, written out / best peer", 0.7, None, "mask", "mlx", "written out"),
+    Bar(f"{ROWS_512} / best peer", 0.7, None, "unified mask", rows=512),
+    Bar(f"{ROW} / best peer", 1.05, None, "unified mask", rows=1),
+    Bar(LARGER, 1.3, SMALL_POOL, "unified step"),
+    Bar("attention through tables / best peer", 1.05, None, TABLES, "torch"),
+    Bar("batch: step / best peer", 1.05, None, "batch step"),
+    Bar("batch: mask / best peer", 1.05, None, "batch mask"),
+    Bar("batch: filter / best peer", 0.5, None, "batch filter"),
+    Bar("batch: extend / best peer", 0.5, None, "batch extend", room=True),
+    Bar("batch: extract / best peer", 0.5, None, "batch extract"),
 )
 
 
 def judge(outcomes: Sequence[Outcome], every: bool) -> list[Verdict]:
-    """A verdict on each bar that some outcome is about. every: also on those that none is
-    about, because a package is missing, or has got another name."""
+    """Judges each bar that some outcome is about.
+
+    Args:
+        outcomes: what was measured.
+        every: also judge bars that no outcome is about, because a package is missing, or
+            has got another name: they do not hold.
+    """
     verdicts = []
     for bar in BARS:
         ratios = [
             (ratio, outcome.case.describe())
             for outcome in outcomes
-            if bar.concerns(outcome) and (ratio := bar.ratio(outcome)) is not None
+            if (ratio := bar.get_ratio(outcome)) is not None
         ]
         if ratios:
             verdicts.append(Verdict(bar.name, bar.bound, *max(ratios)))

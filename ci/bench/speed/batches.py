@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ci.bench.speed.measure import STEPS, Contender
-from ci.bench.speed.workloads import Make
-
-Pair = tuple[Any, Any]
+from ci.bench.speed.subjects import Batch, Pair
+from ci.bench.speed.workloads import Contenders
 
 ROWS = 32
 SHORTER = 16
@@ -18,20 +18,49 @@ SHORTER = 16
 DROPPED = {"first": 0, "middle": ROWS // 2, "last": ROWS - 1}
 
 
-def list_lengths(rows: int, tokens: int, uneven: bool) -> list[int]:
-    return [tokens - row % SHORTER * uneven for row in range(rows)]
+class OurBatch(Batch):
+    """own: returns a batch whose clone is written to memory."""
+
+    role = "ours"
+
+    def __init__(self, cache: Any, finish: Callable[[Any], object], own: Any) -> None:
+        super().__init__("ours", cache)
+        self.finish, self.own = finish, own
+
+    def step(self, keys: Any, values: Any) -> object:
+        mask = self.cache.make_mask(1)
+        made = [] if mask is None else [mask]
+        return self.finish([*self.cache.update(keys, values), *made])
+
+    def mask(self) -> object:
+        return self.finish(self.cache.make_mask(1))
+
+    def rewind(self, tokens: int) -> None:
+        self.cache.trim(max(self.cache.lengths) - tokens)
+
+    def make_filter(self, rows: list[int]) -> Callable[[], object]:
+        def work() -> object:
+            self.cache.filter(rows)
+            return self.finish(self.cache.list_arrays())
+
+        return work
+
+    def start_again(self) -> Callable[[], object]:
+        whole = self.cache
+        return lambda: setattr(self, "cache", self.own(whole))
+
+    def extract(self, row: int, token: Pair) -> object:
+        return self.finish(self.cache.extract(row).update(*token))
 
 
-class BatchSide(ABC):
+class BatchWorks(ABC):
     """The work of our batches, and of what they are compared with.
 
     Attributes:
-        batched: Makes a batch of ours: rows, window, step.
-        batch_peers: A module with released batched caches; None if there are none.
+        batched: makes a batch of ours: rows, window, step.
     """
 
     batched: Callable[..., Any]
-    batch_peers: Any
 
     @abstractmethod
     def make(self, length: int, rows: int = 1) -> Pair:
@@ -46,20 +75,23 @@ class BatchSide(ABC):
         """Returns a batch of ours whose clone is written to memory."""
 
     @abstractmethod
-    def finish(self, arrays: Any) -> object: ...
+    def open_batch_peers(
+        self, old: Pair, lengths: list[int], window: int | None
+    ) -> list[Batch]:
+        """Makes released batches with prompts of these lengths, and a token more if they
+        have a window; the last of them grows."""
 
     @abstractmethod
-    def run(self, make: Callable[[], Any]) -> Callable[[], object]: ...
+    def limit_clone(self, pair: Pair) -> Contender:
+        """Copies into fresh memory."""
 
-    @abstractmethod
-    def limit_clone(self, pair: Pair) -> Contender: ...
-
-    def ask_batch_peers(self, work: str, *arguments: Any) -> Make:
-        return getattr(self.batch_peers, work)(*arguments) if self.batch_peers else []
+    def finish(self, arrays: Any) -> object:
+        """Returns arrays once a lazy framework has computed them."""
+        return arrays
 
     def open_batch(
         self, old: Pair, lengths: list[int], window: int | None, room: int
-    ) -> Any:
+    ) -> OurBatch:
         """Returns a batch of ours with prompts of these lengths, and a token more if it
         has a window, which has turned then. old: K and V of one prompt, of all rows."""
         batch = self.batched(len(lengths), window, room)
@@ -69,59 +101,51 @@ class BatchSide(ABC):
         if window:
             token = (self.repeat(array[:, :, :1], len(lengths)) for array in old)
             self.finish(batch.update(*token))
-        return batch
+        return OurBatch(batch, self.finish, self.own)
 
-    def batch_step(self, tokens: int, window: int | None, uneven: bool) -> Make:
+    def batch_step(self, tokens: int, window: int | None, uneven: bool) -> Contenders:
         """A mask, and a token for each row."""
         old, new = self.make(tokens), self.make(1, ROWS)
-        lengths = list_lengths(ROWS, tokens, uneven)
-        batch = self.open_batch(old, lengths, window, tokens + STEPS)
-        wraps = window is not None
+        lengths = [tokens - row % SHORTER * uneven for row in range(ROWS)]
+        ours = self.open_batch(old, lengths, window, tokens + STEPS)
+        batches = [ours, *self.open_batch_peers(old, lengths, window)]
+        return [
+            Contender(
+                *(batch.name, batch.role, partial(batch.step, *new)),
+                (lambda: None) if window else partial(batch.rewind, tokens),
+                batch.most,
+            )
+            for batch in batches
+        ]
 
-        def back() -> None:
-            if not wraps:
-                batch.trim(max(batch.lengths) - tokens)
-
-        def work() -> None:
-            mask = batch.make_mask(1)
-            self.finish([*batch.update(*new), *([] if mask is None else [mask])])
-
-        peers = self.ask_batch_peers("batch_step", old, new, lengths, window)
-        return [Contender("ours", "ours", work, back), *peers]
-
-    def batch_mask(self, tokens: int, window: int | None) -> Make:
+    def batch_mask(self, tokens: int, window: int | None) -> Contenders:
         """The mask of a step of uneven rows."""
         old = self.make(tokens)
-        lengths = list_lengths(ROWS, tokens, True)
-        batch = self.open_batch(old, lengths, window, tokens + 1)
-        work = self.run(lambda: batch.make_mask(1))
-        peers = self.ask_batch_peers("batch_mask", old, lengths, window)
-        return [Contender("ours", "ours", work), *peers]
+        lengths = [tokens - row % SHORTER for row in range(ROWS)]
+        ours = self.open_batch(old, lengths, window, tokens + 1)
+        batches = [ours, *self.open_batch_peers(old, lengths, window)[-1:]]
+        return [Contender(batch.name, batch.role, batch.mask) for batch in batches]
 
-    def batch_filter(self, tokens: int, window: int | None, dropped: str) -> Make:
+    def batch_filter(self, tokens: int, window: int | None, dropped: str) -> Contenders:
         """One of the rows leaves."""
-        old = self.make(tokens)
-        lengths = [tokens] * ROWS
-        kept = self.open_batch(old, lengths, window, tokens + 1)
+        old, lengths = self.make(tokens), [tokens] * ROWS
+        ours = self.open_batch(old, lengths, window, tokens + 1)
         rows = [row for row in range(ROWS) if row != DROPPED[dropped]]
-        batches: list[Any] = []
+        batches = [ours, *self.open_batch_peers(old, lengths, window)[-1:]]
+        return [
+            Contender(
+                *(batch.name, batch.role, batch.make_filter(rows)),
+                *(batch.start_again(), 1),
+            )
+            for batch in batches
+        ]
 
-        def work() -> None:
-            batches[0].filter(rows)
-            self.finish(batches[0].list_arrays())
-
-        def start() -> None:
-            batches[:] = [self.own(kept)]
-
-        peers = self.ask_batch_peers("batch_filter", old, lengths, window, rows)
-        return [Contender("ours", "ours", work, start, most=1), *peers]
-
-    def batch_extend(self, tokens: int, window: int | None, room: bool) -> Make:
+    def batch_extend(self, tokens: int, window: int | None, room: bool) -> Contenders:
         """A row joins; room: another one has left before."""
-        old = self.make(tokens)
-        lengths = [tokens] * (ROWS - 1 + room)
-        kept = self.open_batch(old, lengths, window, tokens + 1)
-        one = self.open_batch(old, [tokens], window, tokens + 1)
+        old, lengths = self.make(tokens), [tokens] * (ROWS - 1)
+        rows = lengths + [tokens] * room
+        whole = self.open_batch(old, rows, window, tokens + 1).cache
+        row = self.open_batch(old, [tokens], window, tokens + 1).cache
         batches: list[Any] = []
 
         def work() -> None:
@@ -130,20 +154,29 @@ class BatchSide(ABC):
 
         def start() -> None:
             if room:
-                batches[:] = [self.own(kept), self.own(one)]
+                batches[:] = [self.own(whole), self.own(row)]
                 batches[0].filter([*range(ROWS - 1)])
             else:  # new arrays replace these, as with peers, and none is freed
-                batches[:] = [kept.clone(), one.clone()]
+                batches[:] = [whole.clone(), row.clone()]
 
-        peers = self.ask_batch_peers("batch_extend", old, lengths[: ROWS - 1], window)
-        limit = self.limit_clone(old)
-        return [Contender("ours", "ours", work, start, most=1), *peers, limit]
+        contenders = [Contender("ours", "ours", work, start, most=1)]
+        peers = self.open_batch_peers(old, lengths, window)[-1:]
+        joining = self.open_batch_peers(old, lengths[:1], window)[-1:]
+        for peer, single in zip(peers, joining, strict=True):
+            if peer.can_join:
+                join = partial(peer.extend, single.cache)
+                contenders.append(
+                    Contender(peer.name, peer.role, join, peer.start_again(), 1)
+                )
+        return [*contenders, self.limit_clone(old)]
 
-    def batch_extract(self, tokens: int, window: int | None) -> Make:
+    def batch_extract(self, tokens: int, window: int | None) -> Contenders:
         """A row goes on alone, by a token."""
-        old, token = self.make(tokens), self.make(1)
-        lengths = [tokens] * ROWS
-        batch = self.open_batch(old, lengths, window, tokens + 1)
-        work = lambda: self.finish(batch.extract(5).update(*token))  # noqa: E731
-        peers = self.ask_batch_peers("batch_extract", old, token, lengths, window)
-        return [Contender("ours", "ours", work), *peers, self.limit_clone(old)]
+        old, token, lengths = self.make(tokens), self.make(1), [tokens] * ROWS
+        ours = self.open_batch(old, lengths, window, tokens + 1)
+        peers = self.open_batch_peers(old, lengths, window)[-1:]
+        batches = [ours, *(peer for peer in peers if peer.can_join)]
+        work = [partial(batch.extract, 5, token) for batch in batches]
+        names = [(batch.name, batch.role) for batch in batches]
+        contenders = [Contender(*name, do) for name, do in zip(names, work, strict=True)]
+        return [*contenders, self.limit_clone(old)]

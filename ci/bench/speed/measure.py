@@ -1,4 +1,4 @@
-"""Work that is compared, and how it is timed: in one process, in turns, by medians."""
+"""How work is timed: all contenders in one process, in turns, by medians of rounds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Role = Literal["ours", "also", "peer", "limit"]
 """also: ours, in a way that costs more. limit: what the framework takes to move the same
 bytes, without a cache around it."""
 
-ROUND = 0.01
-"""Seconds that a round of one contender should last at least."""
+ROUND_SECONDS = 0.01
+"""How long a round of one contender should last at least."""
 
 STEPS = 512
 """The most repetitions in a round."""
@@ -24,10 +24,12 @@ STEPS = 512
 class Contender:
     """One way to do a piece of work.
 
-    work: does it once, until the results are there, or, on a device that runs beside the
-    process, until it is under way. start: brings it to where a round begins; not timed.
-    most: repetitions until `start` is needed again. held: tells the bytes that its cache
-    holds, where that is of interest.
+    Attributes:
+        work: does it once, until the results are there, or, on a device that runs beside
+            the process, until it is under way.
+        start: brings the cache to where a round begins; not timed.
+        most: repetitions until `start` is needed again.
+        count_bytes: counts the bytes that its cache holds, where that is of interest.
     """
 
     name: str
@@ -35,47 +37,46 @@ class Contender:
     work: Callable[[], object]
     start: Callable[[], object] = lambda: None
     most: int = STEPS
-    held: Callable[[], int] | None = None
+    count_bytes: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
 class Case:
     """The same work by several contenders.
 
-    place: what tells this case from others of the workload, such as context = 4096.
-    wait: until the device has done everything.
+    Attributes:
+        sizes: tell this case from others of the workload, such as context = 4096.
+        wait: waits until the device has done everything.
     """
 
     workload: str
     framework: str
     dtype: str
     heads: int
-    place: tuple[tuple[str, int | str | None], ...]
+    sizes: Mapping[str, int | str | None]
     make: Callable[[], Sequence[Contender]]
     wait: Callable[[], object] = lambda: None
 
     def format_work(self) -> str:
-        """The workload and its place, in words."""
-        place = ", ".join(format_field(name, value) for name, value in self.place)
-        return f"{self.workload}: {place}"
+        sizes = ", ".join(format_size(name, size) for name, size in self.sizes.items())
+        return f"{self.workload}: {sizes}"
 
     def describe(self) -> str:
-        """All that tells it from the others."""
+        """Returns everything that tells it from the others."""
         return f"{self.framework} {self.dtype} {self.heads} heads, {self.format_work()}"
 
 
-def format_field(name: str, value: int | str | None) -> str:
-    if value is None:
+def format_size(name: str, size: int | str | None) -> str:
+    if size is None:
         return f"no {name}"
-    if isinstance(value, bool):
-        return name if value else f"not {name}"
-    return f"{name} {value:,}" if isinstance(value, int) else str(value)
+    if isinstance(size, bool):
+        return name if size else f"not {name}"
+    return f"{name} {size:,}" if isinstance(size, int) else size
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Microseconds that a piece of work took, by contender, in each round; and the bytes
-    that caches held afterwards, of those that tell."""
+    """Microseconds by contender, in each round; and the bytes that caches held."""
 
     case: Case
     rounds: Mapping[str, Sequence[float]]
@@ -83,25 +84,24 @@ class Outcome:
     held: Mapping[str, int] = field(default_factory=dict)
 
     def get_time(self, contender: str) -> float:
-        """The median."""
         return median(self.rounds[contender])
 
     def get_best(self, role: Role) -> str | None:
-        """The fastest contender in a role, if there is one."""
-        names = [name for name, its in self.roles.items() if its == role]
-        return min(names, key=self.get_time) if names else None
+        """Returns the fastest contender in a role, if there is one."""
+        names = [name for name in self.roles if self.roles[name] == role]
+        return min(names, key=self.get_time, default=None)
 
     def get_ratio(self, to: str | None, of: str = "ours") -> float | None:
-        """The time of one contender over that of another, if there are both: the median
-        of the rounds' ratios, for what slows one down for a while slows the other too."""
+        """Returns the median of the rounds' ratios of two contenders, if there are both:
+        what slows one of them down for a while slows the other, too."""
         if of not in self.rounds or to not in self.rounds:
             return None
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
-        return median(own / other for own, other in pairs)
+        return median(time / other for time, other in pairs)
 
 
 def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> float:
-    """Seconds for one piece of work."""
+    """Returns the seconds of one piece of work."""
     contender.start()
     wait()
     work = contender.work
@@ -113,9 +113,9 @@ def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> 
 
 
 def measure(case: Case, rounds: int) -> Outcome:
-    """Every contender once in each round, so that what disturbs one disturbs all.
+    """Runs every contender once in each round, so that what disturbs one disturbs all.
 
-    The round before the first is not counted: it warms up, and tells how many
+    The round before the first is not counted: it warms up, and decides how many
     repetitions make a round long enough for the clock.
     """
     contenders = case.make()
@@ -123,12 +123,14 @@ def measure(case: Case, rounds: int) -> Outcome:
     for contender in contenders:
         time_round(contender, 1, case.wait)
         once = time_round(contender, 1, case.wait)
-        steps[contender.name] = max(1, min(contender.most, int(ROUND / once)))
+        steps[contender.name] = max(1, min(contender.most, int(ROUND_SECONDS / once)))
     times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     gc.collect()
     for _ in range(rounds):
         for contender in contenders:
-            taken = time_round(contender, steps[contender.name], case.wait)
-            times[contender.name].append(taken * 1e6)
-    held = {one.name: one.held() for one in contenders if one.held is not None}
-    return Outcome(case, times, {one.name: one.role for one in contenders}, held)
+            seconds = time_round(contender, steps[contender.name], case.wait)
+            times[contender.name].append(seconds * 1e6)
+    roles = {contender.name: contender.role for contender in contenders}
+    counters = [contender for contender in contenders if contender.count_bytes]
+    held = {contender.name: contender.count_bytes() for contender in counters}  # type: ignore[misc]
+    return Outcome(case, times, roles, held)

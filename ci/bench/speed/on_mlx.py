@@ -13,11 +13,12 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
-from ci.bench.speed import mlx_lm_batches, mlx_lm_peers
+from ci.bench.speed import mlx_lm
 from ci.bench.speed.measure import Contender
-from ci.bench.speed.side import Side
-from ci.bench.speed.unified import open_filled
-from ci.bench.speed.workloads import DIM, Make
+from ci.bench.speed.pools import open_filled
+from ci.bench.speed.subjects import Batch, Pair, Subject
+from ci.bench.speed.workloads import DIM, Contenders
+from ci.bench.speed.works import Prompts, Works
 from lockstep.impl.mlx.arrays import DTYPES
 from lockstep.impl.mlx.batched import BatchedCache
 from lockstep.impl.mlx.causal import CausalCache
@@ -26,8 +27,6 @@ from lockstep.impl.mlx.memory import make_band
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.shared.causal import Sizes
 
-Pair = tuple[mx.array, mx.array]
-
 
 def copy_arrays(arrays: Sequence[mx.array]) -> list[mx.array]:
     """As fast as MLX copies: there is no plain copy of an array that is contiguous."""
@@ -35,15 +34,25 @@ def copy_arrays(arrays: Sequence[mx.array]) -> list[mx.array]:
     return [mx.concatenate([array, array[:, :, :0]], axis=2) for array in wide]
 
 
-class MLXSide(Side):
+class MLXWorks(Works):
     """heads: of K and V."""
 
     kv, rotating, batched = KVCache, RotatingCache, BatchedCache
-    peers, batch_peers = mlx_lm_peers, mlx_lm_batches
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         mx.set_default_device(mx.Device(mx.cpu if device == "cpu" else mx.gpu))
         self.dtype, self.heads = DTYPES[dtype], heads
+
+    def open_peers(self, window: int | None = None, room: int = 0) -> list[Subject]:
+        return [mlx_lm.Released(window)]
+
+    def open_batch_peers(
+        self, old: Pair, lengths: list[int], window: int | None
+    ) -> list[Batch]:
+        return [mlx_lm.ReleasedBatch(old, lengths, window)]
+
+    def begin_peers(self, prompts: Prompts, pair: Pair, token: Pair) -> Contenders:
+        return [mlx_lm.begin(prompts, pair, token)]
 
     def finish(self, arrays: Any) -> object:
         mx.eval(arrays)
@@ -75,7 +84,7 @@ class MLXSide(Side):
     def open(self, sizes: Sizes) -> CausalCache:
         return CausalCache(sizes, dtype=self.dtype, mask=self.dtype)
 
-    def mask(self, rows: int, width: int, form: str) -> Make:
+    def mask(self, rows: int, width: int, form: str) -> Contenders:
         before = width - rows
         dtype = mx.bool_ if form == "bool" else self.dtype
         seen, unseen = mx.array(0, self.dtype), mx.array(-mx.inf, self.dtype)
@@ -97,7 +106,7 @@ class MLXSide(Side):
             ),
         ]
 
-    def unified_mask(self, rows: int, width: int) -> Make:
+    def unified_mask(self, rows: int, width: int) -> Contenders:
         cache = self.open(Sizes(1, width, width))
         open_filled(cache, width - rows, rows)
         (_, _, peer, limit) = self.mask(rows, width, "additive")
@@ -112,7 +121,7 @@ class MLXSide(Side):
             limit,
         ]
 
-    def limit_writes(self, new: Pair, room: int, most: int) -> Make:
+    def limit_writes(self, new: Pair, room: int, most: int) -> Contenders:
         length = new[0].shape[2]
         # As numbers of 8 bytes: it copies number by number.
         wide = [array.view(mx.uint64) for array in new]

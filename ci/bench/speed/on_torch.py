@@ -10,9 +10,10 @@ import torch
 
 from ci.bench.speed import pages
 from ci.bench.speed.measure import Contender
-from ci.bench.speed.side import Side
-from ci.bench.speed.unified import open_filled
-from ci.bench.speed.workloads import DIM, Make
+from ci.bench.speed.pools import open_filled
+from ci.bench.speed.subjects import Batch, Pair, Subject
+from ci.bench.speed.workloads import DIM, Contenders
+from ci.bench.speed.works import Works
 from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.torch.arrays import DTYPES
 from lockstep.impl.torch.batched import BatchedCache
@@ -21,13 +22,9 @@ from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.memory import make_band
 from lockstep.impl.torch.rotating import RotatingCache
 
-if find_spec("transformers"):
-    from ci.bench.speed import transformers_batches as batch_peers
-    from ci.bench.speed import transformers_peers as peers
-else:
-    peers = batch_peers = None
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+HAS_PEERS = find_spec("transformers") is not None
+if HAS_PEERS:
+    from ci.bench.speed import transformers
 
 
 def prepare() -> None:
@@ -36,14 +33,23 @@ def prepare() -> None:
     torch.set_num_threads(1)
 
 
-class TorchSide(Side):
+class TorchWorks(Works):
     """heads: of K and V."""
 
     kv, rotating, batched = KVCache, RotatingCache, BatchedCache
-    peers, batch_peers = peers, batch_peers
 
     def __init__(self, device: str, dtype: str, heads: int) -> None:
         self.device, self.dtype, self.heads = device, DTYPES[dtype], heads
+
+    def open_peers(self, window: int | None = None, room: int = 0) -> list[Subject]:
+        if not HAS_PEERS:
+            return []
+        return [transformers.Static(window, room), transformers.Dynamic(window)]
+
+    def open_batch_peers(
+        self, old: Pair, lengths: list[int], window: int | None
+    ) -> list[Batch]:
+        return transformers.open_batches(old, lengths, window) if HAS_PEERS else []
 
     def wait(self) -> None:
         if self.device == "cuda":
@@ -68,20 +74,20 @@ class TorchSide(Side):
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         return CausalCache(sizes, like=like, mask=like)
 
-    def mask(self, rows: int, width: int, form: str) -> Make:
+    def mask(self, rows: int, width: int, form: str) -> Contenders:
         dtype = torch.bool if form == "bool" else self.dtype
         like = torch.empty(0, dtype=dtype, device=self.device)
         before = width - rows
         model = torch.empty(0, dtype=self.dtype, device=self.device)
         return [
             Contender("ours", "ours", lambda: make_band(rows, rows, before, None, like)),
-            *self.ask_peers("mask", rows, width, form, model),
+            *(transformers.mask(rows, width, form, model) if HAS_PEERS else []),
             Contender(
                 "bare write", "limit", lambda: like.new_empty((rows, width)).fill_(1)
             ),
         ]
 
-    def unified_mask(self, rows: int, width: int) -> Make:
+    def unified_mask(self, rows: int, width: int) -> Contenders:
         cache = self.open(Sizes(1, width, width))
         open_filled(cache, width - rows, rows)
         kept = torch.empty((rows, width), dtype=self.dtype, device=self.device)
@@ -91,10 +97,10 @@ class TorchSide(Side):
             Contender("bare write", "limit", lambda: kept.fill_(1)),
         ]
 
-    def attend_paged(self, requests: int, tokens: int) -> Make:
+    def attend_paged(self, requests: int, tokens: int) -> Contenders:
         return pages.list_contenders(requests, tokens, self.heads, self.empty(0))
 
-    def limit_writes(self, new: Pair, room: int, most: int) -> Make:
+    def limit_writes(self, new: Pair, room: int, most: int) -> Contenders:
         length = new[0].shape[2]
         keys, values = self.empty(room), self.empty(room)
         index = torch.arange(room - length, room, device=self.device)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ci.bench.speed.measure import Contender
-from ci.bench.speed.workloads import DIM, Make
+from ci.bench.speed.workloads import DIM, Contenders
 from lockstep.impl.shared.paged_memory import StoringManager
 from lockstep.impl.torch.paged import TorchBlocks
 
@@ -25,13 +25,15 @@ BLOCK = 16
 Work = Callable[[], torch.Tensor]
 
 
-def list_contenders(requests: int, tokens: int, heads: int, like: torch.Tensor) -> Make:
+def list_contenders(
+    requests: int, tokens: int, heads: int, like: torch.Tensor
+) -> Contenders:
     """like: an empty tensor of the device and dtype of K and V."""
-    own = requests, tokens, fill(-1, requests, heads, like)
-    found = [Contender("ours", "ours", make_ours(*own))]
+    sizes = requests, tokens, fill(-1, requests, heads, like)
+    contenders = [Contender("ours", "ours", make_ours(*sizes))]
     if find_spec("transformers"):
-        found.append(Contender("transformers paged", "peer", make_released(*own)))
-    return [*found, Contender("each alone", "limit", attend_alone(*own))]
+        contenders.append(Contender("transformers paged", "peer", make_released(*sizes)))
+    return [*contenders, Contender("each alone", "limit", attend_alone(*sizes))]
 
 
 def fill(number: int, tokens: int, heads: int, like: torch.Tensor) -> torch.Tensor:

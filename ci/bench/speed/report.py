@@ -1,121 +1,100 @@
-"""Tables and files of what was measured."""
+"""What was measured, as tables for the terminal and as a file."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from ci.bench.options import print_table
 from ci.bench.speed.bars import Verdict
-from ci.bench.speed.measure import Outcome
+from ci.bench.speed.measure import Outcome, Role
 
 PACKAGES = ("torch", "triton", "mlx", "mlx-lm", "transformers", "numpy")
+FORMAT = "lockstep-speed/1"
 
 
-def make_table(framework: str, outcomes: Sequence[Outcome]) -> Table:
-    """A row for each case: our time, and ratios to the fastest others. Another one for
-    each other way of ours that tells what it holds."""
+def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
+    """Prints a row for each case: our time, and its ratio to the fastest peer and limit.
+    Each other way of ours that counts its bytes has a row of its own."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
-    table = Table(title=title, title_justify="left")
-    for name in ("workload", "dtype", "heads", "ours"):
-        table.add_column(name, justify="left" if name == "workload" else "right")
-    table.add_column("/ peer", justify="right")
-    table.add_column("/ limit", justify="right")
-    for outcome in outcomes:
-        case, ours = outcome.case, outcome.get_best("ours")
-        others = [outcome.get_best(role) for role in ("peer", "limit")]
-        for name in [ours, *(name for name in outcome.held if name != ours)]:
-            table.add_row(
-                format_way(outcome, name),
-                case.dtype,
-                str(case.heads),
-                f"{outcome.get_time(name):,.1f}" if name else "–",
-                *(format_ratio(outcome.get_ratio(other, name or "")) for other in others),
-            )
-    return table
+    columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
+    rows = [row for outcome in outcomes for row in list_rows(outcome)]
+    print_table(title, columns, rows)
 
 
-def format_way(outcome: Outcome, name: str | None) -> str:
-    """The work, how it is done if not as usual, and the memory that is held."""
-    text = outcome.case.format_work()
-    if name in outcome.roles and outcome.roles[name] == "also":
-        text += f", {name}"
-    held = outcome.held.get(name or "")
-    return f"{text}: {held / 1e6:,.1f} MB" if held is not None else text
+def list_rows(outcome: Outcome) -> Iterator[list[str]]:
+    peer, limit = outcome.get_best("peer"), outcome.get_best("limit")
+    for name in {"ours": 0, **outcome.held}:
+        work = outcome.case.format_work() + (f", {name}" if name != "ours" else "")
+        if name in outcome.held:
+            work += f": {outcome.held[name] / 1e6:,.1f} MB"
+        ratios = [format_ratio(outcome.get_ratio(other, name)) for other in (peer, limit)]
+        time = f"{outcome.get_time(name):,.1f}"
+        yield [work, outcome.case.dtype, str(outcome.case.heads), time, *ratios]
 
 
 def format_ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
-def make_verdicts(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(title="bars: the worst ratio of all cases", title_justify="left")
-    for name in ("bar", "at most", "worst", "in"):
-        table.add_column(name, justify="left" if name in ("bar", "in") else "right")
-    for verdict in verdicts:
-        mark = "✓" if verdict.holds else "✗"
-        row = (
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    rows = [
+        [
+            verdict.bar,
             f"{verdict.bound:.2f}",
-            f"{format_ratio(verdict.worst)} {mark}",
+            f"{format_ratio(verdict.worst)} {'✓' if verdict.holds else '✗'}",
             verdict.case,
-        )
-        table.add_row(verdict.bar, *row)
-    return table
+        ]
+        for verdict in verdicts
+    ]
+    title = "bars: the worst ratio of all cases"
+    print_table(title, ["bar", "at most", "worst", "in"], rows)
 
 
 def make_report(
     device: str, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], rounds: int
 ) -> dict[str, Any]:
     return {
-        "format": "lockstep-speed/1",
+        "format": FORMAT,
         "date": str(date.today()),
         "device": device,
         "machine": {"system": platform.system(), "processor": get_processor()},
         "python": sys.version.split()[0],
-        "versions": dict(list_versions()),
+        "versions": {
+            package: version(package)
+            for package in PACKAGES
+            if find_spec(package.replace("-", "_"))
+        },
         "unit": "µs",
         "rounds": rounds,
-        "cases": [
-            {
-                "workload": outcome.case.workload,
-                "framework": outcome.case.framework,
-                "dtype": outcome.case.dtype,
-                "heads": outcome.case.heads,
-                **dict(outcome.case.place),
-                "times": {
-                    name: round(outcome.get_time(name), 3) for name in outcome.roles
-                },
-                "ratios": {
-                    name: round(ratio, 4)
-                    for name in outcome.roles
-                    if (ratio := outcome.get_ratio(name)) is not None
-                },
-                "roles": dict(outcome.roles),
-                **({"held": dict(outcome.held)} if outcome.held else {}),
-            }
-            for outcome in outcomes
-        ],
+        "cases": [describe(outcome) for outcome in outcomes],
         "bars": [{**vars(verdict), "holds": verdict.holds} for verdict in verdicts],
     }
 
 
-def list_versions() -> Sequence[tuple[str, str]]:
-    installed = [package for package in PACKAGES if find_spec(package.replace("-", "_"))]
-    return [(package, version(package)) for package in installed]
+def describe(outcome: Outcome) -> dict[str, Any]:
+    case, roles = outcome.case, dict[str, Role](outcome.roles)
+    ratios = {name: outcome.get_ratio(name) for name in roles}
+    return {
+        **{"workload": case.workload, "framework": case.framework},
+        **{"dtype": case.dtype, "heads": case.heads, **case.sizes},
+        "times": {name: round(outcome.get_time(name), 3) for name in roles},
+        "ratios": {name: round(ratio, 4) for name, ratio in ratios.items() if ratio},
+        "roles": roles,
+        **({"held": dict(outcome.held)} if outcome.held else {}),
+    }
 
 
 def get_processor() -> str:
-    """Its name, where the system says so."""
+    """Returns its name, where the system has it."""
     path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

@@ -1,9 +1,9 @@
-"""The material of a report: outcomes and programs that failed, which run once more."""
+"""The material of a report: outcomes, and programs that failed, which run again."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,8 +28,9 @@ from lockstep.harness.programs.program import (
 from lockstep.harness.reports.model import OutcomeSummary
 from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
 from lockstep.harness.reports.pages.view import (
-    Material,
+    FailureView,
     Played,
+    ReportView,
     Saved,
     check_step,
     read_options,
@@ -41,9 +42,25 @@ from lockstep.harness.workers.pool import Pool
 # --- gathered ---------------------------------------------------------------------------
 
 
+@dataclass
+class Material:
+    """Gathered outcomes and failures. broken: why files could not be read."""
+
+    outcomes: list[OutcomeSummary] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def add(self, saved: Saved) -> None:
+        """Adds a failure once, however many files and outcomes have it."""
+        for index, earlier in enumerate(self.saved):
+            if earlier.key == saved.key:
+                self.saved[index] = earlier.merge(saved)
+                return
+        self.saved.append(saved)
+
+
 def gather(paths: Sequence[Path]) -> Material:
-    """Gathers from files, and from the files of folders. Raises UsageError if that is
-    nothing."""
+    """Gathers from files and folders. Raises UsageError if there is nothing to report."""
     material = Material()
     for path in paths:
         gather_from(path, material)
@@ -69,9 +86,11 @@ def gather_from(path: Path, material: Material) -> None:
         try:
             document = parse_json(decode(read(), str(file)), str(file))
             add_outcome(document, str(file), material)
-            mended |= list_mended(file, material.outcomes[-1])
         except UsageError as error:
             material.broken.append(str(error))
+            continue
+        for agreeing in map(PurePath, material.outcomes[-1].saved.agreeing):
+            mended.add(file.parent / agreeing.parent.name / agreeing.name)
     try:
         add_programs(path, material, mended)
     except UsageError:
@@ -80,7 +99,7 @@ def gather_from(path: Path, material: Material) -> None:
 
 
 def read_document(path: Path) -> Any:
-    """The JSON in a file that may be an outcome; None for what holds programs only."""
+    """Returns the JSON of a file that may be an outcome; None if it has programs."""
     if path.suffix != ".json":
         return None
     ((file, read),) = list_files(path)
@@ -98,35 +117,28 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
                 material.broken.append(str(error))
                 continue
             divergence = failure["divergence"]
-            material.add(
-                Saved(
-                    program,
-                    failure["path"],
-                    pair["backend"],
-                    failure["signature"],
-                    divergence["what"],
-                    check_step(divergence["step"], program),
-                    divergence["message"],
-                    outcome.versions,
-                    (where, failure["cause"]) if failure.get("cause") else None,
-                    read_flaky(failure),
-                    pair.get("signatures", {}).get(failure["signature"]),
-                    read_options(failure.get("options", {})),
-                    failure.get("answers", {}),
-                )
+            saved = Saved(
+                program,
+                failure["path"],
+                pair["backend"],
+                failure["signature"],
+                divergence["what"],
+                check_step(divergence["step"], program),
+                divergence["message"],
+                outcome.versions,
+                (where, failure["cause"]) if failure.get("cause") else None,
+                read_flaky(failure),
+                pair.get("signatures", {}).get(failure["signature"]),
+                read_options(failure.get("options", {})),
+                failure.get("answers", {}),
             )
-
-
-def list_mended(file: Path, outcome: OutcomeSummary) -> set[PurePath]:
-    """The files beside that of an outcome whose programs agree, as it says."""
-    agreeing = map(PurePath, outcome.saved.agreeing)
-    return {file.parent / one.parent.name / one.name for one in agreeing}
+            material.add(saved)
 
 
 def add_programs(
     path: Path, material: Material, mended: Container[PurePath] = ()
 ) -> None:
-    """Adds the programs of a path. mended: files in it that are passed over."""
+    """Adds the programs of a path, but for the `mended` files."""
     for file, program in iterate_saved([path]):
         if isinstance(program, UsageError):
             material.broken.append(str(program))
@@ -134,70 +146,89 @@ def add_programs(
             material.add(read_saved(program, str(file)))
 
 
-# --- played again, in a worker, for what both sides answer ------------------------------
+# --- run again, in a worker, for the answers of both sides ------------------------------
 
 
 MOST_SNIPPET = 20_000
-"""Letters of a snippet that is shown."""
+"""Characters of a snippet that is shown."""
+
+MOST_PLAYED = 40
+"""Failures that are shown step by step; others get a sentence."""
+
+MOST_LISTED = 400
 
 
 class Stage:
     """Runs programs again.
 
-    settings: which backends the user named; see `find_backend`.
+    Args:
+        pool: of workers.
+        settings: name the backends that may be imported; see `find_backend`.
     """
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self.pool, self.settings = pool, settings
 
     def play(self, saved: Saved, bounds: Bounds) -> Played:
-        """Both sides of the program, or the reference alone."""
+        """Runs both sides of the program, or the reference alone."""
         backend = find_backend(saved.backend, self.settings)
         if backend is None:
-            named = f"{clean(saved.backend)} is" if saved.backend else "it names"
-            why = f"{named} no registered backend; {HINT}"
+            subject = f"{clean(saved.backend)} is" if saved.backend else "it names"
             return self.play_reference(
-                saved, [f"Only the reference is shown: {why}."], bounds
+                saved, f"{subject} no registered backend; {HINT}", bounds
             )
         event = self.record(backend, saved.program, None, bounds, saved.signature)
         if isinstance(event, messages.Recorded):
-            played = read_played(event, backend, saved)
-            return replace(played, snippet=self.write_snippet(saved.program, played))
+            return self.read_played(event, backend, saved)
         blamed = event.blame()
         if blamed is not None:
             return self.play_crash(*blamed, backend, bounds)
-        words = f"Only the reference is shown: {backend} cannot run here: {event.why}"
-        return self.play_reference(saved, [clean(words)], bounds)
+        return self.play_reference(
+            saved, f"{backend} cannot run here: {clean(event.why)}", bounds
+        )
 
-    def write_snippet(self, program: Program, played: Played) -> str | None:
-        """The failure that was seen as a script; None if there is none."""
-        divergence = played.divergence
-        if divergence is None or played.backend is None:
-            return None
+    def read_played(self, event: messages.Recorded, backend: str, saved: Saved) -> Played:
+        if event.divergence is None:
+            environment = event.get_environment()
+            differs = compare_environments(saved.program.meta, backend, environment)
+            notes = [differs] if differs else []
+            return Played("agrees", event.steps, notes, backend=backend)
+        return Played(
+            "diverges",
+            event.steps,
+            (),
+            event.divergence,
+            event.stories,
+            backend,
+            self.write_snippet(saved.program, event.divergence, backend),
+        )
+
+    def write_snippet(
+        self, program: Program, divergence: Divergence, backend: str
+    ) -> str | None:
+        """Returns the failure as a script; None if no script shows it."""
         meta = {"signature": divergence.get_signature(program), "step": divergence.step}
-        seen = replace(program, meta=meta).to_json()
-        event = self.pool.call(messages.WriteSnippet(str(played.backend), seen))
+        document = replace(program, meta=meta).to_json()
+        event = self.pool.call(messages.WriteSnippet(backend, document))
         if isinstance(event, messages.Stopped) or len(event.text) > MOST_SNIPPET:
             return None
         return event.text
 
-    def play_reference(
-        self, saved: Saved, notes: Sequence[str], bounds: Bounds
-    ) -> Played:
-        """Its side, as far as the file says that the program went."""
-        program = saved.program
+    def play_reference(self, saved: Saved, why: str, bounds: Bounds) -> Played:
+        """Runs the reference, up to the step in which the program failed."""
+        program, note = saved.program, f"Only the reference is shown: {why}."
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
         event = self.record(REFERENCE_NAME, program, 0, bounds)
         if isinstance(event, messages.Stopped):
-            more = f"The reference did not come to an end: {clean(event.why)}"
-            return Played("recorded", (), [*notes, more])
-        return Played("recorded", event.steps, notes)
+            more = f"The reference did not finish: {clean(event.why)}"
+            return Played("recorded", (), [note, more])
+        return Played("recorded", event.steps, [note])
 
     def play_crash(
         self, program: Program, divergence: Divergence, backend: str, bounds: Bounds
     ) -> Played:
-        """Both sides up to the step at which the backend ended or stood still."""
+        """Runs both sides up to the step in which the backend crashed or hung."""
         again = self.record(backend, program, divergence.step, bounds)
         if isinstance(again, messages.Stopped):
             again = self.record(REFERENCE_NAME, program, 0, bounds)
@@ -216,11 +247,23 @@ class Stage:
         return self.pool.call(task)
 
 
-def read_played(event: messages.Recorded, backend: str, saved: Saved) -> Played:
-    if event.divergence is None:
-        here = event.get_environment()
-        differs = compare_environments(saved.program.meta, backend, here)
-        notes = [differs] if differs else []
-        return Played("agrees", event.steps, notes, backend=backend)
-    told = event.divergence, event.stories
-    return Played("diverges", event.steps, (), *told, backend)
+def make_report(
+    material: Material, stage: Stage | None, bounds: Bounds | None = None
+) -> ReportView:
+    """Makes a report. Without a stage, it shows what files say, and runs nothing."""
+    listed = material.saved[:MOST_LISTED]
+    failures = [
+        make_failure(
+            number, saved, stage if number <= MOST_PLAYED else None, bounds or Bounds()
+        )
+        for number, saved in enumerate(listed, 1)
+    ]
+    more = len(material.saved) - len(listed)
+    return ReportView(material.outcomes, failures, material.broken, more)
+
+
+def make_failure(
+    number: int, saved: Saved, stage: Stage | None, bounds: Bounds
+) -> FailureView:
+    played = stage.play(saved, bounds) if stage else Played("recorded", ())
+    return FailureView(number, saved, played)

@@ -1,4 +1,4 @@
-"""The page: one file that needs no other and asks nobody."""
+"""The page: one HTML file without other files and without requests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ STATUSES = {"agrees": "agrees now", "recorded": "not run here"}
 
 
 def render_html(report: ReportView) -> str:
-    """The whole page. All that comes from a file is escaped."""
+    """Renders the page; text from files is escaped."""
     style, script = read_resource("page.css"), read_resource("page.js")
-    failures = report.failures
 
     def find_failure(pair: PairSummary) -> int | None:
-        """The first failure of a pair that is on the page."""
-        for failure in failures:
-            own = failure.saved.backend, failure.saved.program.kind
-            if own == (pair.backend, pair.kind):
-                return failure.number
-        return None
+        """Returns the number of the pair's first failure on the page."""
+        numbers = [
+            failure.number
+            for failure in report.failures
+            if failure.saved.backend == pair.backend
+            and failure.saved.program.kind == pair.kind
+        ]
+        return numbers[0] if numbers else None
 
     return get_template().render(
         report=report,
@@ -71,8 +72,10 @@ def get_template() -> Template:
 
 
 def make_readable(value: Any) -> Any:
-    """Text with a dot for each letter that does not print: some of them turn the
-    direction of what follows."""
+    """Returns text with a dot for each character that does not print.
+
+    Some of these characters would reverse the text behind them.
+    """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(make_printable, value.split("\n")))
@@ -83,7 +86,7 @@ def read_resource(name: str) -> str:
 
 
 def make_policy(style: str, script: str) -> str:
-    """Nothing is fetched, and no other style or script runs than these two."""
+    """Returns a policy that forbids requests, and other styles and scripts than these."""
     return (
         "default-src 'none'; img-src data:;"
         f" style-src '{hash_text(style)}'; script-src '{hash_text(script)}'"
@@ -95,28 +98,30 @@ def hash_text(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-# --- a report into a folder: our files, and no other ------------------------------------
+# --- the file ---------------------------------------------------------------------------
 
 
 SIGN = "Lockstep"
-"""Stands near the beginning of every file of ours."""
+"""A word near the beginning of each of our files."""
 
-LOOKED_AT = 2000
+HEAD_BYTES = 2000
 
 
 def save_page(folder: Path, name: str, text: str) -> Path:
-    """Writes folder/name, whole or not at all. Raises UsageError for a folder that cannot
-    be made or written, and for a file there that is not ours."""
+    """Writes folder/name, whole or not at all.
+
+    Raises:
+        UsageError: the folder cannot be written, or the file is there and is not ours.
+    """
     path = folder / name
     draft = folder / f".{name}.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_foreign(path):
             raise UsageError(
-                f"{path}: is there already and is no report of ours; choose another"
-                " folder with -o"
+                f"{path}: exists and is not a report; choose another folder with -o"
             )
-        draft.unlink(missing_ok=True)  # of one that was killed
+        draft.unlink(missing_ok=True)  # of a process that was killed
         try:
             with draft.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
@@ -124,20 +129,20 @@ def save_page(folder: Path, name: str, text: str) -> Path:
         finally:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-    except FileExistsError:
-        raise UsageError(f"{folder}: is a file; -o takes a folder") from None
-    except NotADirectoryError:
-        raise UsageError(f"{folder}: lies below a file; -o takes a folder") from None
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(
+            f"{folder}: is a file, or below one; -o takes a folder"
+        ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     return path
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether something of this name is there that no report has written."""
+    """Returns whether the path exists and is not one of our reports."""
     if not path.exists() and not path.is_symlink():
         return False
     if not path.is_file() or path.is_symlink():
         return True
     with path.open("rb") as file:
-        return SIGN.encode() not in file.read(LOOKED_AT)
+        return SIGN.encode() not in file.read(HEAD_BYTES)

@@ -13,7 +13,7 @@ from lockstep.harness.reports.pages.view import FailureView, ReportView
 
 
 MOST_BYTES = 256 << 10
-"""A step's summary on GitHub takes 1 MiB of all steps together."""
+"""Bytes of a summary. GitHub takes 1 MiB for all steps of a job."""
 
 MOST_STEPS = 24
 MOST_LINES = 60
@@ -22,19 +22,15 @@ MOST_LINE = 800
 
 
 def render_markdown(report: ReportView) -> str:
-    """The summary. All that comes from a file is set as code, where nothing is markup."""
-    head = "\n".join(list_head(report))
-    text, left = head, 0
+    """Renders the summary. Text from files is set as code, where nothing is markup."""
+    text, skipped = "\n".join(list_head(report)), report.more
     for failure in report.failures:
         block = "\n" + "\n".join(list_failure(failure)) + "\n"
         if len((text + block).encode()) > MOST_BYTES:
-            left += 1
+            skipped += 1
         else:
             text += block
-    left += report.more
-    if left:
-        text += f"\n{left} more failures are left out.\n"
-    return text
+    return text + (f"\n{skipped} more failures are left out.\n" if skipped else "")
 
 
 def list_head(report: ReportView) -> Iterator[str]:
@@ -44,25 +40,25 @@ def list_head(report: ReportView) -> Iterator[str]:
     yield f"{report.summary}."
     for matrix in make_matrices(report.outcomes):
         yield from ("", *list_matrix(matrix))
-    yield from list_bounded(report.notes)
-    yield from list_missed(report)
-    yield from list_bounded(report.broken)
-    yield ""
+    yield from list_bounded(f"* {code(note)}" for note in report.notes)
+    if report.missed:
+        yield f"\n<details><summary>never reached: {report.missed} cells</summary>"
+        missed = [pair.format_missed() for pair in report.pairs if pair.missed]
+        yield from list_bounded(f"* {code(line)}" for line in missed)
+        yield "\n</details>"
+    yield from list_bounded(f"* {code(line)}" for line in report.broken)
     if len(report.failures) > 1:
-        yield from list_groups(report)
+        yield from list_bounded(list_groups(report), MOST_INDEX)
+    yield ""
 
 
 def list_groups(report: ReportView) -> Iterator[str]:
-    """A line for each failure, below those with the same likely cause one sentence."""
-    lines: list[str] = []
+    """A line for each failure, below the sentence of its group."""
     for group in report.groups:
-        words = f"{group.failures[0].name}: {group.sentence}".rstrip(": ")
-        lines.append(f"* {code(words)}")
-        lines += [f"  * {one.number}. {code(one.line)}" for one in group.failures]
-    yield from lines[:MOST_INDEX]
-    if len(lines) > MOST_INDEX:
-        yield f"* {len(lines) - MOST_INDEX} more lines"
-    yield ""
+        sentence = f"{group.failures[0].name}: {group.sentence}".rstrip(": ")
+        yield f"* {code(sentence)}"
+        for failure in group.failures:
+            yield f"  * {failure.number}. {code(failure.line)}"
 
 
 def list_matrix(matrix: Matrix) -> Iterator[str]:
@@ -77,52 +73,40 @@ def list_cells(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def list_bounded(lines: Iterable[str]) -> Iterator[str]:
-    every = list(lines)
-    if every:
+def list_bounded(lines: Iterable[str], most: int = MOST_LINES) -> Iterator[str]:
+    """An empty line and the first lines; nothing if there are none."""
+    listed = list(lines)
+    if listed:
         yield ""
-    for line in every[:MOST_LINES]:
-        yield f"* {code(line)}"
-    if len(every) > MOST_LINES:
-        yield f"* {len(every) - MOST_LINES} more"
-
-
-def list_missed(report: ReportView) -> Iterator[str]:
-    """The cells that were never reached, folded away."""
-    pairs = [pair for pair in report.pairs if pair.missed]
-    if not pairs:
-        return
-    yield from ("", f"<details><summary>never reached: {report.missed} cells</summary>")
-    yield from list_bounded(pair.format_missed() for pair in pairs)
-    yield from ("", "</details>")
+    yield from listed[:most]
+    if len(listed) > most:
+        yield f"* {len(listed) - most} more"
 
 
 def list_failure(failure: FailureView) -> Iterator[str]:
     yield f"### {failure.number}. {code(failure.name)} {code(failure.signature)}"
     yield ""
-    yield from fence([*failure.tell(MOST_STEPS), *failure.saved.remarks])
+    yield from fence([*failure.describe(MOST_STEPS), *failure.saved.remarks])
     yield ""
     yield from fence([failure.replay], "sh")
 
 
 def code(text: str) -> str:
-    """A span of code on one line, whatever is in the text: bars would end a cell."""
-    words = clean(text).replace("|", "¦") or " "
-    ticks = "`" * (1 + longest_run(words))
-    pad = " " if words[0] == "`" or words[-1] == "`" else ""
-    return f"{ticks}{pad}{words}{pad}{ticks}"
+    """Formats text as code on one line; a bar, which would end a cell, becomes ¦."""
+    span = clean(text).replace("|", "¦") or " "
+    ticks = "`" * (1 + longest_run(span))
+    pad = " " if span[0] == "`" or span[-1] == "`" else ""
+    return f"{ticks}{pad}{span}{pad}{ticks}"
 
 
 def fence(lines: Iterable[str], language: str = "text") -> list[str]:
-    """A block of code, each line cleaned."""
-    cleaned = [indent(line) + clean(line, MOST_LINE) for line in lines]
+    """Formats lines as a block of code."""
+    cleaned = [
+        line[: len(line) - len(line.lstrip(" "))][:8] + clean(line, MOST_LINE)
+        for line in lines
+    ]
     ticks = "`" * max(3, 1 + max(map(longest_run, cleaned), default=0))
     return [f"{ticks}{language}", *cleaned, ticks]
-
-
-def indent(line: str) -> str:
-    """The blanks that a line begins with."""
-    return line[: len(line) - len(line.lstrip(" "))][:8]
 
 
 def longest_run(text: str) -> int:
@@ -133,15 +117,15 @@ def longest_run(text: str) -> int:
 
 
 MOST = 10
-"""GitHub shows so many errors of one step, and drops the others without a word."""
+"""Errors of a step that GitHub shows; it silently drops the rest."""
 
 MOST_MESSAGE = 800
 
 ESCAPES = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-"""In a message."""
+"""Of a message."""
 
 PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
-"""In a property, where these end a value."""
+"""Of a property, which these two characters would end."""
 
 NAME = "lockstep"
 
@@ -150,36 +134,37 @@ WARNINGS = ("unavailable", "unchecked", "saved")
 
 
 def render_annotations(report: ReportView) -> str:
-    """An error for each failure, for what could not be checked and for each file that
-    cannot be read, the last of them for all that are left out; a warning for each backend
-    that is not there, for what a backend's declaration leaves unchecked, and for saved
-    failures that have agreed, not come back or not run."""
+    """Renders failures and problems as errors, gaps of the check as warnings.
+
+    Errors are failures, notes of other sorts than `WARNINGS`, and files that cannot be
+    read. If there are too many, the last one counts the rest.
+    """
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
-        (f"{one.name}: {one.signature}", format_failure(one)) for one in report.failures
+        (f"{failure.name}: {failure.signature}", format_failure(failure))
+        for failure in report.failures
     ]
     errors += [
         (note.subject, note.message) for note in notes if note.sort not in WARNINGS
     ]
     errors += [(NAME, line) for line in report.broken]
     shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]
-    left = len(errors) + report.more - len(shown)
-    if left:
-        shown = [*shown, (NAME, f"{left} more; the summary of the run lists them")]
-    absent = [(NAME, note.format()) for note in notes if note.sort in WARNINGS]
+    if skipped := len(errors) + report.more - len(shown):
+        shown = [*shown, (NAME, f"{skipped} more; the summary of the run lists them")]
+    warnings = [(NAME, note.format()) for note in notes if note.sort in WARNINGS]
     lines = [write_command("error", *error) for error in shown]
-    lines += [write_command("warning", *warning) for warning in absent[:MOST]]
+    lines += [write_command("warning", *warning) for warning in warnings[:MOST]]
     return "".join(lines)
 
 
 def format_failure(failure: FailureView) -> str:
-    """The difference, and below it the line that runs it again."""
+    """Formats what differs, and the command that replays it."""
     step = "" if failure.step is None else f"step {failure.step}: "
     return f"{step}{failure.message}\n{failure.replay}"
 
 
 def write_command(level: str, title: str, message: str) -> str:
-    """A workflow command. Whatever stands in a file, it is one line, and one command."""
+    """Formats a workflow command, which stays one command whatever the text is."""
     lines = [clean(line, MOST_MESSAGE) for line in message.split("\n")]
     text = escape("\n".join(lines), ESCAPES)
     return f"::{level} title={escape(clean(title), PROPERTY_ESCAPES)}::{text}\n"

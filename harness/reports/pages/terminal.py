@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -26,66 +25,57 @@ from lockstep.harness.reports.console import indent
 from lockstep.harness.reports.pages.view import FailureView
 
 LABEL = 34
-"""The widest that the words of a row may be."""
-
-MOST_STEPS = 40
+"""Characters of a row's label."""
 
 STYLES = {SEEN: "bold", HIDDEN: "dim", MISSING: "bold red", EXTRA: "bold magenta"}
 
 
-@dataclass(frozen=True)
-class Signs:
-    """The characters for squares and marks: where the encoding has them, as signs that
-    one sees at a glance, and in ASCII elsewhere."""
-
-    squares: dict[str, str]
-    arrow: str = "→"
-    gap: str = "⋯"
-    cross: str = "✗"
-
-
-SIGNS = Signs({SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": " "})
-ASCII = Signs(
-    {SEEN: "#", HIDDEN: ".", MISSING: "-", EXTRA: "+", " ": " "}, ">", "..", "x"
-)
+SIGNS = {
+    SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": " ",
+    "arrow": "→", "gap": "⋯", "cross": "✗",
+}  # fmt: skip
+ASCII = {
+    SEEN: "#", HIDDEN: ".", MISSING: "-", EXTRA: "+", " ": " ",
+    "arrow": ">", "gap": "..", "cross": "x",
+}  # fmt: skip
+"""Squares and marks, for encodings that lack the signs above."""
 
 
-def choose_signs(encoding: str) -> Signs:
-    """Those that the encoding of the terminal can print."""
+def choose_signs(encoding: str) -> Mapping[str, str]:
+    """Returns the signs that the terminal's encoding has."""
     try:
-        "".join((*SIGNS.squares.values(), SIGNS.arrow, SIGNS.gap, SIGNS.cross)).encode(
-            encoding
-        )
+        "".join(SIGNS.values()).encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return SIGNS
 
 
 def get_bounds(width: int) -> Bounds:
-    """The bounds of a picture on lines of this width: a square takes four letters."""
+    """Returns the bounds of a picture in this width; a square takes four characters."""
     return Bounds(first=8, last=32, rows=24, columns=max(4, (width - LABEL) // 4))
 
 
 class Painter:
-    """Prints the view of a failure."""
+    """Prints failures."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.width = console, console.width
         self.signs = choose_signs(console.encoding)
 
     def show(self, view: FailureView, number: int | None) -> None:
-        """All of it. number: of the step that is drawn; None for the one that diverges,
-        or the last."""
+        """Prints a failure, its steps, and a picture of one.
+
+        Args:
+            view: of the failure.
+            number: the step to draw; None for the one that diverges, or the last.
+        """
         program = view.saved.program
-        head = Text(f"{self.signs.cross} {clean(view.name)} ", "bold red")
+        head = Text(f"{self.signs['cross']} {clean(view.name)} ", "bold red")
         head.append(clean(view.signature), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
-        for note in (*view.saved.remarks, *view.played.notes):
+        for note in view.notes:
             self.say(note, "yellow")
-        if view.played.status == "agrees":
-            now = f"{view.played.backend} agrees now in every step"
-            self.say(f"{now}; its file says:", "yellow")
         drawn = self.choose(view, number)
         self.list_steps(view, drawn)
         self.say(f"{view.what}: {view.message}", "bold")
@@ -96,22 +86,23 @@ class Painter:
         self.print(Text(f"  {make_printable(view.replay)}", "bold"))
 
     def choose(self, view: FailureView, number: int | None) -> Step | None:
-        """The step that is drawn."""
+        """Returns the step to draw."""
         wanted = view.step if number is None else number
         steps = view.played.steps
-        found = [step for step in steps if step.number == wanted] or steps[-1:]
-        return found[0] if found else None
+        chosen = [step for step in steps if step.number == wanted] or steps[-1:]
+        return chosen[0] if chosen else None
 
     def list_steps(self, view: FailureView, drawn: Step | None) -> None:
-        for place, step in enumerate(view.played.steps):
-            if gap := view.describe_gap(place):
+        for index, step in enumerate(view.played.steps):
+            if gap := view.describe_gap(index):
                 self.say(f"  {gap}", "dim")
-            mark = self.signs.arrow if step.number == view.step else " "
-            words = f"{mark} step {step.number}: {step.words}"
-            words += format_outcome(step.outcome, step.number == view.step)
-            if step.is_wrong and step.number != view.step:
-                words += " (differs)"
-            self.say(words, "bold" if step is drawn else "")
+            is_failing = step.number == view.step
+            mark = self.signs["arrow"] if is_failing else " "
+            line = f"{mark} step {step.number}: {step.words}"
+            line += format_outcome(step.outcome, is_failing)
+            if step.is_wrong and not is_failing:
+                line += " (differs)"
+            self.say(line, "bold" if step is drawn else "")
         if view.unreached:
             self.say(f"  {view.unreached}", "dim")
 
@@ -129,7 +120,7 @@ class Painter:
         if step.left_out:
             self.say(step.left_out, "dim")
         if any(grid.rows for part in step.parts for grid in part.grids):
-            self.draw_legend(step)
+            self.say("; ".join(self.list_legend(step)), "dim")
 
     def list_facts(self, facts: Sequence[Fact], answered: bool) -> None:
         if facts and not answered:
@@ -145,8 +136,9 @@ class Painter:
         self.say(f"the reference holds: {more}{self.list_chips(part.held)}")
         for grid in part.grids:
             if grid.is_layout:
-                where = f", {grid.title}" if grid.title else ""
-                self.say(f"the backend returned{where}: {self.list_chips(grid.returned)}")
+                title = f", {grid.title}" if grid.title else ""
+                returned = self.list_chips(grid.returned)
+                self.say(f"the backend returned{title}: {returned}")
             if grid.rows:
                 self.draw_grid(grid)
             if grid.left_out:
@@ -156,76 +148,72 @@ class Painter:
         return " ".join(map(self.format_chip, chips)) or "nothing"
 
     def format_chip(self, chip: Chip) -> str:
-        """A token as tag@position, and whose it is."""
+        """Formats a token as tag@position/sequences."""
         if chip.tag is None:
-            label = {"gap": self.signs.gap, "unread": self.signs.squares[HIDDEN]}
-            label["pad"] = shorten_pad(chip)
-            return label.get(chip.mark, f"[{chip.words}]")
+            return self.get_label(chip) or f"[{chip.words}]"
         text = chip.label if chip.position is None else f"{chip.label}@{chip.position}"
         if chip.sequences:
             text += f"/s{','.join(map(str, chip.sequences))}"
         return {"old": f"({text})", "gone": f"<{text}>"}.get(chip.mark, text)
 
+    def get_label(self, chip: Chip) -> str | None:
+        """Returns the label of a chip that is no token; None for other chips."""
+        return {
+            "gap": self.signs["gap"],
+            "unread": self.signs[HIDDEN],
+            "pad": chip.label.replace("pad ", "p"),
+        }.get(chip.mark)
+
     def draw_grid(self, grid: Grid) -> None:
-        """The squares under the tags of their columns, in as many blocks as it takes."""
-        width = max(3, *(len(self.label(chip, grid)) for chip in grid.columns), 0)
-        label = min(LABEL, max((len(row.label) for row in grid.rows), default=0))
-        fitting = max(1, (self.width - label - 4) // (width + 1))
-        for begin in range(0, len(grid.columns), fitting):
-            self.draw_block(grid, slice(begin, begin + fitting), width, label)
+        """Draws the squares under the tags of their columns, in blocks of this width."""
+        heads = [self.format_head(chip, grid) for chip in grid.columns]
+        width = max(3, *map(len, heads), 0)
+        margin = min(LABEL, max((len(row.label) for row in grid.rows), default=0))
+        fitting = max(1, (self.width - margin - 4) // (width + 1))
+        for begin in range(0, len(heads), fitting):
+            block = slice(begin, begin + fitting)
+            line = "".join(f" {head:>{width}}" for head in heads[block])
+            self.print(Text(" " * (margin + 4) + line, "dim"))
+            for row in grid.rows:
+                mark = self.signs["cross"] if row.is_wrong else " "
+                text = Text(f"  {mark} {clean(row.label, margin):<{margin}}")
+                if row.is_wrong:
+                    text.stylize("bold")
+                for square in row.squares[block]:
+                    text.append(" " * width)
+                    text.append(self.signs[square], STYLES.get(square, ""))
+                self.print(text)
 
-    def draw_block(self, grid: Grid, some: slice, width: int, label: int) -> None:
-        labels = [self.label(chip, grid) for chip in grid.columns[some]]
-        heads = "".join(f" {one:>{width}}" for one in labels)
-        self.print(Text(" " * (label + 4) + heads, "dim"))
-        for row in grid.rows:
-            mark = self.signs.cross if row.is_wrong else " "
-            line = Text(f"  {mark} {clean(row.label, label):<{label}}")
-            if row.is_wrong:
-                line.stylize("bold")
-            for square in row.squares[some]:
-                line.append(" " * width)
-                line.append(self.signs.squares[square], STYLES.get(square, ""))
-            self.print(line)
-
-    def label(self, chip: Chip, grid: Grid) -> str:
-        labels = {"gap": self.signs.gap, "odd": "!", "unread": self.signs.squares[HIDDEN]}
-        labels["pad"] = shorten_pad(chip)
-        label = labels.get(chip.mark, chip.label)
+    def format_head(self, chip: Chip, grid: Grid) -> str:
+        label = "!" if chip.mark == "odd" else self.get_label(chip) or chip.label
         if chip.tag in grid.twice and chip.position is not None:
             label += f"@{chip.position}"
         return f"{label}?" if chip.mark == "absent" else label
 
-    def draw_legend(self, step: Step) -> None:
+    def list_legend(self, step: Step) -> Iterator[str]:
         grids = [grid for part in step.parts for grid in part.grids]
         chips = [chip for part in step.parts for chip in part.held]
         chips += [chip for grid in grids for chip in grid.columns]
-        self.say("; ".join(self.list_legend({chip.mark for chip in chips})), "dim")
-
-    def list_legend(self, marks: set[str]) -> Iterator[str]:
-        squares = self.signs.squares
-        yield f"{squares[SEEN]} seen"
-        yield f"{squares[HIDDEN]} not seen"
-        yield f"{squares[MISSING]} missing"
-        yield f"{squares[EXTRA]} too much"
-        sayings = {
-            "old": "(N@P) token N at position P, which need not be kept",
-            "gone": "<N@P> not held by the reference",
-            "absent": "N? token N did not come back",
-            "pad": "pR.C padding: row R, column C",
-            "odd": "! no token",
-        }
-        yield from (sayings[mark] for mark in sayings if mark in marks)
+        marks = {chip.mark for chip in chips}
+        for square, meaning in SQUARES.items():
+            yield f"{self.signs[square]} {meaning}"
+        yield from (meaning for mark, meaning in MARKS.items() if mark in marks)
 
     # --- lines --------------------------------------------------------------------------
 
-    def say(self, words: str, style: str = "") -> None:
-        self.print(Text(indent(make_printable(words), self.width), style))
+    def say(self, line: str, style: str = "") -> None:
+        self.print(Text(indent(make_printable(line), self.width), style))
 
     def print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
 
 
-def shorten_pad(chip: Chip) -> str:
-    """Padding above a column of squares: "p0.3" for "pad 0.3"."""
-    return chip.label.replace("pad ", "p")
+SQUARES = {SEEN: "seen", HIDDEN: "not seen", MISSING: "missing", EXTRA: "too much"}
+MARKS = {
+    "old": "(N@P) token N at position P, which need not be kept",
+    "gone": "<N@P> not held by the reference",
+    "absent": "N? token N did not come back",
+    "pad": "pR.C padding: row R, column C",
+    "odd": "! no token",
+}
+"""Meanings in the legend of a picture."""

@@ -64,19 +64,17 @@ class Browser:
         line, _, self.rest = self.rest.partition(b"\0")
         return dict(json.loads(line))
 
-    def open(self, path: Path, width: int = 1280, theme: str = "light") -> float:
-        """Opens a page; the seconds until it is loaded."""
+    def open(self, path: Path, width: int = 1280, theme: str = "light") -> None:
+        """Opens a page, and waits until it is loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1}
         metrics = {**size, "mobile": width < 600}
         self.ask("Emulation.setDeviceMetricsOverride", **metrics)
         features = [{"name": "prefers-color-scheme", "value": theme}]
         self.ask("Emulation.setEmulatedMedia", features=features)
         self.events.clear()
-        started = time.monotonic()
         self.ask("Page.navigate", url=path.resolve().as_uri())
         while not self.find("Page.loadEventFired"):
             self.events.append(self.read())
-        return time.monotonic() - started
 
     def find(self, *methods: str) -> list[dict[str, Any]]:
         """The events with these names."""
@@ -87,12 +85,6 @@ class Browser:
         result = self.ask("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
-
-    def press(self, key: str) -> None:
-        """A key, down and up."""
-        text = {"text": key} if len(key) == 1 else {}
-        self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
-        self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, selector: str) -> None:
         """The left button of the mouse, on the middle of the first element."""

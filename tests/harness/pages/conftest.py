@@ -16,8 +16,8 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.programs.program import Divergence, Program
-from lockstep.harness.reports.pages.gather import Stage, add_outcome
-from lockstep.harness.reports.pages.view import Material, Saved
+from lockstep.harness.reports.pages.gather import Material, Stage, add_outcome
+from lockstep.harness.reports.pages.view import Saved
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
 from tests.harness.commands import run_here

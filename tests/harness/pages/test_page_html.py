@@ -14,16 +14,15 @@ import pytest
 from lockstep.harness.execution.recording.picture import Bounds, Grid
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.reports.pages import html
-from lockstep.harness.reports.pages.gather import Stage, gather
-from lockstep.harness.reports.pages.html import render_html
-from lockstep.harness.reports.pages.view import (
+from lockstep.harness.reports.pages.gather import (
     MOST_PLAYED,
-    FailureView,
     Material,
-    ReportView,
+    Stage,
+    gather,
     make_report,
-    read_saved,
 )
+from lockstep.harness.reports.pages.html import render_html
+from lockstep.harness.reports.pages.view import FailureView, ReportView, read_saved
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import HERE
 from tests.harness.pages.conftest import (
@@ -112,7 +111,7 @@ def test_the_matrix(report: ReportView) -> None:
     said = [cell.text for cell in numbers.find("td")]
     assert said == ["100", "900", "38/40", "0.25 attention", "1"]
     assert "never reached: 2 cells" in page.root.text
-    assert "wrappedtrim, free" in page.root.text
+    assert "never reached: wrapped × trim, free" in page.root.text
     assert "mlx-gpu: not checked: there is no GPU" in page.root.text
 
 
@@ -220,7 +219,7 @@ def test_a_failure_that_is_fixed_says_so(stage: Start) -> None:
     page = check(render_html(make_report(Material(saved=[saved]), stage(saved.backend))))
     (article,) = page.root.find("article", "agrees")
     assert "agrees now" in article.text
-    assert "Its file says: wrong" in article.text
+    assert "its file says: wrong" in article.text
 
 
 def make_large_report(stage: Stage) -> ReportView:

@@ -13,6 +13,7 @@ import pytest
 
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.pages import markdown
+from lockstep.harness.reports.pages.gather import make_report
 from lockstep.harness.reports.pages.markdown import (
     MOST,
     MOST_BYTES,
@@ -22,7 +23,6 @@ from lockstep.harness.reports.pages.markdown import (
     render_markdown,
     write_command,
 )
-from lockstep.harness.reports.pages.view import make_report
 from tests.harness.building import make, update
 from tests.harness.commands import Run
 from tests.harness.pages.conftest import (
@@ -40,51 +40,10 @@ def render(*saved: Any, more: dict[str, Any] | None = None, **pair: Any) -> str:
     return render_markdown(make_report(material, None))
 
 
-def test_the_whole_summary() -> None:
-    text = render(
-        save(
-            RING,
-            "mine:make",
-            signature="layer-rotating-update-contents",
-            what="contents",
-            step=1,
-            message="row 0 sees token 4, but should see tokens 3, 4 (3 is missing)",
-        )
-    )
-    assert (
-        text
-        == """\
-## Lockstep: ✗ 1 failure
-
-100 programs, 900 steps in 12 s, seed 7, 1 known divergence still there; \
-2 of 40 cells never reached.
-
-| `layer` | `kv` |
-| --- | ---: |
-| `torch-cpu` | ✓ 100 |
-
-* `mlx-gpu: not checked: there is no GPU`
-
-<details><summary>never reached: 2 cells</summary>
-
-* `torch-cpu × kv: 2 of 40 cells never reached: wrapped × trim, free`
-
-</details>
-
-### 1. `mine:make` `layer-rotating-update-contents`
-
-```text
-rotating cache, window 2
-  step 0: update with 4 tokens
-→ step 1: update with 2 tokens
-contents: row 0 sees token 4, but should see tokens 3, 4 (3 is missing)
-```
-
-```sh
-lockstep replay failures/x/f.json --backend mine:make
-```
-"""
-    )
+def test_the_whole_summary(snapshot: Any) -> None:
+    facts = {"signature": "layer-rotating-update-contents", "what": "contents", "step": 1}
+    message = "row 0 sees token 4, but should see tokens 3, 4 (3 is missing)"
+    assert render(save(RING, "mine:make", message=message, **facts)) == snapshot
 
 
 def strip_code(text: str) -> str:
@@ -142,25 +101,24 @@ def test_long_programs_lose_their_beginning() -> None:
 
 
 def test_many_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markdown, "MOST_LINES", 3)
-    text = render(errors=[f"error {n}" for n in range(9)])
-    assert "* 7 more" in text  # a backend is unavailable, too
+    text = render(errors=[f"error {n}" for n in range(markdown.MOST_LINES + 5)])
+    assert "* 6 more" in text  # a backend is unavailable, too
 
 
-def test_what_is_not_written_does_not_agree() -> None:
-    missing = {"trim (mine.py:5) is not written yet": "trim"}
-    text = render(missing=missing)
-    assert text.startswith("## Lockstep: unfinished\n")
-    assert "| `torch-cpu` | ! unfinished |" in text
-    assert "* `torch-cpu × kv: trim (mine.py:5) is not written yet`" in text
-    failing = render(save(RING, "mine:make"), missing=missing)
+@pytest.mark.parametrize(
+    ("pair", "more", "headline"),
+    [
+        ({"missing": {"trim is not written yet": "trim"}}, {}, "unfinished"),
+        ({}, {"dead": {"mine": "SIGSEGV"}}, "no failure, but not all agree"),
+        ({}, {"exit_status": 2}, "no failure, but not all agree"),
+    ],
+)
+def test_what_is_not_run_does_not_agree(
+    pair: dict[str, Any], more: dict[str, Any], headline: str
+) -> None:
+    assert render(more=more, **pair).startswith(f"## Lockstep: {headline}\n")
+    failing = render(save(RING, "mine:make"), more=more, **pair)
     assert failing.startswith("## Lockstep: ✗ 1 failure\n")
-
-
-@pytest.mark.parametrize("more", [{"dead": {"mine": "SIGSEGV"}}, {"exit_status": 2}])
-def test_a_check_that_could_not_run_all_does_not_agree(more: dict[str, Any]) -> None:
-    text = render(more=more)
-    assert text.startswith("## Lockstep: no failure, but not all agree\n")
 
 
 HARM = "a\n::set-output name=b::c\r%0A\x1b[2J,:"
@@ -189,12 +147,7 @@ def unescape(text: str) -> str:
     return text.replace("%25", "%")
 
 
-def test_nothing_is_said_of_what_agrees() -> None:
-    assert annotate(make_outcome(ALONE)) == []
-
-
-def test_everything_that_went_wrong_is_said() -> None:
-    """A failure with the line that replays it, what is unfinished or did not run."""
+def test_everything_that_went_wrong_is_an_annotation(snapshot: Any) -> None:
     pair = {
         "failures": [fail(message="row 0 sees nothing")],
         "missing": {"mask (mine.py:5) is not written yet": "update"},
@@ -202,21 +155,8 @@ def test_everything_that_went_wrong_is_said() -> None:
         "outdated": ["entry: agrees now"],
     }
     more = {"dead": {"other": "SIGSEGV"}, "unavailable": {"third": "no torch"}}
-    replay = "lockstep replay failures/x/f.json --backend mine"
-    missing = "mask (mine.py:5) is not written yet; update needs it"
-    assert annotate(make_outcome(more, backend="mine", **pair), "b.json: bad") == [
-        (
-            "error",
-            "mine: layer-kv-update-contents",
-            f"step 0: row 0 sees nothing\n{replay}",
-        ),
-        ("error", "mine × kv", missing),
-        ("error", "mine × kv", "it broke"),
-        ("error", "mine × kv", "the ledger is outdated: entry: agrees now"),
-        ("error", "other", "SIGSEGV"),
-        ("error", "lockstep", "b.json: bad"),
-        ("warning", "lockstep", "third: not checked: no torch"),
-    ]
+    assert annotate(make_outcome(more, backend="mine", **pair), "b.json: bad") == snapshot
+    assert annotate(make_outcome(ALONE)) == []
 
 
 def test_no_text_of_a_file_ends_a_line_or_begins_a_command() -> None:

@@ -1,0 +1,251 @@
+"""One framework: the contenders for each piece of work, in one dtype and form."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from ci.bench.speed.batches import BatchWorks
+from ci.bench.speed.measure import STEPS, Contender
+from ci.bench.speed.pools import Decoding, Removing, Sharing
+from ci.bench.speed.subjects import Ours, Pair, Subject
+from ci.bench.speed.workloads import SMALL_POOL, SMALLEST, Contenders
+from lockstep.impl.prefix.trie import Trie
+
+VOCABULARY = 50_000
+
+
+class Prompts:
+    """Random prompts, and requests that repeat half of one.
+
+    Attributes:
+        stored: `count` prompts of `length` tokens.
+        request: the one that was drawn last.
+    """
+
+    def __init__(self, count: int, length: int) -> None:
+        random = np.random.default_rng(count)
+        self.stored: list[list[int]] = random.integers(
+            VOCABULARY, size=(count, length)
+        ).tolist()
+        self.others = random.integers(0, VOCABULARY, length // 2).tolist()
+        self.numbers = enumerate(cycle(self.stored), VOCABULARY)
+        self.request: list[int] = []
+
+    def draw(self) -> None:
+        """Draws a request: the first half of the next stored prompt, and as many other
+        tokens, the first of which no other request has."""
+        token, stored = next(self.numbers)
+        half = len(self.others)
+        self.request = [*stored[:half], token, *self.others[1:]]
+
+
+class Works(BatchWorks):
+    """The work of our caches, which is the same on each framework, and of what they are
+    compared with.
+
+    Attributes:
+        kv: makes a full cache of ours.
+        rotating: makes one with a window.
+    """
+
+    kv: Callable[[], Any]
+    rotating: Callable[..., Any]
+
+    @abstractmethod
+    def open(self, sizes: Any) -> Any:
+        """Makes a pool of cells of some sizes."""
+
+    @abstractmethod
+    def open_peers(self, window: int | None = None, room: int = 0) -> list[Subject]:
+        """Makes released caches; the last of them grows, and can be copied and cut."""
+
+    @abstractmethod
+    def wait(self) -> object:
+        """Waits for the device."""
+
+    def finish_cache(self, cache: Any) -> object:
+        """Returns a cache once a lazy framework has computed all that it holds."""
+        return cache
+
+    def run(self, make: Callable[[], Any]) -> Callable[[], object]:
+        """Returns work that makes arrays, which nobody holds afterwards."""
+        return lambda: self.finish(make())
+
+    def open_ours(self, cache: Any = None, name: str = "ours") -> Ours:
+        return Ours(cache or self.kv(), self.finish, self.finish_cache, name)
+
+    def extend(self, context: int, length: int) -> Contenders:
+        """`length` tokens more behind `context` tokens that all stay."""
+        old, new = self.make(context), self.make(length)
+        most = STEPS if length == 1 else 4
+        room = context + most * length
+        subjects = [self.open_ours(), *self.open_peers(room=room)]
+        for subject in subjects:
+            subject.update(*old)
+            subject.update(*self.make(room - context))  # it grows as far as it will
+        return [
+            *(
+                subject.contend(
+                    *(subject.update, *new),
+                    start=partial(subject.rewind, old),
+                    most=min(most, subject.most),
+                )
+                for subject in subjects
+            ),
+            *self.limit_writes(new, room, most),
+        ]
+
+    def slide(self, window: int, wrapped: bool, length: int) -> Contenders:
+        """The same where the last `window` tokens stay, which fill a quarter of it or
+        have gone round it twice."""
+        context = 2 * window if wrapped else window // 4
+        old, new = self.make(context), self.make(length)
+        most = STEPS if wrapped else min(STEPS, (window - context) // length)
+        ours = [self.open_ours(self.rotating(window, twin=True))]
+        if wrapped:
+            alone = self.rotating(window, twin=False)
+            ours.append(self.open_ours(alone, "without a twin"))
+        contenders = []
+        for subject in (*ours, *self.open_peers(window)):
+            subject.fill(old)
+            start = (lambda: None) if wrapped else partial(subject.rewind, old)
+            held = {"count_bytes": subject.count_bytes} if subject in ours else {}  # type: ignore[attr-defined]
+            more = {"start": start, "most": most, **held}
+            contenders.append(subject.contend(subject.update, *new, **more))
+        most = min(most, 2 * window // length)
+        return [*contenders, *self.limit_writes(new, 2 * window, most)]
+
+    def decode(self, cells: int, full: bool) -> Contenders:
+        """A token for each of SEQUENCES sequences in one pool of cells, the mask
+        included; beside that in a pool of SMALLEST, which sees as many."""
+        ours, small = (
+            Decoding(size, full, self.open, self.make) for size in (cells, SMALLEST)
+        )
+        most = min(ours.most, small.most)
+        return [
+            Contender("ours", "ours", self.run(ours.step), ours.start, most),
+            Contender(SMALL_POOL, "also", self.run(small.step), small.start, most),
+            self.limit_decode(cells, *ours.get_form()),
+        ]
+
+    def share(self, tokens: int) -> Contenders:
+        """Another sequence, or cache, with the same first tokens, gets one of its own."""
+        ours = Sharing(tokens, self.open, self.make)
+        self.finish(ours.work())
+        old, new = self.make(tokens), self.make(1)
+        contenders = [Contender("ours", "ours", self.run(ours.work))]
+        for peer in self.open_peers()[-1:]:
+            peer.update(*old)
+            contenders.append(peer.contend(peer.copy_and_update, new))
+        return [*contenders, self.limit_clone(old)]
+
+    def trim(self, tokens: int) -> Contenders:
+        """`tokens` tokens leave the end of a cache of one sequence."""
+        whole = self.make(2 * tokens)
+        subjects = [self.open_ours(), *self.open_peers()[-1:]]
+        for subject in subjects:
+            subject.update(*whole)
+        return [
+            subject.contend(
+                subject.trim, tokens, start=partial(subject.refill, whole), most=1
+            )
+            for subject in subjects
+        ]
+
+    def remove(self, tokens: int, where: str) -> Contenders:
+        """One of the sequences of a pool loses `tokens` tokens at its end; or one token
+        from the middle, and as many behind it move up, their keys turned.
+
+        There is no released cache beside it: those of mlx-lm and transformers can shorten
+        all that they hold, as our caches of one sequence do (`trim`), and cannot free the
+        cells of one sequence of many.
+        """
+        ours = Removing(tokens, where, self.open, self.make)
+
+        def work() -> None:
+            ours.work()
+            self.finish((ours.cache.keys, ours.cache.values))
+
+        contender = Contender("ours", "ours", work, ours.start, ours.most)
+        if where == "tail":
+            return [contender, self.limit_free(tokens)]
+        return [contender, self.limit_copy(self.make(tokens)[0])]
+
+    def keep(self, tokens: int, touched: bool) -> Contenders:
+        """Puts the content aside and brings it back; touched: a token was written in
+        between, over one that was put aside."""
+        old, token = self.make(tokens), self.make(1)
+        subjects = [self.open_ours(), *self.open_peers()[-1:]]
+        for subject in subjects:
+            subject.update(*old)
+        contenders = [one.contend(one.keep, token, touched) for one in subjects]
+        return [*contenders, self.limit_clone(old)]
+
+    def begin(self, prompts: int, tokens: int) -> Contenders:
+        """A request that repeats half of a stored prompt of `tokens` tokens gets K and V
+        of that half, and of one more token: a copy may be put off until then. It is not
+        the first request that repeats this half. That its own tokens are stored when it
+        ends, which released caches leave to the caller, is not timed."""
+        drawn, layer, token = Prompts(prompts, tokens), self.kv(), self.make(1)
+        trie = Trie([layer])
+        for stored in drawn.stored:
+            trie.begin(stored)
+            self.finish(layer.update(*self.make(tokens)))
+            trie.close()
+
+        def work() -> None:
+            trie.begin(drawn.request)
+            self.finish(layer.update(*token))
+
+        def start() -> None:
+            if trie.request is not None:
+                trie.cancel()
+            drawn.draw()
+
+        for _ in drawn.stored:
+            start()
+            work()
+        return [
+            Contender("ours", "ours", work, start, most=1),
+            *self.begin_peers(Prompts(prompts, tokens), self.make(tokens), token),
+            self.limit_clone(self.make(tokens // 2)),
+        ]
+
+    def begin_peers(self, prompts: Prompts, pair: Pair, token: Pair) -> Contenders:
+        """Returns released caches of prompts; pair: K and V of each stored prompt."""
+        return []
+
+    @abstractmethod
+    def mask(self, rows: int, width: int, form: str) -> Contenders:
+        """[rows, width], causal, the last rows of a context of `width`; form: bool, or
+        additive in the dtype."""
+
+    @abstractmethod
+    def unified_mask(self, rows: int, width: int) -> Contenders:
+        """The same from a table of cells, additive."""
+
+    # --- what the framework takes without a cache ---------------------------------------
+
+    @abstractmethod
+    def limit_writes(self, new: Pair, room: int, most: int) -> Contenders:
+        """K and V go to memory that is there: as far apart as that of a cache, or what is
+        written last would still be at hand."""
+
+    @abstractmethod
+    def limit_decode(self, cells: int, rows: int, width: int) -> Contender:
+        """Writes rows into a pool, each time into others of the last `width` cells, and a
+        mask."""
+
+    @abstractmethod
+    def limit_free(self, cells: int) -> Contender:
+        """Writes to a table of cells that half of them are free."""
+
+    @abstractmethod
+    def limit_copy(self, keys: Any) -> Contender:
+        """Copies into memory that is there, if the framework can."""
