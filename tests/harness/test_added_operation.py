@@ -12,14 +12,15 @@ import pytest
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts import answer_schemas, operation
 from lockstep.harness.contracts.answer_schemas import NUMBER, record
-from lockstep.harness.contracts.layer import operations, sides
+from lockstep.harness.contracts.layer import model as sides
+from lockstep.harness.contracts.layer import operations
+from lockstep.harness.contracts.layer.model import LayerModel, LayerSystem
 from lockstep.harness.contracts.layer.operations import (
     CACHE,
     OPERATIONS,
     Fields,
     LayerOperation,
 )
-from lockstep.harness.contracts.layer.sides import LayerModel, LayerSystem
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core import document
 from lockstep.harness.core.document import LENGTH, Schema

@@ -35,8 +35,8 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.model import answer_tags
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.layer.sides import answer_tags
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, choose
 from lockstep.harness.core.document import INTEGER, Schema
 from lockstep.reference.batched import BatchedCache

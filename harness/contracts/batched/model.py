@@ -10,17 +10,17 @@ from lockstep.harness.contracts.batched.columns import (
     find_window,
     list_parts,
 )
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     CONFIG as LAYER_CONFIG,
 )
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     Cache,
     LayerModel,
     Updates,
     get_tags,
     list_places,
 )
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     why_illegal_config as why_illegal_single,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, ask

@@ -12,7 +12,7 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
 )
 from lockstep.harness.contracts.contract import list_steps, replace_at
-from lockstep.harness.contracts.layer.sides import Cache, LayerModel, open_cache
+from lockstep.harness.contracts.layer.model import Cache, LayerModel, open_cache
 from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.list import ListCache

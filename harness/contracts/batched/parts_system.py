@@ -10,7 +10,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
-from lockstep.harness.contracts.layer.sides import LayerSystem
+from lockstep.harness.contracts.layer.model import LayerSystem
 from lockstep.harness.contracts.memory import Need, ask_held
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.system import System

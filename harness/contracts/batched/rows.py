@@ -30,8 +30,8 @@ from lockstep.harness.contracts.batched.base import (
 from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.layer.model import answer_offset
 from lockstep.harness.contracts.layer.operations import why_no_cache
-from lockstep.harness.contracts.layer.sides import answer_offset
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache

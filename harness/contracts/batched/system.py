@@ -15,7 +15,7 @@ from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.batched.memory import BatchMemory
 from lockstep.harness.contracts.batched.model import BatchedModel, get_single_config
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     Cache,
     LayerSystem,
     get_tags,

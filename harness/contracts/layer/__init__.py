@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.contract import Contract, list_each, replace_at
 from lockstep.harness.contracts.layer.domain import get_domain
-from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     CONFIG,
     LONG_REACH,
     LayerModel,
     LayerSystem,
     why_illegal_config,
 )
+from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
 from lockstep.harness.contracts.operation import (
     Config,
     Op,

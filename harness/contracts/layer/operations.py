@@ -32,7 +32,7 @@ from lockstep.harness.contracts.answer_schemas import (
     record,
 )
 from lockstep.harness.contracts.answers import read_list
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     NO_UPDATES,
     REACH,
     Cache,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, lcm
 from typing import NamedTuple
 
-from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.operation import Config, Held, HeldToken, Op
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.paged import Content, Group, PagedCache, Request

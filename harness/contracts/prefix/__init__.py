@@ -17,15 +17,7 @@ from lockstep.harness.contracts.prefix.conversations import (
     ConversationSystem,
 )
 from lockstep.harness.contracts.prefix.drawing import draw_misuse, draw_reach
-from lockstep.harness.contracts.prefix.operations import OPERATIONS
-from lockstep.harness.contracts.prefix.shrinking import (
-    merge_feeds,
-    rename,
-    rename_token,
-    simplify,
-    simplify_config,
-)
-from lockstep.harness.contracts.prefix.sides import (
+from lockstep.harness.contracts.prefix.model import (
     CHOICES,
     CONFIG,
     KINDS,
@@ -37,6 +29,14 @@ from lockstep.harness.contracts.prefix.sides import (
     PrefixSystem,
     count_path_bytes,
     why_illegal_config,
+)
+from lockstep.harness.contracts.prefix.operations import OPERATIONS
+from lockstep.harness.contracts.prefix.shrinking import (
+    merge_feeds,
+    rename,
+    rename_token,
+    simplify,
+    simplify_config,
 )
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
 from lockstep.harness.contracts.prefix.states import (

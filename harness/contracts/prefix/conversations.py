@@ -8,14 +8,14 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.answers import ask_backend, read_list, read_object
-from lockstep.harness.contracts.layer.sides import (
+from lockstep.harness.contracts.layer.model import (
     LayerSystem,
     answer_tags,
     get_rows_visible,
     list_places,
 )
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
-from lockstep.harness.contracts.prefix.sides import (
+from lockstep.harness.contracts.prefix.model import (
     Path,
     PrefixModel,
     PrefixSystem,

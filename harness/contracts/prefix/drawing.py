@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.operation import Op, Source
-from lockstep.harness.contracts.prefix.sides import Path, PrefixModel
+from lockstep.harness.contracts.prefix.model import Path, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))

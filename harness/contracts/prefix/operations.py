@@ -43,7 +43,7 @@ from lockstep.harness.contracts.prefix.drawing import (
     draw_generated,
     draw_request,
 )
-from lockstep.harness.contracts.prefix.sides import (
+from lockstep.harness.contracts.prefix.model import (
     CONVERSATIONS,
     KINDS,
     PrefixModel,

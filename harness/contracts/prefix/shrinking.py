@@ -11,7 +11,7 @@ from functools import partial
 
 from lockstep.harness.contracts.contract import Changed, replace_at
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.prefix.sides import get_token_bytes
+from lockstep.harness.contracts.prefix.model import get_token_bytes
 from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")

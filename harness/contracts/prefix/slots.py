@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
-from lockstep.harness.contracts.prefix.sides import (
+from lockstep.harness.contracts.prefix.model import (
     PrefixModel,
     PrefixSystem,
     get_unified_config,

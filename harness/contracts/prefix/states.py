@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Op, Unreachable, list_true
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.sides import CONVERSATIONS, KINDS, PrefixModel
+from lockstep.harness.contracts.prefix.model import CONVERSATIONS, KINDS, PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache

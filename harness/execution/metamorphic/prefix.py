@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.prefix.sides import get_unified_config
+from lockstep.harness.contracts.prefix.model import get_unified_config
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.harness.backends.interface import STATISTICS
-from lockstep.harness.contracts.prefix.sides import get_layer_config, get_unified_config
+from lockstep.harness.contracts.prefix.model import get_layer_config, get_unified_config
 
 Message = Mapping[str, Any]
 Answer = dict[str, Any]

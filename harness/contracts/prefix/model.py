@@ -9,9 +9,9 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import STATISTICS
-from lockstep.harness.contracts.layer.sides import CONFIG as LAYER_CONFIG
-from lockstep.harness.contracts.layer.sides import open_cache
-from lockstep.harness.contracts.layer.sides import why_illegal_config as why_illegal_layer
+from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
+from lockstep.harness.contracts.layer.model import open_cache
+from lockstep.harness.contracts.layer.model import why_illegal_config as why_illegal_layer
 from lockstep.harness.contracts.memory import count_state_bytes, count_token_bytes
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
