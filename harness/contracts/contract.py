@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, count, takewhile
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import (
@@ -17,16 +17,15 @@ from lockstep.harness.contracts.operation import (
     Operation,
     Simplest,
     Source,
-    Unreachable,
     number_names,
 )
+from lockstep.harness.contracts.rewrites import Changed, Rewrite
+from lockstep.harness.contracts.states import StateTable, Unreachable
+from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.document import Schema
 
 FOLLOW = 3
 """One operation in so many is drawn from those that follow; see `Contract.next`."""
-
-Changed = tuple[Config, Sequence[Op]]
-"""A config and operations."""
 
 WITHOUT_EFFECT = (
     *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
@@ -47,7 +46,7 @@ class Contract(ABC):
         operations: all operations, by name.
         required: the operations without which there is nothing to check.
         weights: how often an operation is drawn, where its own weight does not say so.
-        states: the names of all abstract states.
+        table: all abstract states.
         rare: those that programs are to try to reach three times as often.
         errors: what a backend may refuse, beside misuse: it names an exception for each.
         tells: what a cache may tell beside its answers; see `Kind.tells`.
@@ -57,6 +56,8 @@ class Contract(ABC):
         letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
             the first is called, the second, and so on.
         model: opens the reference; see `open_model`.
+        system: opens a backend; see `open_system`.
+        rewrites: propose simpler operations, in the order in which they are tried.
         depth: how many times as many programs it takes until a mistake is found as with
             most contracts, since a longer history leads there (`ci/bench/find.py`).
         leaves_choices: several answers to an operation are right as a matter of course,
@@ -71,14 +72,16 @@ class Contract(ABC):
     operations: ClassVar[Mapping[str, Operation]]
     required: ClassVar[Sequence[str]]
     weights: ClassVar[Mapping[str, int]] = {}
-    states: ClassVar[Sequence[str]]
+    table: ClassVar[StateTable]
     rare: ClassVar[Sequence[str]] = ()
     errors: ClassVar[Sequence[str]] = ()
     tells: ClassVar[Sequence[str]] = ()
     facts: ClassVar[Mapping[str, str]] = {}
     next: ClassVar[Mapping[str, Sequence[str]]] = {}
     letters: ClassVar[Mapping[str, Callable[[int], str]]] = {}
-    model: ClassVar[type[Any]]
+    model: Callable[[Config, bool], Any]
+    system: Callable[[Setup], Any]
+    rewrites: ClassVar[Sequence[Rewrite]]
     leaves_choices: ClassVar[bool] = False
     depth: ClassVar[int] = 1
 
@@ -258,7 +261,6 @@ class Contract(ABC):
         """Opens one empty cache of the backend."""
         return backend.open({**config, "poison": backend.poison})
 
-    @abstractmethod
     def open_system(
         self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
     ) -> Any:
@@ -272,6 +274,11 @@ class Contract(ABC):
             ops: the operations of the program.
             every: make the costly checks too, at every step.
         """
+        declared = backend.contracts[self.name][config["kind"]]
+        tags = self.count_tags(ops)
+        return self.system(
+            Setup(backend, declared, config, ops, tags, every, self.writes)
+        )
 
     @property
     def writes(self) -> frozenset[str]:
@@ -284,13 +291,28 @@ class Contract(ABC):
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
         """Names the abstract states that `op` is about to run in."""
 
-    @abstractmethod
-    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
-        """Lists the abstract states that generation must reach for a kind."""
+    @property
+    def states(self) -> Sequence[str]:
+        """The names of all abstract states."""
+        return self.table.names
 
     @abstractmethod
+    def list_features(self, kind: str, declared: Kind) -> set[str]:
+        """Lists the features of a kind as declared, beside those of every contract; see
+        `contracts.states.Features`."""
+
+    def list_all_features(self, kind: str, declared: Kind) -> set[str]:
+        features = {kind, *declared.operations, *self.list_features(kind, declared)}
+        features |= {"refuses"} if declared.refuses else set()
+        return features | ({"atomic"} if declared.atomic else set())
+
+    def list_states(self, kind: str, declared: Kind) -> Sequence[str]:
+        """Lists the abstract states that generation must reach for a kind."""
+        return self.table.list_reachable(self.list_all_features(kind, declared))
+
     def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
         """Lists which of these states some operations never find, and why."""
+        return self.table.list_rules(self.list_all_features(kind, declared))
 
     def list_cells(self, kind: str, declared: Kind) -> list[Cell]:
         """Lists all cells that generation must reach for a kind as declared."""
@@ -313,9 +335,10 @@ class Contract(ABC):
         """Returns the config with as much more room as a merged `op` may need."""
         return config
 
-    @abstractmethod
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """Proposes simpler programs by steps that change several operations at once."""
+        for rewrite in self.rewrites:
+            yield from rewrite(ops)
 
     def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         """Proposes the same by steps that change the config, or the config and `ops`."""
@@ -374,29 +397,22 @@ class Domain:
     renamings: Sequence[Renaming] = ()
 
 
-def join(*parts: Sequence[Op]) -> tuple[Op, ...]:
-    return tuple(chain.from_iterable(parts))
+def read_moves(text: str) -> tuple[Op, ...]:
+    """Reads operations from text: "trim count=1; clone into=b".
+
+    Behind the name of each stand its fields; their values are JSON, or bare words.
+    """
+    return tuple(map(read_move, text.split(";")))
 
 
-# --- steps that the rules for shrinking have in common ----------------------------------
+def read_move(text: str) -> Op:
+    name, *fields = text.split()
+    pairs = (field.split("=", 1) for field in fields)
+    return {"op": name, **{field: read_value(value) for field, value in pairs}}
 
 
-T = TypeVar("T")
-
-
-def replace_at(items: Sequence[T], place: int, *others: T) -> list[T]:
-    """Returns the items with others, or none, in the place of one."""
-    return [*items[:place], *others, *items[place + 1 :]]
-
-
-def list_each(items: Sequence[T], new: T) -> Iterator[list[T]]:
-    """Yields the items with a new one at each place between them, last place first."""
-    for place in range(len(items), -1, -1):
-        yield [*items[:place], new, *items[place:]]
-
-
-def list_steps(most: int) -> list[int]:
-    """Lists how much lower a number may get that can be `most` lower, most first: by all
-    of it, by half, a quarter of that and so on, and by one."""
-    shares = takewhile(bool, (most // 2 >> shift for shift in count(0, 2)))
-    return list(dict.fromkeys([most, *shares, 1])) if most > 0 else []
+def read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -108,31 +108,6 @@ def agrees(right: Any, observed: Any) -> bool:
     return bool(right == observed)
 
 
-class Unreachable(NamedTuple):
-    """Cells that no program can reach, and why.
-
-    Of `states`, no other operations than `only` can find them (None: all can), and none
-    of `never`.
-    """
-
-    why: str
-    states: Collection[str]
-    only: Collection[str] | None = None
-    never: Collection[str] = ()
-
-    def holds(self, cell: Cell) -> bool:
-        state, operation = cell
-        if state not in self.states:
-            return False
-        out = self.only is not None and operation not in self.only
-        return out or operation in self.never
-
-
-def list_true(conditions: Mapping[str, Any]) -> list[str]:
-    """Lists the names whose conditions hold."""
-    return [name for name, holds in conditions.items() if holds]
-
-
 class Source(ABC):
     """The source of all choices of a generator."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from lockstep.harness.contracts.naming import (
     name_drift,
     name_vectors,
 )
+from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.core.errors import Broken, format_error
 from lockstep.harness.core.payload import (
@@ -35,6 +37,7 @@ from lockstep.harness.core.payload import (
     Margins,
     Table,
     choose_levels,
+    get_attention_tolerance,
     snap,
     split_tokens,
 )
@@ -124,13 +127,29 @@ class Reader(PairReader):
 
     Attributes:
         margin: the largest error of a stored number so far, as a share of the tolerance.
+        attention: the same of attention.
     """
 
     def __init__(
         self, backend: Backend, config: Mapping[str, Any], limit: int, layer: int = 0
     ) -> None:
         super().__init__(backend, config, limit, layer, tolerance=backend.tolerance)
-        self.margin = 0.0
+        self.margin = self.attention = 0.0
+
+    def judge(self, got: F32, tag: int, seen: Sequence[int], row: int, name: str) -> None:
+        """Compares one row of attention with double precision; see `judge_attention`.
+
+        Args:
+            got: [heads, value_dim], computed by the backend's framework.
+            tag: of the token whose query it is.
+            seen: the tags of the tokens that it attends to.
+            row: its number.
+            name: the operation whose arrays were attended to.
+        """
+        form = self.dtype, self.keys.dim, len(seen), self.tolerance
+        wanted, allowed = self.compute_row(tag, seen), get_attention_tolerance(*form)
+        used = judge_attention(got, wanted, allowed, row, name)
+        self.attention = max(self.attention, used)
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, tags, key_dim] and V of the tokens with these tags."""
@@ -385,6 +404,32 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 # --- the system -------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What one program runs on.
+
+    Attributes:
+        backend: what is tested.
+        declared: what it promises for the kind.
+        config: a complete config.
+        ops: the operations of the program.
+        tags: how many tags the program has.
+        every: make the costly checks too, at every step: watch the arrays that it moves,
+            and put each pass through attention.
+        writes: the operations after which a view of the cache need not hold.
+        layer: tells the payloads of the layers of one model apart.
+    """
+
+    backend: Backend
+    declared: Kind
+    config: Config
+    ops: Sequence[Op]
+    tags: int
+    every: bool
+    writes: Collection[str]
+    layer: int = 0
+
+
 class System:
     """The system under test, for one program.
 
@@ -394,34 +439,20 @@ class System:
     much of each tolerance was used so far. After `tell_layout()` answers name the columns
     that came back, and those that each row sees.
 
-    Args:
-        backend: what is tested.
-        declared: what it promises for the kind.
-        config: a complete config.
-        tags: how many tags the program has.
-        every: make the costly checks too, at every step: watch the arrays that it moves,
-            and put each pass through attention.
-
     Attributes:
         writes: the operations after which a view of the cache need not hold.
+        limit: tags are below it.
     """
 
     margins: Margins
-    writes: Collection[str] = ()
 
-    def __init__(
-        self,
-        backend: Backend,
-        declared: Kind,
-        config: Mapping[str, Any],
-        tags: int,
-        every: bool,
-    ) -> None:
-        self.backend, self.arrays, self.every = backend, backend.arrays, every
-        self.declared = declared
-        self.config = {**config, "poison": backend.poison}
-        self.limit = max(1, tags)
-        self.watch = ArrayWatch(backend.arrays)
+    def __init__(self, setup: Setup) -> None:
+        self.backend, self.declared = setup.backend, setup.declared
+        self.arrays, self.every = setup.backend.arrays, setup.every
+        self.writes = setup.writes
+        self.config = {**setup.config, "poison": setup.backend.poison}
+        self.limit = max(1, setup.tags)
+        self.watch = ArrayWatch(self.arrays)
         self.tells_layout = False
 
     def tell_layout(self) -> None:
@@ -436,8 +467,16 @@ class System:
         the last operation, each with a name; for pictures."""
         return {}
 
-    def check_aliases(self, op: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+    def check_aliases(self, op: Op) -> None:
+        """Before `op`: whatever it may end must have held until now."""
+        if not self.watch.kept:
+            return
+        if self.every:
+            self.watch.check()
+        if self.backend.lifetime == "until-write" and op["op"] in self.writes:
+            owner = op.get("cache", "a")
+            self.watch.check(owner)
+            self.watch.drop(owner)
 
     def verify_memory(self, op: Mapping[str, Any], model: Any) -> None:
         """Counts what the contents need after an operation, and compares with what the

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from lockstep.harness.contracts.contract import list_steps
 from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.rewrites import list_steps
 from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
 from lockstep.harness.programs.program import Divergence, Flaky, Program
 

@@ -14,13 +14,14 @@ from lockstep.harness.contracts import answer_schemas, operation
 from lockstep.harness.contracts.answer_schemas import NUMBER, record
 from lockstep.harness.contracts.layer import model as sides
 from lockstep.harness.contracts.layer import operations
-from lockstep.harness.contracts.layer.model import LayerModel, LayerSystem
+from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.layer.operations import (
     CACHE,
     OPERATIONS,
     Fields,
     LayerOperation,
 )
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core import document
 from lockstep.harness.core.document import LENGTH, Schema

@@ -29,7 +29,6 @@ from lockstep.harness.contracts.paged.reading import (
     read_pool,
     read_tables,
 )
-from lockstep.harness.contracts.paged.states import list_states
 from lockstep.harness.core.errors import Broken, Unloadable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Divergence, walk
@@ -518,13 +517,13 @@ def test_without_accept_there_are_no_drafts() -> None:
     config = {"groups": GROUPS}
     all_of_it = frozenset(PAGED.operations)
     drafts = {"drafted", "kept", "rejected"}
-    assert drafts <= {*list_states("paged-full", Kind(all_of_it, config))}
+    assert drafts <= {*PAGED.list_states("paged-full", Kind(all_of_it, config))}
     without = Kind(all_of_it - {"accept"}, config)
-    assert not drafts & {*list_states("paged-full", without)}
+    assert not drafts & {*PAGED.list_states("paged-full", without)}
 
 
 def test_blocks_of_one_token_have_no_inside() -> None:
     for block, inside in ((1, False), (2, True)):
         group = {"type": "sliding", "block": block, "width": 3, "layers": 1}
         declared = Kind(frozenset({"open"}), {"groups": ([group],)})
-        assert ("inside-block" in list_states("paged-sliding", declared)) == inside
+        assert ("inside-block" in PAGED.list_states("paged-sliding", declared)) == inside

@@ -11,9 +11,10 @@ import pytest
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.checks import check_busy
 from lockstep.harness.contracts.paged.contents import Contents
-from lockstep.harness.contracts.paged.states import get_states, list_states
+from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.programs.program import Program, trace, walk
@@ -316,8 +317,8 @@ def test_only_what_is_declared_is_to_be_reached() -> None:
     tiers = {"loading", "loaded", "offloading", "host-full", "orphaned", "failed"}
     every = frozenset(RULES.operations)
     config = {"host": (0, 4)}
-    assert tiers | {"restored"} <= {*list_states("paged-full", Kind(every, config))}
-    assert not tiers & {*list_states("paged-full", Kind(every))}
+    assert tiers | {"restored"} <= {*PAGED.list_states("paged-full", Kind(every, config))}
+    assert not tiers & {*PAGED.list_states("paged-full", Kind(every))}
     kind = Kind(every - {"restore", "load"}, config)
-    left = {*list_states("paged-full", kind)} & (tiers | {"restored"})
+    left = {*PAGED.list_states("paged-full", kind)} & (tiers | {"restored"})
     assert left == {"offloading", "host-full", "failed"}

@@ -11,8 +11,7 @@ import pytest
 from misbehaving import NumpyArrays
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.unified.forward import list_places
-from lockstep.harness.contracts.unified.model import CONFIG, Turns
+from lockstep.harness.contracts.unified.model import CONFIG, Turns, list_fed
 from lockstep.harness.contracts.unified.reader import PositionReader, round_to
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import UNIT, get_key_tolerance
@@ -197,7 +196,7 @@ def test_the_places_of_a_program_have_the_tags_that_it_gives_them() -> None:
     ]
     ops = [{"op": "forward", **fields} for fields in passes]
     ops.insert(1, {"op": "remove"})
-    assert list_places(ops) == [(0, 0), (1, 1), (7, 6)]
+    assert list_fed(ops) == [(0, 0), (1, 1), (7, 6)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

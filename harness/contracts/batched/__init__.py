@@ -2,13 +2,13 @@
 
 `model`: the config and the reference side. `system`: the side of a backend. `tokens`,
 `contents`, `rows`: one class for each operation. `parts`, `parts_system`: several caches
-for each layer. `states`: the abstract states. `domain`: small worlds. `shrinking`:
+for each layer. `states`: the abstract states. `domain`: small worlds. `rewrites`:
 simpler programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -26,28 +26,22 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
     why_illegal_config,
 )
-from lockstep.harness.contracts.batched.parts import (
-    LISTS,
-    ListModel,
-    list_simpler_lists,
-)
+from lockstep.harness.contracts.batched.parts import LISTS, ListModel
 from lockstep.harness.contracts.batched.parts_system import ListSystem, get_open_config
-from lockstep.harness.contracts.batched.rows import OPERATIONS
-from lockstep.harness.contracts.batched.shrinking import (
+from lockstep.harness.contracts.batched.rewrites import (
     LETTERS,
+    REWRITES,
     merge_updates,
-    simplify,
+    propose_configs,
 )
-from lockstep.harness.contracts.batched.states import (
-    STATES,
-    get_batched_states,
-    list_batched_states,
-    list_unreachable,
-)
+from lockstep.harness.contracts.batched.rows import OPERATIONS
+from lockstep.harness.contracts.batched.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
-from lockstep.harness.contracts.contract import Changed, Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
 from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.contracts.rewrites import join_names
+from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.errors import UsageError
 
 NEXT: Mapping[str, Sequence[str]] = {
@@ -85,6 +79,14 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 
 
+def open_model(config: Config, rows: bool) -> BatchedModel:
+    return (ListModel if config["kind"] == LIST else BatchedModel)(config, rows)
+
+
+def open_system(setup: Setup) -> Batches:
+    return (ListSystem if setup.config["kind"] == LIST else BatchedSystem)(setup)
+
+
 class BatchedContract(Contract):
     name = "batched"
     kinds = KINDS
@@ -92,38 +94,32 @@ class BatchedContract(Contract):
     choices = CHOICES
     opt_in = frozenset(
         {
-            "keep",
-            "record",
-            "chunk",
-            "mask_form",
-            "variant",
-            "scope",
-            "offsets",
-            "ring",
-            "mask_padding",
+            *("keep", "record", "chunk", "mask_form", "mask_padding"),
+            *("variant", "scope", "offsets", "ring"),
         }
     )
     operations = OPERATIONS
     required = ("open", "update")
-    states = STATES
+    table = TABLE
     facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
-    model = BatchedModel
+    model = staticmethod(open_model)
+    system = staticmethod(open_system)
+    rewrites = (join_names(OPERATIONS, "cache"), *REWRITES)
     why_illegal = staticmethod(why_illegal_config)
-    get_states = staticmethod(get_batched_states)
-    list_states = staticmethod(list_batched_states)
-    list_unreachable = staticmethod(list_unreachable)
+    get_states = staticmethod(get_states)
+    list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge_updates)
+    propose_configs = staticmethod(propose_configs)
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        masked = ["make_mask", "update"]
-        own = masked if kind != "batch-state" else ["make_mask", "read", "write"]
         if kind == LIST:  # its parts have these
-            own = [name for name in operations if name not in ("state", "size")]
-            return super().list_methods(kind, own)
-        return own + super().list_methods(kind, operations)
+            operations = [name for name in operations if name not in ("state", "size")]
+            return super().list_methods(kind, operations)
+        written = ["read", "write"] if kind == "batch-state" else ["update"]
+        return ["make_mask", *written, *super().list_methods(kind, operations)]
 
     def count_layers(self, config: Config) -> int:
         return len(list_part_configs(config))
@@ -133,9 +129,6 @@ class BatchedContract(Contract):
 
     def get_tag_dimension(self, config: Config) -> int:
         return min(map(get_tag_dimension, list_part_configs(config)))
-
-    def open_model(self, config: Config, rows: bool = True) -> BatchedModel:
-        return (ListModel if config["kind"] == LIST else BatchedModel)(config, rows)
 
     def open_cache(self, backend: Backend, config: Config) -> Any:
         config = {**config, "poison": backend.poison}
@@ -151,7 +144,7 @@ class BatchedContract(Contract):
                 return config
             options = declared.config.get("caches", LISTS)
             drawn = [{**config, "caches": list(parts)} for parts in options]
-            if legal := [one for one in drawn if self.why_illegal(one) is None]:
+            if legal := [each for each in drawn if self.why_illegal(each) is None]:
                 return dict(source.pick(legal))
         raise UsageError(
             f"no list of {kind} that is declared: {self.why_illegal(config)}"
@@ -178,28 +171,9 @@ class BatchedContract(Contract):
         answer = self.operations[op["op"]].run_reference(op, deepcopy(model))
         return None if answer.get("error") == "usage" else op
 
-    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        return simplify(ops, OPERATIONS)
-
-    def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-        for parts in list_simpler_lists(config["caches"]):
-            yield {**config, "caches": parts}, ops
-
     def draw_reach(self, source: Source, model: BatchedModel) -> None:
         if source.below(LONG) == LONG - 1:
             model.reach = LONG_REACH
-
-    def open_system(
-        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> Batches:
-        declared, tags = (
-            backend.contracts["batched"][config["kind"]],
-            self.count_tags(ops),
-        )
-        opened = ListSystem if config["kind"] == LIST else BatchedSystem
-        system = opened(backend, declared, config, tags, every)
-        system.singles.writes = self.writes
-        return system
 
 
 BATCHED = BatchedContract()

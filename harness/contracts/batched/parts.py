@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.batched.columns import CountedBatch
@@ -11,7 +11,6 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
     list_part_configs,
 )
-from lockstep.harness.contracts.contract import list_steps, replace_at
 from lockstep.harness.contracts.layer.model import Cache, LayerModel, open_cache
 from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.reference.batched import BatchedCache
@@ -94,19 +93,3 @@ class ListModel(BatchedModel):
 def get_part(cache: Any, number: int) -> Cache:
     part: Cache = cache.parts[number]
     return part
-
-
-def list_simpler_lists(
-    parts: Sequence[Mapping[str, Any]],
-) -> Iterator[list[Mapping[str, Any]]]:
-    """Lists parts of which one is a full cache like the others, or is smaller."""
-    for place, part in enumerate(parts):
-        if part != {"kind": "batch-kv"}:
-            yield replace_at(parts, place, {"kind": "batch-kv"})
-        for name, size in part.items():
-            if name != "kind":
-                kept = {key: value for key, value in part.items() if key != name}
-                yield replace_at(parts, place, kept)
-            if isinstance(size, int):
-                for less in list_steps(size - 1):
-                    yield replace_at(parts, place, {**part, name: size - less})

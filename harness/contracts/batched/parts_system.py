@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
-from lockstep.harness.contracts.layer.model import LayerSystem
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.memory import Need, ask_held
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.system import System
+from lockstep.harness.contracts.system import Setup, System
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.token import Token
@@ -61,33 +60,25 @@ def ask(parts: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
 class ListSystem(Batches):
     """Batches of several caches for each layer."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        declared: Kind,
-        config: Config,
-        tags: int,
-        every: bool,
-    ) -> None:
-        super().__init__(backend, declared, config, tags, every)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.needed = ["parts"] + ["pad_left"] * self.config["pads_left"]
         self.configs = list_part_configs(self.config)
         self.parts = [
-            self.open_part(number, part, tags) for number, part in enumerate(self.configs)
+            self.open_part(setup, number, part)
+            for number, part in enumerate(self.configs)
         ]
-        self.singles = ListSinglesSystem(self, tags)
+        self.singles = ListSinglesSystem(setup, self)
 
-    def open_part(self, number: int, config: Config, tags: int) -> BatchedSystem:
+    def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
         """Opens the system of a part, which is told of no padding: the list is."""
 
-        def open_batch(given: Config) -> Any:
-            return self.open(given["rows"]).parts[number]
+        def open_batch(asked: Config) -> Any:
+            return self.open(asked["rows"]).parts[number]
 
-        backend, config = replace(self.backend, open=open_batch), dict(config)
-        config["pads_left"] = False
-        part = BatchedSystem(
-            backend, self.declared, config, tags, self.every, layer=number
-        )
+        backend = replace(self.backend, open=open_batch)
+        config = {**config, "pads_left": False}
+        part = BatchedSystem(replace(setup, backend=backend, config=config, layer=number))
         part.watch = part.singles.watch = self.watch
         batches = PartOf(self.batches, number, len(self.configs))
         part.batches = part.memory.batches = batches  # type: ignore[assignment]  # read only
@@ -188,10 +179,8 @@ def get_open_config(
 class ListSinglesSystem(System):
     """Single caches, each a list."""
 
-    def __init__(self, system: ListSystem, tags: int) -> None:
-        super().__init__(
-            system.backend, system.declared, system.config, tags, system.every
-        )
+    def __init__(self, setup: Setup, system: ListSystem) -> None:
+        super().__init__(setup)
         self.open, self.watch = system.open, system.watch
         self.caches: dict[str, Any] = {}
         self.parts: list[LayerSystem] = [part.singles for part in system.parts]
@@ -221,7 +210,7 @@ class ListSinglesSystem(System):
 
     def drop(self, name: str) -> None:
         for part in self.parts:
-            part.memory.owned.pop(id(part.caches.get(name)), None)
+            part.memory.opened.pop(id(part.caches.get(name)), None)
         self.caches.pop(name, None)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
@@ -240,11 +229,6 @@ class ListSinglesSystem(System):
         )
 
     # --- checks beside the answer -------------------------------------------------------
-
-    def check_aliases(self, op: Op) -> None:
-        """Looks at the arrays of all parts, which are watched together."""
-        self.parts[0].writes = self.writes
-        self.parts[0].check_aliases(op)
 
     def verify_update(self, right: Any, tags: Sequence[int]) -> None:
         visit(self.parts, lambda part, at: part.verify_update(right.parts[at], tags))

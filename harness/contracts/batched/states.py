@@ -1,8 +1,6 @@
-"""The abstract states of a batch: where bugs were, by name."""
+"""The abstract states of a batch, by name."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.batched.model import (
@@ -11,84 +9,138 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
 )
 from lockstep.harness.contracts.batched.parts import LISTS
-from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
-from lockstep.reference.batched import BatchedCache
-
-SINGLE = "single"
-"""The operation is about a single cache."""
-
-FORMS = ("empty", "one-row", "equal-rows", "uneven-rows", "row-empty")
-HAPPENED = (
-    *("padded-left", "finalized", "rewind", "refusal", "rows-left", "extended"),
-    *("stacked", "loaded", "cloned", "freed"),
-)
-ANNOUNCED = ("announced", "padding-only")
-WINDOWS = ("at-window", "just-turned", "turned", "padding-in-window", "turns")
-CHUNKS = ("chunk-boundary", "past-chunk", "chunks-apart")
-STATES = (SINGLE, *FORMS, *HAPPENED, *ANNOUNCED, *WINDOWS, *CHUNKS)
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
 
 MAKERS = ("open", "stack", "load")
 """Operations that find no batch: they make one."""
 
 
-def get_batched_states(op: Op, model: BatchedModel) -> list[str]:
+class Situation:
+    """An operation that is about to run on a batch.
+
+    Attributes:
+        length: columns of an update, else None.
+        windows, chunks: the sizes that caches of the batch have.
+    """
+
+    def __init__(self, op: Op, model: BatchedModel) -> None:
+        self.batch = model.batches[op["cache"]]
+        self.coming, self.width = self.batch.coming, self.batch.width
+        self.offsets = self.batch.offsets
+        self.shortest, self.longest = min(self.offsets), max(self.offsets)
+        self.is_even = self.shortest == self.longest
+        self.length = op["length"] if op["op"] == "update" else None
+        configs = list_part_configs(model.config)
+        self.windows = [part["window"] for part in configs if part["window"]]
+        self.chunks = [part["chunk"] for part in configs if part["chunk"]]
+
+    def ends_chunk(self) -> bool:
+        """Whether some row ends where a chunk does."""
+        return any(
+            offset and offset % chunk == 0
+            for chunk in self.chunks
+            for offset in self.offsets
+        )
+
+    def is_apart(self) -> bool:
+        """Whether rows are in different chunks."""
+        return any(self.shortest // size < self.longest // size for size in self.chunks)
+
+    def turns(self) -> bool:
+        """Whether an update fills a ring and goes on at its beginning."""
+        longest, length = self.longest, self.length
+        return length is not None and any(
+            longest <= window < longest + length for window in self.windows
+        )
+
+
+STATES = (
+    State("single"),  # the operation is about a single cache
+    State("empty", lambda now: not now.width),
+    State("one-row", lambda now: len(now.offsets) == 1),
+    State("equal-rows", lambda now: len(now.offsets) > 1 and now.width and now.is_even),
+    State("uneven-rows", lambda now: not now.is_even, "uneven"),
+    State("row-empty", lambda now: now.width and not now.shortest, "empty-rows"),
+    State("padded-left", needs="pads-left"),
+    State("finalized", needs="pad_right"),
+    State("rewind", needs="rewinds"),
+    State("refusal", needs="rewinds forgets"),
+    State("rows-left", needs="keeps-rows"),
+    State("extended", needs="extend"),
+    State("stacked", needs="stack"),
+    State("loaded", needs="load"),
+    State("cloned", needs="clone"),
+    State("freed", needs="free"),
+    State("announced", lambda now: now.coming is not None, "pad_right"),
+    State(
+        "padding-only",
+        lambda now: now.length is not None and now.coming and not min(now.coming),
+        "pad_right",
+    ),
+    State("at-window", lambda now: now.longest in now.windows, "windows"),
+    State("just-turned", lambda now: now.longest - 1 in now.windows, "windows"),
+    State(
+        "turned", lambda now: any(now.longest > size for size in now.windows), "windows"
+    ),
+    State(  # of a row that is aligned with the longest one
+        "padding-in-window",
+        lambda now: any(now.longest > size > now.shortest for size in now.windows),
+        "windows uneven",
+    ),
+    State("turns", Situation.turns, "windows"),
+    State("chunk-boundary", Situation.ends_chunk, "chunks"),
+    State(
+        "past-chunk", lambda now: any(now.longest > size for size in now.chunks), "chunks"
+    ),
+    State("chunks-apart", Situation.is_apart, "chunks"),
+)
+EVENTS = (
+    *("padded-left", "finalized", "rewind", "refusal", "rows-left", "extended"),
+    *("stacked", "loaded", "cloned", "freed"),
+)
+BATCH_ONLY = (
+    *("pad_right", "finalize", "rollback", "filter", "select", "repeat"),
+    *("extend", "extract", "save"),
+)
+RULES = (
+    Unreachable("needs a batch", ("single",), never=BATCH_ONLY),
+    Unreachable("makes a batch", [name for name, _, _ in STATES[1:]], never=MAKERS),
+    Unreachable("tells what an update does", ("padding-only", "turns"), ("update",)),
+    Unreachable(
+        "an announcement and updates come before",
+        ("one-row", "row-empty", *EVENTS),
+        never=("finalize",),
+    ),
+    Unreachable("nobody reads then", ("announced",), never=("state", "size")),
+    Unreachable("one row has no padding", ("one-row",), never=("pad_right",)),
+    Unreachable(
+        "the padding has to end before anything else",
+        ("announced",),
+        ("update", "finalize"),
+        unless="refuses",
+    ),
+    Unreachable(
+        "all that was announced has come",
+        ("empty",),
+        never=("finalize",),
+        unless="refuses",
+    ),
+    Unreachable(
+        "single caches are extracted from batches", ("single",), MAKERS, unless="extract"
+    ),
+)
+TABLE = StateTable(STATES, RULES)
+
+
+def get_states(op: Op, model: BatchedModel) -> list[str]:
     """Names the states that `op` is about to run in: those of its batch."""
-    batch = model.batches.get(op["cache"])
-    if op["op"] in MAKERS or batch is None:
-        return [SINGLE]
-    offsets = batch.offsets
-    found = {
-        "empty": not batch.width,
-        "one-row": len(offsets) == 1,
-        "equal-rows": len(offsets) > 1 and batch.width and len(set(offsets)) == 1,
-        "uneven-rows": len(set(offsets)) > 1,
-        "row-empty": batch.width and not min(offsets),
-        "announced": batch.coming is not None,
-        "padding-only": op["op"] == "update" and batch.coming and not min(batch.coming),
-    }
-    sized = [
-        state
-        for config in list_part_configs(model.config)
-        for state in get_window_states(op, batch, config)
-        + get_chunk_states(batch, config)
-    ]
-    return [*model.past[op["cache"]], *list_true(found), *dict.fromkeys(sized)]
+    if op["op"] in MAKERS or op["cache"] not in model.batches:
+        return ["single"]
+    return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]
 
 
-def get_window_states(op: Op, batch: BatchedCache, config: Config) -> list[str]:
-    """Names the states of a batch, or of one part of it, around a window."""
-    window, offsets = config["window"], batch.offsets
-    if not window:
-        return []
-    longest = max(offsets)
-    return list_true(
-        {
-            "at-window": longest == window,
-            "just-turned": longest == window + 1,
-            "turned": longest > window,
-            # Of a row that is aligned with the longest one.
-            "padding-in-window": longest > window > min(offsets),
-            "turns": op["op"] == "update" and longest <= window < longest + op["length"],
-        }
-    )
-
-
-def get_chunk_states(batch: BatchedCache, config: Config) -> list[str]:
-    chunk = config["chunk"]
-    if not chunk:
-        return []
-    offsets = batch.offsets
-    return list_true(
-        {
-            "chunk-boundary": any(offset and offset % chunk == 0 for offset in offsets),
-            "past-chunk": max(offsets) > chunk,
-            "chunks-apart": len({offset // chunk for offset in offsets}) > 1,
-        }
-    )
-
-
-def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
-    """Lists the states that generation must reach for a kind as it is declared."""
+def list_features(kind: str, declared: Kind) -> set[str]:
     has, config = declared.operations, declared.config
     kinds, chunks = {kind}, [*config.get("chunk", (None,))]
     if kind == LIST:
@@ -96,63 +148,16 @@ def list_batched_states(kind: str, declared: Kind) -> Sequence[str]:
         kinds = {part["kind"] for part in parts}
         chunks = [part.get("chunk") for part in parts]
     pads_left = True in config.get("pads_left", (True,))
-    rewinds = bool(has & {"trim", "rollback"})
-    uneven = pads_left or "pad_right" in has or {"extend", "stack"} & has
-    reached = {
-        **dict.fromkeys((SINGLE, "empty", "one-row", "equal-rows"), True),
-        "uneven-rows": uneven,
-        "row-empty": {"extend", "stack"} & has or (uneven and rewinds),
-        "padded-left": pads_left,
-        **dict.fromkeys(("finalized", *ANNOUNCED), "pad_right" in has),
-        "rewind": rewinds,
-        "refusal": rewinds and kinds & {"batch-rotating", "batch-state"},
-        "rows-left": has & {"filter", "select"},
-        "extended": "extend" in has,
-        "stacked": "stack" in has,
-        "loaded": "load" in has,
-        "cloned": "clone" in has,
-        "freed": "free" in has,
-        **dict.fromkeys(WINDOWS, "batch-rotating" in kinds),
-        "padding-in-window": "batch-rotating" in kinds and uneven,
-        **dict.fromkeys(CHUNKS, any(chunks)),
+    rewinds, joins = has & {"trim", "rollback"}, has & {"extend", "stack"}
+    uneven = pads_left or "pad_right" in has or joins
+    features = {
+        "uneven": uneven,
+        "empty-rows": joins or (uneven and rewinds),
+        "pads-left": pads_left,
+        "rewinds": rewinds,
+        "forgets": kinds & {"batch-rotating", "batch-state"},
+        "keeps-rows": has & {"filter", "select"},
+        "windows": "batch-rotating" in kinds,
+        "chunks": any(chunks),
     }
-    return [state for state in STATES if reached[state]]
-
-
-BATCH_ONLY = (
-    *("pad_right", "finalize", "rollback", "filter", "select", "repeat"),
-    *("extend", "extract", "save"),
-)
-OF_BATCHES = tuple(state for state in STATES if state != SINGLE)
-
-UNREACHABLE = (
-    Unreachable("needs a batch", (SINGLE,), never=BATCH_ONLY),
-    Unreachable("makes a batch", OF_BATCHES, never=MAKERS),
-    Unreachable("tells what an update does", ("padding-only", "turns"), only=("update",)),
-    Unreachable(
-        "an announcement and updates come before",
-        ("one-row", "row-empty", *HAPPENED),
-        never=("finalize",),
-    ),
-    Unreachable("nobody reads then", ("announced",), never=("state", "size")),
-    Unreachable("one row has no padding", ("one-row",), never=("pad_right",)),
-)
-
-WITHOUT_MISUSE = (
-    Unreachable(
-        "the padding has to end before anything else",
-        ("announced",),
-        only=("update", "finalize"),
-    ),
-    Unreachable("all that was announced has come", ("empty",), never=("finalize",)),
-)
-
-WITHOUT_EXTRACT = (
-    Unreachable("single caches are extracted from batches", (SINGLE,), only=MAKERS),
-)
-
-
-def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    more = () if declared.refuses else WITHOUT_MISUSE
-    singles = () if "extract" in declared.operations else WITHOUT_EXTRACT
-    return (*UNREACHABLE, *more, *singles)
+    return set(list_true(features))

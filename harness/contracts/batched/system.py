@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -10,32 +10,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_list, read_object
-from lockstep.harness.contracts.batched.memory import BatchMemory
 from lockstep.harness.contracts.batched.model import BatchedModel, get_single_config
-from lockstep.harness.contracts.layer.model import (
-    Cache,
-    LayerSystem,
-    get_tags,
-    sort_columns,
-)
+from lockstep.harness.contracts.layer.model import Cache, get_tags
 from lockstep.harness.contracts.layer.snapshots import call_aside
+from lockstep.harness.contracts.layer.system import LayerSystem, sort_columns
+from lockstep.harness.contracts.memory import BatchMemory
 from lockstep.harness.contracts.naming import PADDING
-from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
+    Setup,
     System,
     get_rows,
-    judge_attention,
     read_mask,
     split_pair,
     to_numpy,
 )
 from lockstep.harness.core.errors import Broken, format_plain
-from lockstep.harness.core.payload import Margins, get_attention_tolerance
+from lockstep.harness.core.payload import Margins
 from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
@@ -56,25 +51,13 @@ class Batches(System):
     singles: Any
     needed: Sequence[str]
 
-    def __init__(
-        self,
-        backend: Backend,
-        declared: Kind,
-        config: Config,
-        tags: int,
-        every: bool,
-    ) -> None:
-        super().__init__(backend, declared, config, tags, every)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         # Columns that a row does not have come back with those that others have. Where
         # they go through attention, they must be finite: 0 · NaN is NaN.
-        self.config["poison"] = backend.poison and not every
+        self.config["poison"] = self.backend.poison and not self.every
         self.batches: dict[str, Any] = {}
         self.saved: dict[str, Any] = {}
-
-    @property
-    def writes(self) -> Collection[str]:  # type: ignore[override]  # read only
-        writes: Collection[str] = self.singles.writes
-        return writes
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
@@ -125,43 +108,23 @@ class Batches(System):
             self.batches[name].pad_left(given)
             given.clear()  # the caller's list: a cache must not rely on it
 
-    def check_aliases(self, op: Op) -> None:
-        self.singles.check_aliases(op)
-
 
 class BatchedSystem(Batches):
-    """Batches of one cache for each layer.
-
-    Args:
-        layer: tells the payloads of the parts of a list apart.
-    """
+    """Batches of one cache for each layer."""
 
     singles: LayerSystem
 
-    def __init__(
-        self,
-        backend: Backend,
-        declared: Kind,
-        config: Config,
-        tags: int,
-        every: bool,
-        layer: int = 0,
-    ) -> None:
-        super().__init__(backend, declared, config, tags, every)
-        self.singles = LayerSystem(
-            replace(backend, open=lambda _: self.open()),
-            declared,
-            get_single_config(config),
-            tags,
-            every,
-            layer,
-        )
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        backend = replace(self.backend, open=lambda _: self.open())
+        single = get_single_config(setup.config)
+        self.singles = LayerSystem(replace(setup, backend=backend, config=single))
         self.reader = self.singles.reader
         self.singles.watch = self.watch
         self.needed = ["make_mask"] + ["pad_left"] * self.config["pads_left"]
         self.needed += ["offsets"] * (self.config["offsets"] == "rows")
-        self.memory = BatchMemory(config, declared.held, self.batches)
-        self.rights: Mapping[str, BatchedCache] = {}
+        self.memory = BatchMemory(setup.config, self.declared.held, self.batches)
+        self.references: Mapping[str, BatchedCache] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
 
     # --- offsets ------------------------------------------------------------------------
@@ -414,7 +377,7 @@ class BatchedSystem(Batches):
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
         if self.declared.held is None:
             return
-        name, self.rights = op["cache"], model.batches
+        name, self.references = op["cache"], model.batches
         if name not in model.batches:
             if name not in model.singles.caches:
                 return  # nothing was opened, and to ask for a single cache makes it
@@ -426,12 +389,12 @@ class BatchedSystem(Batches):
         if op["op"] == "free" and is_done:
             memory.reset(name)
         if op["op"] == "extend" and op["other"] not in model.batches:
-            memory.join(name, memory.sizes[op["other"]])
+            memory.join(name, memory.rooms[op["other"]])
         if op["op"] == "extract" and op["into"] in self.singles.caches:
             cache, of_singles = self.singles.caches[op["into"]], self.singles.memory
             of_singles.note(cache, model.singles.get(op["into"]), 0)
-            owned = of_singles.own(cache)  # a row may take its room along
-            owned.peak = max(owned.peak, memory.get(name).columns)
+            opened = of_singles.open(cache)  # a row may take its room along
+            opened.peak = max(opened.peak, memory.get(name).columns)
         if op["op"] == "clone" and is_done:
             room = memory.get(name)
             memory.get(op["into"]).grow(room.rows, room.columns)
@@ -449,12 +412,12 @@ class BatchedSystem(Batches):
 
     def check_released(self) -> None:
         """Frees all batches; not if one of them waits for announced columns."""
-        rights = self.rights.values()
-        if any(right.coming is not None for right in rights):
+        references = self.references.values()
+        if any(reference.coming is not None for reference in references):
             return
         for name, batch in self.batches.items():
             call_aside(batch.free, "free", f"freeing {name}, at the end")
-        rows = [len(right.rows) for right in rights]
+        rows = [len(reference.rows) for reference in references]
         self.memory.check_released(self.open, rows)
 
     def verify_attention(
@@ -466,23 +429,17 @@ class BatchedSystem(Batches):
             return
         keys, values, mask, length = self.last
         self.last = None
-        arrays, reader, dtype = self.arrays, self.reader, self.config["dtype"]
-        dim = self.config["key_dim"]
-        queries = np.zeros((len(tags), self.config["heads"], length, dim), np.float32)
-        for row, own in enumerate(tags):
-            vectors = reader.queries.get_vectors(own)[0]
-            queries[row, :, begins[row] : begins[row] + len(own)] = vectors
-        framework = arrays.from_numpy(queries, dtype)
-        got = arrays.to_numpy(arrays.attend(framework, keys, values, mask))
-        for row in [row for row, own in enumerate(tags) if own][:MOST_ATTENDING]:
+        shape = len(tags), self.config["heads"], length, self.config["key_dim"]
+        queries = np.zeros(shape, np.float32)
+        for row, written in enumerate(tags):
+            vectors = self.reader.queries.get_vectors(written)[0]
+            queries[row, :, begins[row] : begins[row] + len(written)] = vectors
+        array = self.arrays.from_numpy(queries, self.config["dtype"])
+        got = self.arrays.to_numpy(self.arrays.attend(array, keys, values, mask))
+        for row in [row for row, written in enumerate(tags) if written][:MOST_ATTENDING]:
             seen = get_tags(rows[row].visible(rows[row].offset - 1))
-            wanted = reader.compute_row(tags[row][-1], seen)
-            allowed = get_attention_tolerance(
-                dtype, dim, len(seen), self.backend.tolerance
-            )
             query = begins[row] + len(tags[row]) - 1
-            share = judge_attention(got[row, :, query], wanted, allowed, row, "update")
-            self.singles.attention = max(self.singles.attention, share)
+            self.reader.judge(got[row, :, query], tags[row][-1], seen, row, "update")
 
 
 def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:

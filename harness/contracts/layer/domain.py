@@ -5,84 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.contract import Domain, join
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.contract import Domain, read_moves
 
-
-def update(length: int, cache: str = "a") -> Op:
-    return {"op": "update", "length": length, "cache": cache}
-
-
-def clone(cache: str, into: str) -> Op:
-    return {"op": "clone", "into": into, "cache": cache}
-
-
-def snapshot(begin: int, into: str, cache: str = "a") -> Op:
-    return {"op": "snapshot", "from": begin, "into": into, "cache": cache}
-
-
-def restore(name: str | None, target: int, cache: str = "a") -> Op:
-    return {"op": "restore", "snapshot": name, "target": target, "cache": cache}
-
-
-def split(name: str, at: int) -> Op:
-    return {"op": "split", "snapshot": name, "at": at, "parent": "s0", "child": "s1"}
-
-
-def merge(parent: str | None, child: str | None) -> Op:
-    return {"op": "merge", "parent": parent, "child": child, "into": "s0"}
-
-
-def take(*names: str) -> Op:
-    return {"op": "take", "into": list(names)}
-
-
-TINY: Sequence[Op] = (
-    update(1),
-    update(3),
-    {"op": "trim", "count": 1},
-    {"op": "state"},
-    clone("a", "b"),
-    update(1, "b"),
-    snapshot(0, "s0"),
-    restore("s0", 1),
+TINY = read_moves(
+    "update length=1 cache=a; update length=3 cache=a; trim count=1; state;"
+    " clone cache=a into=b; update length=1 cache=b;"
+    " snapshot from=0 into=s0 cache=a; restore snapshot=s0 target=1 cache=a"
 )
-SMALL: Sequence[Op] = join(
-    TINY,
-    (
-        clone("b", "a"),
-        {"op": "free"},
-        snapshot(1, "s1"),
-        restore("s1", 2),
-        restore(None, 1),
-        split("s0", 1),
-        merge("s0", "s1"),
-        {"op": "close", "snapshot": "s0"},
-        {"op": "prepare", "offsets": [2]},
-        take("s1"),
-    ),
+SMALL = TINY + read_moves(
+    "clone cache=b into=a; free; snapshot from=1 into=s1 cache=a;"
+    " restore snapshot=s1 target=2 cache=a; restore snapshot=null target=1 cache=a;"
+    " split snapshot=s0 at=1 parent=s0 child=s1; merge parent=s0 child=s1 into=s0;"
+    ' close snapshot=s0; prepare offsets=[2]; take into=["s1"]'
 )
-STANDARD: Sequence[Op] = join(
-    SMALL,
-    (
-        update(2),
-        update(4, "b"),
-        {"op": "trim", "count": 3},
-        {"op": "trim", "count": 1, "cache": "b"},
-        {"op": "view"},
-        {"op": "size"},
-        {"op": "state", "cache": "b"},
-        {"op": "free", "cache": "b"},
-        snapshot(0, "s1", "b"),
-        restore("s0", 3),
-        restore("s0", 2, "b"),
-        restore(None, 0, "b"),
-        split("s1", 2),
-        merge("s0", None),
-        {"op": "close", "snapshot": "s1"},
-        {"op": "prepare", "offsets": [1, 3]},
-        take("s0", "s1"),
-    ),
+STANDARD = SMALL + read_moves(
+    "update length=2 cache=a; update length=4 cache=b; trim count=3;"
+    " trim count=1 cache=b; view; size; state cache=b; free cache=b;"
+    " snapshot from=0 into=s1 cache=b; restore snapshot=s0 target=3 cache=a;"
+    " restore snapshot=s0 target=2 cache=b; restore snapshot=null target=0 cache=b;"
+    " split snapshot=s1 at=2 parent=s0 child=s1; merge parent=s0 child=null into=s0;"
+    ' close snapshot=s1; prepare offsets=[1,3]; take into=["s0","s1"]'
 )
 CONFIG: Mapping[str, Sequence[Any]] = {"step": [2], "window": [2], "chunk": [None, 2]}
 LARGER = {**CONFIG, "window": [3, 4], "heads": [2], "value_dim": [6]}

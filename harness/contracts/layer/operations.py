@@ -37,12 +37,12 @@ from lockstep.harness.contracts.layer.model import (
     REACH,
     Cache,
     LayerModel,
-    LayerSystem,
     answer_offset,
     answer_size,
     answer_tags,
     get_rows_visible,
 )
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,

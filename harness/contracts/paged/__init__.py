@@ -4,12 +4,12 @@
 one class for each operation. `system`: the side of a backend. `contents`: of
 its blocks. `reading`: its answers in the right form. `checks`: what holds after every
 operation. `states`: the abstract states. `drawn`, `domain`: what is drawn, and small
-worlds. `shrinking`: simpler programs.
+worlds. `rewrites`: simpler programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
@@ -26,20 +26,19 @@ from lockstep.harness.contracts.paged.model import (
     why_illegal_config,
 )
 from lockstep.harness.contracts.paged.operations import OPERATIONS
-from lockstep.harness.contracts.paged.shrinking import (
+from lockstep.harness.contracts.paged.rewrites import (
     LETTERS,
+    REWRITES,
     merge,
     propose_configs,
-    simplify,
 )
 from lockstep.harness.contracts.paged.states import (
     RARE,
-    STATES,
+    TABLE,
     can_have,
     get_states,
     is_of_transfers,
-    list_states,
-    list_unreachable,
+    list_features,
 )
 from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.paged.transfers import propose_next
@@ -74,18 +73,19 @@ class PagedContract(Contract):
     opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
-    states = STATES
+    table = TABLE
     tells = TELLS
     facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
     model = PagedModel
+    system = PagedSystem
+    rewrites = REWRITES
     leaves_choices = True
     depth = 3
     why_illegal = staticmethod(why_illegal_config)
     get_states = staticmethod(get_states)
-    list_states = staticmethod(list_states)
-    list_unreachable = staticmethod(list_unreachable)
+    list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge)
     propose_configs = staticmethod(propose_configs)
     get_domain = staticmethod(get_domain)
@@ -96,7 +96,7 @@ class PagedContract(Contract):
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
         """Without K and V there is no attention, without a host nothing on it; "reuse" is
         about the entries."""
-        names = {"entries" if one == "reuse" else one for one in tells}
+        names = {"entries" if name == "reuse" else name for name in tells}
         names -= {"attend"} if config["data"] == "tags" else set()
         return sorted(names if config["host"] else names - {"host_entries"})
 
@@ -162,15 +162,6 @@ class PagedContract(Contract):
     def open_cache(self, backend: Backend, config: Config) -> Any:
         tells: frozenset[str] = frozenset()
         return backend.open({**config, "poison": backend.poison, "tells": tells})
-
-    def open_system(
-        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> PagedSystem:
-        declared = backend.contracts["paged"][config["kind"]]
-        return PagedSystem(backend, declared, config, self.count_tags(ops), every)
-
-    def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        return simplify(ops, OPERATIONS)
 
 
 PAGED = PagedContract()

@@ -1,33 +1,105 @@
-"""The abstract states of paged caches: where bugs were, by name."""
+"""The abstract states of paged caches, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
+from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
 from lockstep.harness.contracts.paged.model import PagedModel, get_unit
+from lockstep.harness.contracts.paged.operations import OPERATIONS
+from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
 
-FORMS = ("none", "waiting", "loading", "begun", "all-computed", "scheduled")
+
+class Situation:
+    """What one request is doing before an operation."""
+
+    def __init__(self, name: str, model: PagedModel) -> None:
+        self.name, self.model = name, model
+        self.request = model.cache.requests[name]
+        self.computed, self.is_held = self.request.computed, self.request.is_held
+        self.sampled = model.cache.has_sampled(self.request)
+        self.blocks = [group["block"] for group in model.config["groups"]]
+
+    def has_begun(self) -> bool:
+        return self.is_held and self.request.end == self.computed and not self.sampled
+
+    def has_passed(self, *types: str) -> bool:
+        """Whether more is computed than a window, or a chunk, shows."""
+        groups = self.model.cache.groups
+        return any(self.computed > one.width > 0 and one.type in types for one in groups)
+
+    def is_shared(self) -> bool:
+        """Whether another request has computed the first block of this one, too."""
+        if not self.computed:
+            return False
+        length = min(self.computed, self.model.unit)
+        content = self.request.get_content(length - 1)
+        return any(
+            request.get_content(length - 1) == content
+            for name, request in self.model.cache.requests.items()
+            if name != self.name and request.computed >= length
+        )
+
+    def is_offloaded(self) -> bool:
+        return any(
+            transfer.request is self.request and transfer.content is not None
+            for transfer in self.model.transfers.values()
+        )
+
+
+STATES = (
+    State("none"),
+    State("waiting", lambda now: not now.is_held),
+    State("loading", lambda now: now.request.awaited > 0, "host load"),
+    State("begun", Situation.has_begun),
+    State("all-computed", lambda now: now.sampled),
+    State("scheduled", lambda now: now.request.scheduled > 0),
+    State(
+        "block-end",
+        lambda now: now.computed and any(now.computed % size == 0 for size in now.blocks),
+    ),
+    State(
+        "inside-block",
+        lambda now: any(now.computed % size for size in now.blocks),
+        "long-blocks",
+    ),
+    State("window-passed", lambda now: now.has_passed("sliding"), "windows"),
+    State("chunk-passed", lambda now: now.has_passed("chunked"), "chunks"),
+    State("hit", needs="hits"),
+    State("partial-hit", needs="hits partial"),
+    State("missed"),
+    State("forked", needs="fork"),
+    State("rewound", needs="rewind"),
+    *(State(name, needs="drafts accept") for name in ("drafted", "kept", "rejected")),
+    State("loaded", needs="host load"),
+    State("preempted", needs="preempt"),
+    State("alone", lambda now: len(now.model.cache.requests) == 1),
+    State("shared", Situation.is_shared),
+    State("offloading", Situation.is_offloaded, "host offload"),
+    State("freed"),
+    State("withdrawn", needs="withdraws"),
+    State("evicted", needs="evict"),
+    State("reset", needs="reset"),
+    State("no-room"),
+    State("namespaces"),
+    State("host-full", needs="host offload"),
+    State("orphaned", needs="host load"),
+    State("failed", needs="host failed"),
+    State("restored", needs="restore"),
+)
+NAMES = [state.name for state in STATES]
+FORMS = NAMES[: NAMES.index("block-end")]
 """What the request that an operation is about is doing."""
-
-LENGTHS = ("block-end", "inside-block", "window-passed", "chunk-passed")
-SINCE = (
-    *("hit", "partial-hit", "missed", "forked", "rewound"),
-    *("drafted", "kept", "rejected", "loaded"),
-)
+LENGTHS = NAMES[len(FORMS) : NAMES.index("hit")]
+SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
 """Happened since the request was given slots."""
-
-REQUEST_PAST = (*SINCE, "preempted")
-OTHERS = ("alone", "shared", "offloading")
-PAST = (
-    *("freed", "withdrawn", "evicted", "reset", "no-room", "namespaces"),
-    *("host-full", "orphaned", "failed", "restored"),
-)
+REQUEST_PAST = [*SINCE, "preempted"]
+BESIDE = ["alone", "shared", "offloading"]
+PAST = NAMES[NAMES.index("freed") :]
 """Happened to any request. "orphaned": it let go of its slots while they were loaded."""
-
-STATES = (*FORMS, *LENGTHS, *REQUEST_PAST, *OTHERS, *PAST)
 
 RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 
@@ -36,8 +108,8 @@ IGNORES: Mapping[str, Sequence[str]] = {
     "load": (*LENGTHS, *SINCE, "shared"),
     "landed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
     "failed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
-    "save": (*LENGTHS, *REQUEST_PAST, *OTHERS, *PAST),
-    "restore": (*LENGTHS, *REQUEST_PAST, *OTHERS, *PAST),
+    "save": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
+    "restore": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
 }
 """Operation → states that it does not depend on; they are not counted."""
 
@@ -73,6 +145,7 @@ def is_of_transfers(state: str, operation: str) -> bool:
     return operation in names or (state in MATTERS and state != "restored")
 
 
+@cache
 def is_counted(state: str, operation: str) -> bool:
     matters = operation in MATTERS.get(state, (operation,))
     return matters and state not in IGNORES.get(operation, ())
@@ -93,90 +166,42 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
         names = list(requests)
     else:
         names = [name] if name in requests else []
-    found = [state for one in names for state in get_request_states(one, model)]
+    found = dict.fromkeys(state for each in names for state in judge(each, model))
     happened = [state for state in PAST if state in model.happened]
-    states = [*(dict.fromkeys(found) if found else ["none"]), *happened]
-    return [state for state in states if is_counted(state, op["op"])]
+    return [
+        state
+        for state in (*(found or ["none"]), *happened)
+        if is_counted(state, op["op"])
+    ]
 
 
-def get_request_states(name: str, model: PagedModel) -> list[str]:
-    request = model.cache.requests[name]
-    computed = request.computed
-    sampled = model.cache.has_sampled(request)
-    blocks = [group["block"] for group in model.config["groups"]]
-    found = {
-        "waiting": not request.is_held,
-        "loading": request.awaited > 0,
-        "begun": request.is_held and request.end == computed and not sampled,
-        "all-computed": sampled,
-        "scheduled": request.scheduled > 0,
-        "block-end": computed and any(computed % block == 0 for block in blocks),
-        "inside-block": any(computed % block for block in blocks),
-        "alone": len(model.cache.requests) == 1,
-        "shared": computed and is_shared(name, model),
-        "offloading": any(
-            one.request is request and one.content is not None
-            for one in model.transfers.values()
-        ),
-    }
-    for group in model.cache.groups:
-        if computed > group.width > 0:
-            passed = "window" if group.type == "sliding" else "chunk"
-            found[f"{passed}-passed"] = True
+def judge(name: str, model: PagedModel) -> list[str]:
+    """Names the states of one request."""
     past = [state for state in REQUEST_PAST if state in model.past[name]]
-    return [*list_true(found), *past]
+    return [*TABLE.find(Situation(name, model)), *past]
 
 
-def is_shared(name: str, model: PagedModel) -> bool:
-    """Says whether another request has computed the first block of this one, too."""
-    request = model.cache.requests[name]
-    content = request.get_content(min(request.computed, model.unit) - 1)
-    return any(
-        other.get_content(len(content[1]) - 1) == content
-        for key, other in model.cache.requests.items()
-        if key != name and other.computed >= len(content[1])
-    )
-
-
-# --- what can be reached ----------------------------------------------------------------
-
-
-def list_states(kind: str, declared: Kind) -> Sequence[str]:
-    """Lists the states that generation must reach for a kind as it is declared."""
-    has, config = declared.operations, declared.config
+def list_features(kind: str, declared: Kind) -> set[str]:
+    config = declared.config
     groups = config.get("groups", GROUPS[kind])
-    types = {one["type"] for each in groups for one in each}
-    caches = True in config.get("prefix_cache", (True,))
-    drafts = max(config.get("lookahead", CHOICES["lookahead"])) and any(
-        all(one["type"] != "state" for one in each) for each in groups
-    )
-    drafts = drafts and "accept" in has
+    types = [{group["type"] for group in each} for each in groups]
+    every = set().union(*types)
+    blocks = {group["block"] for each in groups for group in each}
     hashes = config.get("hash_block", (None,))
-    partly = kind != "paged-state" and any(one is not None for one in hashes)
-    single = all(group["block"] == 1 for each in groups for group in each)
-    tiers = any(config.get("host", (0,)))
-    left_out = {
-        "inside-block": single,
-        "window-passed": "sliding" not in types,
-        "chunk-passed": "chunked" not in types,
-        "hit": not caches,
-        "partial-hit": not caches or not partly,
-        "preempted": "preempt" not in has,
-        "forked": "fork" not in has,
-        "rewound": "rewind" not in has,
-        **dict.fromkeys(("drafted", "kept", "rejected"), not drafts),
-        "all-computed": False,
-        "withdrawn": is_left_out(declared, "free", "reuse", 0),
-        "evicted": "evict" not in has,
-        "reset": "reset" not in has,
-        **dict.fromkeys(("offloading", "host-full"), not tiers or "offload" not in has),
-        **dict.fromkeys(
-            ("loading", "loaded", "orphaned"), not tiers or "load" not in has
-        ),
-        "failed": not tiers or "failed" not in has,
-        "restored": "restore" not in has,
+    lookahead = max(config.get("lookahead", CHOICES["lookahead"]))
+    features = {
+        "long-blocks": blocks != {1},
+        "windows": "sliding" in every,
+        "chunks": "chunked" in every,
+        "hits": True in config.get("prefix_cache", (True,)),
+        "partial": kind != "paged-state" and any(size is not None for size in hashes),
+        "drafts": lookahead and any("state" not in each for each in types),
+        "host": any(config.get("host", (0,))),
+        "withdraws": not is_left_out(declared, "free", "reuse", 0),
+        "frees-scheduled": not is_left_out(declared, "free", "scheduled", 1),
+        "preempts-scheduled": not is_left_out(declared, "preempt", "scheduled", 1),
     }
-    return [state for state in STATES if not left_out.get(state)]
+    return set(list_true(features))
 
 
 def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
@@ -193,7 +218,13 @@ def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
 
 
 COMPUTED = ("block-end", "inside-block", "window-passed", "chunk-passed", "shared")
-UNREACHABLE = (
+IGNORED = (
+    Unreachable("it does not depend on that", (state,), never=(name,))
+    for state in NAMES
+    for name in OPERATIONS
+    if not is_counted(state, name)
+)
+RULES = (
     Unreachable("the step is not empty", ("none",), never=("run",)),
     Unreachable("it holds nothing", ("waiting",), never=("run", "preempt")),
     Unreachable("it waits for a transfer", ("loading",), never=("run", "match")),
@@ -204,48 +235,46 @@ UNREACHABLE = (
     Unreachable("one that waits has done nothing", (*COMPUTED, *SINCE), never=("match",)),
     Unreachable(
         "it is about a new request",
-        tuple(state for state in STATES if state not in ("none", *PAST)),
+        [name for name in NAMES if name not in ("none", *PAST)],
         never=("open",),
     ),
-)
-WITHOUT_MISUSE = (
+    *IGNORED,
     Unreachable(
         "there must be a request",
         ("none",),
-        only=("open", "evict", "reset", "landed", "failed", "save", "restore"),
+        ("open", "evict", "reset", "landed", "failed", "save", "restore"),
+        unless="refuses",
     ),
     Unreachable(
         "nothing is computed",
         ("waiting", "loading"),
         never=("accept", "fork", "rewind", "offload"),
+        unless="refuses",
     ),
-    Unreachable("it waits for a transfer", ("loading",), never=("schedule",)),
+    Unreachable(
+        "it waits for a transfer", ("loading",), never=("schedule",), unless="refuses"
+    ),
     Unreachable(
         "only one that waits loads",
         ("loading", "begun", "all-computed", "scheduled"),
         never=("load",),
+        unless="refuses",
     ),
-    Unreachable("tokens are left", ("begun",), never=("accept",)),
-    Unreachable("no token is left", ("all-computed",), never=("schedule",)),
+    Unreachable("tokens are left", ("begun",), never=("accept",), unless="refuses"),
+    Unreachable(
+        "no token is left", ("all-computed",), never=("schedule",), unless="refuses"
+    ),
     Unreachable(
         "the step comes first",
         ("scheduled",),
         never=("schedule", "accept", "fork", "rewind"),
+        unless="refuses",
+    ),
+    *(
+        Unreachable(
+            "callers must not", ("scheduled",), never=(name,), unless=f"{name}s-scheduled"
+        )
+        for name in ("free", "preempt")
     ),
 )
-
-
-def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    left_out = [
-        Unreachable("callers must not", ("scheduled",), never=(name,))
-        for name in ("free", "preempt")
-        if is_left_out(declared, name, "scheduled", 1)
-    ]
-    ignored = [
-        Unreachable("it does not depend on that", (state,), never=(name,))
-        for state in STATES
-        for name in declared.operations
-        if not is_counted(state, name)
-    ]
-    misuse = () if declared.refuses else WITHOUT_MISUSE
-    return (*UNREACHABLE, *ignored, *misuse, *left_out)
+TABLE = StateTable(STATES, RULES)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list
-from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.paged.checks import (
     EventBook,
     check_busy,
@@ -39,12 +38,12 @@ from lockstep.harness.contracts.paged.reuse import (
 from lockstep.harness.contracts.paged.words import tell_tables
 from lockstep.harness.contracts.system import (
     Reader,
+    Setup,
     System,
-    judge_attention,
     to_numpy,
 )
 from lockstep.harness.core.errors import Broken, format_plain
-from lockstep.harness.core.payload import get_attention_tolerance
+from lockstep.harness.core.payload import Margins
 
 NO_TOKEN = -1
 
@@ -72,27 +71,22 @@ class PagedSystem(System):
         pool: as it was told then; None if it is not.
     """
 
-    margins: dict[str, float]
-
-    def __init__(
-        self, backend: Backend, declared: Kind, config: Config, tags: int, every: bool
-    ) -> None:
-        super().__init__(backend, declared, config, tags, every)
-        self.margins = {"attention": 0.0}
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.contents = Contents()
         self.saved: tuple[Any, Contents] | None = None
         self.told: dict[str, Tables] = {}
-        self.backend = backend
         self.cache = self.open_cache()
         self.events = EventBook()
-        self.stores = config["data"] == "backend"
+        self.groups = self.config["groups"]
+        self.stores = self.config["data"] == "backend"
         self.group_of = [
             number
-            for number, group in enumerate(config["groups"])
+            for number, group in enumerate(self.groups)
             for _ in range(group["layers"])
         ]
         self.readers = [
-            Reader(backend, config, self.limit, layer)
+            Reader(self.backend, self.config, self.limit, layer)
             for layer in range(len(self.group_of) if self.stores else 0)
         ]
         self.pool = self.read_pool()
@@ -105,11 +99,9 @@ class PagedSystem(System):
         tells = "pool" in self.declared.tells
         return read_pool(self.cache.pool()) if tells else None
 
-    def check_aliases(self, op: Mapping[str, Any]) -> None:
-        """Nothing that was handed out is kept."""
-
-    def finish(self) -> None:
-        self.watch.check()
+    @property
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        return {"attention": max((one.attention for one in self.readers), default=0.0)}
 
     # --- operations ---------------------------------------------------------------------
 
@@ -261,7 +253,7 @@ class PagedSystem(System):
         self.contents.copy(read_copies(self.cache.copies(), "copies"))
 
     def is_state(self, group: int) -> bool:
-        return bool(self.config["groups"][group]["type"] == "state")
+        return bool(self.groups[group]["type"] == "state")
 
     def read_state(self, part: Part) -> list[Any]:
         """Reads the state before the step; of other groups nothing."""
@@ -277,7 +269,7 @@ class PagedSystem(System):
         positions: Sequence[int] = range(part.start, part.end)
         is_state = self.is_state(part.group)
         if is_state:
-            block = self.config["groups"][part.group]["block"]
+            block = self.groups[part.group]["block"]
             positions = [place - 1 for place in list_ends(part.start, part.end, block)]
         for position in positions:
             slot = locate(self.config, part.table, part.group, position)
@@ -328,7 +320,7 @@ class PagedSystem(System):
         """Lets the backend write and read K and V, layer by layer; adds what it read to
         the answers."""
         layer, groups = 0, len(model.cache.groups)
-        for group, settings in enumerate(self.config["groups"]):
+        for group, settings in enumerate(self.groups):
             for _ in range(settings["layers"]):
                 move = self.move_states if self.is_state(group) else self.move_tokens
                 read = move(layer, step, model)
@@ -369,11 +361,7 @@ class PagedSystem(System):
             words = f"attend returned shape {list(attended.shape)}, not {form}"
             raise Broken("malformed", words)
         for row, seen in enumerate(self.list_seen(layer, model)):
-            wanted = reader.compute_row(tags[row], seen)
-            allowed = get_attention_tolerance(reader.dtype, reader.keys.dim, len(seen))
-            got = attended[0, :, row]
-            share = judge_attention(got, wanted, allowed, row, "attend")
-            self.margins["attention"] = max(share, self.margins["attention"])
+            reader.judge(attended[0, :, row], tags[row], seen, row, "attend")
 
     def list_seen(self, layer: int, model: PagedModel) -> Iterator[list[int]]:
         """Lists the tags that each token of the step attends to in a layer."""
@@ -406,7 +394,7 @@ class PagedSystem(System):
 
     def read_tables(self, name: str) -> Tables:
         tables = self.cache.tables(name)
-        return read_tables(tables, name, len(self.config["groups"]), self.stores)
+        return read_tables(tables, name, len(self.groups), self.stores)
 
     def tell_held(self) -> dict[str, list[tuple[str, str]]]:
         """Puts the tables in words: their blocks, and with whom each is shared."""
@@ -431,7 +419,7 @@ class PagedSystem(System):
             for name in held:
                 check_contents(model, name, tables[name], self.contents.device)
         entries: list[Entry] = []
-        groups = len(self.config["groups"])
+        groups = len(self.groups)
         if tells & {"entries", "reuse"}:
             entries = self.list_entries()
             check_entries(model, entries, self.contents.device, tables)
@@ -449,10 +437,10 @@ class PagedSystem(System):
             check_published(model, settled, self.list_entries())
 
     def list_entries(self) -> list[Entry]:
-        return read_entries(self.cache.entries(), len(self.config["groups"]))
+        return read_entries(self.cache.entries(), len(self.groups))
 
     def list_host_entries(self) -> list[Entry]:
-        groups = len(self.config["groups"])
+        groups = len(self.groups)
         return read_entries(self.cache.host_entries(), groups, "host_entries")
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:

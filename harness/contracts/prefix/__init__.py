@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op, Source, iter_steps
 from lockstep.harness.contracts.prefix.conversations import (
     ConversationModel,
     ConversationSystem,
 )
+from lockstep.harness.contracts.prefix.domain import get_domain
 from lockstep.harness.contracts.prefix.drawing import draw_misuse, draw_reach
 from lockstep.harness.contracts.prefix.model import (
     CHOICES,
@@ -31,143 +32,30 @@ from lockstep.harness.contracts.prefix.model import (
     why_illegal_config,
 )
 from lockstep.harness.contracts.prefix.operations import OPERATIONS
-from lockstep.harness.contracts.prefix.shrinking import (
+from lockstep.harness.contracts.prefix.rewrites import (
+    REWRITES,
     merge_feeds,
     rename,
-    rename_token,
-    simplify,
     simplify_config,
 )
 from lockstep.harness.contracts.prefix.slots import SlotsModel, SlotsSystem
-from lockstep.harness.contracts.prefix.states import (
-    STATES,
-    get_states,
-    list_states,
-    list_unreachable,
-)
-
-# --- small worlds: two tokens, two layers, two users ------------------------------------
-
-
-ALL = 8
-"""More tokens than any request has, so that a pass computes all that remain."""
-
-Choices = Mapping[str, Sequence[Any]]
-
-CONVERSATION: Choices = {"layers": [["kv", "rotating:2"]], "step": [2]}
-DEEP: Choices = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
-
-CONFIGS: Mapping[str, Choices] = {
-    "session": CONVERSATION,
-    "trie": CONVERSATION,
-    "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
-}
-LARGER: Mapping[str, Choices] = {
-    "session": {**DEEP, "heads": [2]},
-    "trie": {**DEEP, "interval": [2]},
-    "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
-}
-
-
-def begin(*tokens: int) -> Op:
-    return {"op": "begin", "tokens": [*tokens], "user": "a"}
-
-
-def feed(count: int, *generated: int) -> Op:
-    return {"op": "feed", "count": count, "generate": [*generated], "user": "a"}
-
-
-def break_off(count: int, layers: int) -> Op:
-    return {"op": "break", "count": count, "layers": layers, "user": "a"}
-
-
-def refuse(*layers: int, raising: bool = False) -> Op:
-    return {"op": "refuse", "layers": [*layers], "raising": raising}
-
-
-def checkpoint(*offsets: int) -> Op:
-    return {"op": "checkpoint", "offsets": [*offsets]}
-
-
-def limit(size: int | None) -> Op:
-    return {"op": "limit", "bytes": size}
-
-
-def for_both(*moves: Op) -> tuple[Op, ...]:
-    """Lists each move of user a, and the same of user b."""
-    return join(moves, [{**move, "user": "b"} for move in moves])
-
-
-CLOSE: Op = {"op": "close", "user": "a"}
-CANCEL: Op = {"op": "cancel", "user": "a"}
-SHORT = begin(1, 2), begin(2, 1)
-LONG = begin(1, 2, 1), begin(2, 1, 2)
-OTHERS = begin(1), begin(2), begin(1, 1, 2, 2), begin(2, 2, 1, 1)
-
-TINY: Sequence[Op] = join(
-    SHORT, LONG, (feed(1), feed(ALL), feed(ALL, 1), feed(ALL, 2), CLOSE)
-)
-SMALL: Sequence[Op] = join(
-    TINY,
-    (CANCEL, break_off(1, 0), break_off(2, 1), refuse(0), refuse(0, 1, raising=True)),
-    ({"op": "count"}, {"op": "free"}, checkpoint(1), checkpoint(2)),
-    (limit(128), limit(None)),
-)
-STANDARD: Sequence[Op] = join(
-    SMALL,
-    OTHERS,
-    (feed(0, 1), feed(0, 2), feed(2), break_off(1, 2), refuse(2), checkpoint(1, 3)),
-    (limit(0), limit(256)),
-)
-"""A session keeps one path and has no limit: `fit` leaves out the moves that a kind does
-not have."""
-
-TINY_SLOTS: Sequence[Op] = for_both(*SHORT, feed(ALL), CLOSE)
-SMALL_SLOTS: Sequence[Op] = join(
-    TINY_SLOTS,
-    for_both(*LONG, feed(1), feed(ALL, 1), feed(ALL, 2)),
-    for_both(CANCEL, break_off(1, 0)),
-    (refuse(),),
-)
-MORE_FEEDS = feed(2, 1, 2), feed(2, 2, 1), feed(0, 1), feed(0, 2)
-STANDARD_SLOTS: Sequence[Op] = join(
-    SMALL_SLOTS, for_both(*OTHERS, *MORE_FEEDS, break_off(2, 1))
-)
-MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
-SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}
-
-USERS = {"a": "b", "b": "a"}
-
-
-def exchange_tokens(op: Op) -> Op:
-    return rename_token(op, {1: 2, 2: 1})
-
-
-def exchange_users(op: Op) -> Op:
-    return {**op, "user": USERS[op["user"]]} if "user" in op else op
-
-
-RENAMINGS: Sequence[Renaming] = (
-    exchange_tokens,
-    exchange_users,
-    lambda op: exchange_tokens(exchange_users(op)),
-)
-
-
-def get_domain(kind: str, size: str) -> Domain:
-    config = LARGER if size == "standard" else CONFIGS
-    moves = SLOTS_MOVES if kind == "slots" else MOVES
-    return Domain(config[kind], moves[size], RENAMINGS)
-
-
-# --- the contract -----------------------------------------------------------------------
-
+from lockstep.harness.contracts.prefix.states import TABLE, get_states, list_features
+from lockstep.harness.contracts.system import Setup
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
 """The methods that slots always need, whatever is declared."""
 
 BETWEEN = ("begin", "refuse", "checkpoint", "free")
 """The operations that a session or a trie runs between two requests only."""
+
+
+def open_model(config: Config, rows: bool) -> PrefixModel:
+    return (SlotsModel if config["kind"] == "slots" else ConversationModel)(config, rows)
+
+
+def open_system(setup: Setup) -> PrefixSystem:
+    is_slots = setup.config["kind"] == "slots"
+    return (SlotsSystem if is_slots else ConversationSystem)(setup)
 
 
 class PrefixContract(Contract):
@@ -177,7 +65,10 @@ class PrefixContract(Contract):
     choices = CHOICES
     operations = OPERATIONS
     required = ("begin", "feed", "close")
-    states = tuple(STATES)
+    table = TABLE
+    model = staticmethod(open_model)
+    system = staticmethod(open_system)
+    rewrites = REWRITES
     errors = ("cache-full", "not-supported", "shared", "no-slot")
     opt_in = frozenset({"interval", "scope"})
     rare = ("freed",)
@@ -191,10 +82,8 @@ class PrefixContract(Contract):
     propose_misuse = staticmethod(draw_misuse)
     get_domain = staticmethod(get_domain)
     get_states = staticmethod(get_states)
-    list_states = staticmethod(list_states)
-    list_unreachable = staticmethod(list_unreachable)
+    list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge_feeds)
-    simplify = staticmethod(simplify)
     rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
@@ -202,8 +91,10 @@ class PrefixContract(Contract):
         return self.errors if "slots" in kinds else ()
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        own = SLOTS_METHODS if kind == "slots" else ()
-        return list(dict.fromkeys((*super().list_methods(kind, operations), *own)))
+        methods = super().list_methods(kind, operations)
+        return list(
+            dict.fromkeys((*methods, *(SLOTS_METHODS if kind == "slots" else ())))
+        )
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         kind = config["kind"]
@@ -225,19 +116,8 @@ class PrefixContract(Contract):
             config["limit"] = None if tokens is None else count_path_bytes(config, tokens)
         return config
 
-    def open_model(self, config: Config, rows: bool = True) -> PrefixModel:
-        is_slots = config["kind"] == "slots"
-        return SlotsModel(config, rows) if is_slots else ConversationModel(config, rows)
-
     def open_cache(self, backend: Backend, config: Config) -> Any:
         return self.open_system(backend, config, (), False).cache
-
-    def open_system(
-        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> PrefixSystem:
-        is_slots = config["kind"] == "slots"
-        system = SlotsSystem if is_slots else ConversationSystem
-        return system(backend, config, self.count_tags(ops), every)
 
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))

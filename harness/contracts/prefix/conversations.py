@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.answers import ask_backend, read_list, read_object
 from lockstep.harness.contracts.layer.model import (
-    LayerSystem,
     answer_tags,
     get_rows_visible,
     list_places,
 )
+from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.model import (
+    CHANGE,
+    CHANGES,
     Path,
     PrefixModel,
     PrefixSystem,
     get_layer_config,
     open_layers,
 )
+from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.layers import Layer
@@ -273,10 +276,6 @@ def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
 # --- the system under test --------------------------------------------------------------
 
 
-CHANGE: Op = {"op": "update"}
-"""Stands for any operation of a prefix cache: each may write to the layers."""
-
-
 class WatchedCache:
     """A cache of the backend, which tracks its open snapshots.
 
@@ -375,16 +374,16 @@ class ConversationSystem(PrefixSystem):
             its own.
     """
 
-    def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
-        super().__init__(backend, config)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        setup = replace(setup, writes=CHANGES)
         self.layers = [
             LayerSystem(
-                *(backend, self.declared, get_layer_config(config, spec), tags, every),
-                number,
+                replace(setup, config=get_layer_config(self.config, spec), layer=number)
             )
             if spec
             else None
-            for number, spec in enumerate(config["layers"])
+            for number, spec in enumerate(self.config["layers"])
         ]
         self.watched = list(self.open_watched()) if self.builds_on else []
         self.open(self.watched, [layer and layer.config for layer in self.layers])
@@ -545,7 +544,7 @@ class ConversationSystem(PrefixSystem):
                 memory.reset(cache)
             memory.note(cache, right.cache, len(model.fed) if number < last else 0)
             watched = self.watched[number] if self.watched else None
-            memory.weigh_stored(sizes[number], len(watched.open) if watched else 0)
+            memory.stored = sizes[number], len(watched.open) if watched else 0
             # During a request there may be captures that are not stored yet.
             if layer.every and model.cache.request is None:
                 memory.check()

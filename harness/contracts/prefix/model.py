@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import STATISTICS
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.model import open_cache
 from lockstep.harness.contracts.layer.model import why_illegal_config as why_illegal_layer
 from lockstep.harness.contracts.memory import count_state_bytes, count_token_bytes
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
+from lockstep.harness.contracts.system import Setup
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
 from lockstep.harness.contracts.unified.model import (
     why_illegal_config as why_illegal_unified,
@@ -361,6 +361,10 @@ class PrefixModel(ABC):
 
 NO_TOKEN = -1
 
+CHANGE: Op = {"op": "change"}
+CHANGES = {CHANGE["op"]}
+"""Stands for any operation of a prefix cache: each may write to the caches below."""
+
 
 class PrefixSystem(ABC):
     """The cache of one program in a backend.
@@ -376,9 +380,9 @@ class PrefixSystem(ABC):
     cache: Any
     given: Config
 
-    def __init__(self, backend: Backend, config: Config) -> None:
-        self.backend, self.config = backend, config
-        self.declared = backend.contracts["prefix"][config["kind"]]
+    def __init__(self, setup: Setup) -> None:
+        self.backend, self.config = setup.backend, setup.config
+        self.declared = setup.declared
         self.builds_on = self.declared.builds_on
 
     def open(self, caches: Sequence[Any], below: Sequence[Any]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.model import (
+    CHANGE,
+    CHANGES,
     PrefixModel,
     PrefixSystem,
     get_unified_config,
 )
+from lockstep.harness.contracts.system import Setup
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken
@@ -252,11 +255,11 @@ class SlotsSystem(PrefixSystem):
         users: user → slot of the open request.
     """
 
-    def __init__(self, backend: Backend, config: Config, tags: int, every: bool) -> None:
-        super().__init__(backend, config)
-        unified = get_unified_config(config)
-        self.unified = UnifiedSystem(backend, self.declared, unified, tags, every)
-        self.pool = WatchedPool(self.unified.cache, backend.errors)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        unified = get_unified_config(self.config)
+        self.unified = UnifiedSystem(replace(setup, config=unified, writes=CHANGES))
+        self.pool = WatchedPool(self.unified.cache, self.backend.errors)
         self.open([self.pool], [unified])
         if not self.builds_on:
             self.unified.cache = self.cache.cache
@@ -356,7 +359,7 @@ class SlotsSystem(PrefixSystem):
         self.unified.verify_memory(op, model.unified)
 
     def check_aliases(self, op: Op) -> None:
-        self.unified.check_aliases({"op": "forward"})
+        self.unified.check_aliases(CHANGE)
 
     def finish(self) -> None:
         self.unified.finish()

@@ -1,136 +1,112 @@
-"""The abstract states of prefix caches: situations in which bugs were found, by name."""
+"""The abstract states of prefix caches, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.operation import Op, Unreachable, list_true
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
-from lockstep.harness.contracts.prefix.model import CONVERSATIONS, KINDS, PrefixModel
+from lockstep.harness.contracts.prefix.model import PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
+from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie
 
-
-class State(NamedTuple):
-    """The conditions under which a state can be reached.
-
-    Attributes:
-        kinds: the kinds that have it.
-        needs: operations that must be declared; or "captures", a layer that cannot be cut
-            at every place; or "windows", a layer with a window.
-        met: whether a request meets it as it begins; then only `begin` finds it.
-    """
-
-    kinds: Collection[str] = KINDS
-    needs: Collection[str] = ()
-    met: bool = False
-
-
-TRIE, SLOTS = ("trie",), ("slots",)
-
-STATES: Mapping[str, State] = {
+MET = (
     # A request compared with what is stored.
-    "nothing-stored": State(met=True),
-    "repeat": State(met=True),
-    "shorter": State(met=True),
-    "extension": State(met=True),
-    "divergence": State(met=True),
-    "no-match": State(met=True),
-    # Sessions and tries.
-    "one-token-left": State(CONVERSATIONS, met=True),
-    "shortened": State(CONVERSATIONS, ["captures"], met=True),
-    "ran-ahead": State(CONVERSATIONS, ["break"], met=True),
-    "wrapped": State(CONVERSATIONS, ["windows"], met=True),
-    "refusing": State(CONVERSATIONS, ["refuse"], met=True),
-    "broken-off": State(KINDS, ["break"]),
-    "overran": State(CONVERSATIONS, ["overrun"]),
-    "all-computed": State(CONVERSATIONS, ["overrun"]),
-    "closed-untouched": State(CONVERSATIONS),
-    "freed": State(CONVERSATIONS, ["free"]),
-    "inside-edge": State(TRIE, met=True),
-    "leaves-live-path": State(TRIE, met=True),
-    "enters-another-path": State(TRIE, met=True),
-    "checkpoints": State(TRIE, ["checkpoint"], met=True),
-    "limit-while-open": State(TRIE, ["limit"]),
-    "evicted": State(TRIE, ["limit"]),
-    "capture-evicted": State(TRIE, ["limit", "captures"]),
-    "over-the-limit": State(TRIE, ["limit"]),
-    "captured-in-part": State(TRIE, ["break", "captures"], met=True),
-    "several-open": State(SLOTS),
-    "no-slot": State(SLOTS, met=True),
-    "forked": State(SLOTS),
-    "forked-from-in-use": State(SLOTS),
-    "began-anew": State(SLOTS),
-    "moved-up": State(SLOTS),
-    "computed-again": State(SLOTS),
-}
+    State("nothing-stored"),
+    State("repeat"),
+    State("shorter"),
+    State("extension"),
+    State("divergence"),
+    State("no-match"),
+    # What it meets in the layers, in a trie, or in slots.
+    State("one-token-left", needs="layers"),
+    State("shortened", needs="layers captures"),
+    State("ran-ahead", needs="layers break"),
+    State("wrapped", needs="layers windows"),
+    State("refusing", needs="layers refuse"),
+    State("inside-edge", needs="trie"),
+    State("leaves-live-path", needs="trie"),
+    State("enters-another-path", needs="trie"),
+    State("checkpoints", needs="trie checkpoint"),
+    State("captured-in-part", needs="trie break captures"),
+    State("no-slot", needs="slots"),
+)
+"""A request meets these as it begins: only `begin` finds them."""
 
-CUT = ("kv", None)
-"""Layers that can be cut anywhere; None has no cache."""
+NOTED = (
+    State("broken-off", needs="break"),
+    State("overran", needs="layers overrun"),
+    State("all-computed", needs="layers overrun"),
+    State("closed-untouched", needs="layers"),
+    State("freed", needs="layers free"),
+    State("limit-while-open", needs="trie limit"),
+    State("evicted", needs="trie limit"),
+    State("capture-evicted", needs="trie limit captures"),
+    State("over-the-limit", needs="trie limit"),
+    State("several-open", needs="slots"),
+    State("forked", needs="slots"),
+    State("forked-from-in-use", needs="slots"),
+    State("began-anew", needs="slots"),
+    State("moved-up", needs="slots"),
+    State("computed-again", needs="slots"),
+)
+STATES = (*MET, *NOTED)
+PASSES = ("feed", "break", "overrun")
+BETWEEN = ("closed-untouched", "freed")
+RULES = (
+    Unreachable(
+        "tells what a request meets as it begins", [name for name, *_ in MET], ("begin",)
+    ),
+    Unreachable(
+        "tells how far a request got before its end",
+        ("all-computed",),
+        ("overrun", "close", "cancel"),
+    ),
+    Unreachable("tells when a limit comes", ("limit-while-open",), ("limit",)),
+    Unreachable(
+        "is asked only to break a rule of usage",
+        [name for name, *_ in STATES],
+        never=("open", "reserve", "commit"),
+        unless="refuses",
+    ),
+    Unreachable(
+        "is followed by the end of the request; no other one is open beside it",
+        ("broken-off", "overran"),
+        never=PASSES,
+        needs="layers",
+    ),
+    Unreachable(
+        "lies between two requests, and there is nothing to compute",
+        BETWEEN,
+        never=PASSES,
+        needs="layers",
+    ),
+    Unreachable(
+        "lies between two requests, and to close none breaks a rule of usage",
+        BETWEEN,
+        never=("close", "cancel"),
+        needs="layers",
+        unless="refuses",
+    ),
+)
+TABLE = StateTable(STATES, RULES)
 
 
-def list_states(kind: str, declared: Kind) -> Sequence[str]:
-    """Lists the states that generation must reach for a kind as it is declared."""
+def list_features(kind: str, declared: Kind) -> set[str]:
+    """Lists "layers" for a session or a trie; "captures" if a layer cannot be cut
+    anywhere, "windows" if one has a window."""
     models = declared.config.get("layers", ())
     specs = {spec for layers in models for spec in layers}
-    has = set(declared.operations)
-    if not specs or any(spec not in CUT for spec in specs):
-        has.add("captures")
-    if not specs or any(spec and spec.startswith("rotating") for spec in specs):
-        has.add("windows")
-    return [
-        name
-        for name, state in STATES.items()
-        if kind in state.kinds and has.issuperset(state.needs)
-    ]
-
-
-# --- cells ------------------------------------------------------------------------------
-
-MET = Unreachable(
-    "tells what a request meets as it begins",
-    [name for name, state in STATES.items() if state.met],
-    only=("begin",),
-)
-COMPUTED = Unreachable(
-    "tells how far a request got before its end",
-    ("all-computed",),
-    only=("overrun", "close", "cancel"),
-)
-LIMITED = Unreachable("tells when a limit comes", ("limit-while-open",), only=("limit",))
-BROKEN = Unreachable(
-    "is followed by the end of the request; no other one is open beside it",
-    ("broken-off", "overran"),
-    never=("feed", "break", "overrun"),
-)
-BETWEEN = Unreachable(
-    "lies between two requests, and there is nothing to compute",
-    ("closed-untouched", "freed"),
-    never=("feed", "break", "overrun"),
-)
-MISUSE_ONLY = Unreachable(
-    "is asked only to break a rule of usage",
-    tuple(STATES),
-    never=("open", "reserve", "commit"),
-)
-NOTHING_TO_CLOSE = Unreachable(
-    "lies between two requests, and to close none breaks a rule of usage",
-    ("closed-untouched", "freed"),
-    never=("close", "cancel"),
-)
-
-
-def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    """Lists the states that some operations never find."""
-    rules = [MET, COMPUTED, LIMITED]
-    rules += [] if declared.refuses else [MISUSE_ONLY]
-    if kind != "slots":
-        rules += [BROKEN, BETWEEN, *([] if declared.refuses else [NOTHING_TO_CLOSE])]
-    return rules
+    features = {
+        "layers": kind != "slots",
+        "captures": not specs or not specs <= {"kv", None},
+        "windows": not specs or any(spec and "rotating" in spec for spec in specs),
+    }
+    return set(list_true(features))
 
 
 # --- judging ----------------------------------------------------------------------------

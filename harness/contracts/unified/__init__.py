@@ -2,7 +2,8 @@
 
 `model`: the config, and the reference model of a program. `forward`, `operations`: one
 class for each operation. `states`: the abstract states that generation should reach.
-`system`, `reader`: a backend's side. `shrinking`: rules for shrinking.
+`system`, `reader`: a backend's side. `rewrites`: simpler programs. `domain`: small
+worlds.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts.contract import Contract, Domain, Renaming, join
-from lockstep.harness.contracts.operation import Config, Op, Source, rename
-from lockstep.harness.contracts.unified.forward import list_places
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.contracts.unified.domain import get_domain
 from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
@@ -22,123 +23,15 @@ from lockstep.harness.contracts.unified.model import (
     why_illegal_config,
 )
 from lockstep.harness.contracts.unified.operations import OPERATIONS
-from lockstep.harness.contracts.unified.shrinking import (
+from lockstep.harness.contracts.unified.rewrites import (
     LETTERS,
+    REWRITES,
     merge_passes,
-    simplify,
-    simplify_config,
+    propose_configs,
 )
-from lockstep.harness.contracts.unified.states import (
-    STATES,
-    get_unified_states,
-    list_unified_states,
-    list_unreachable,
-)
+from lockstep.harness.contracts.unified.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import MAX_POSITION
-
-# --- small worlds: two sequences, a window of two, passes of up to three rows -----------
-
-
-SMALL_CONFIG: Mapping[str, Sequence[Any]] = {
-    "window": [2],
-    "memory": [3],
-    "chunk": [2],
-    "sequences": [2],
-    "capacity": [4],
-    "batch": [3],
-    "caches": [[{"kind": "causal"}, {"kind": "swa", "window": 2}]],
-    "interval": [2],
-    "checkpoints": [2],
-}
-LARGER_CONFIG: Mapping[str, Sequence[Any]] = {
-    **SMALL_CONFIG,
-    "window": [3],
-    "memory": [4],
-    "chunk": [3],
-    "sequences": [3],
-    "batch": [4],
-    "layers": [2],
-    "heads": [2],
-    "cache_padding": [2],
-    "mask_padding": [4],
-}
-
-
-def forward(*sequences: int, **fields: Any) -> Op:
-    """Makes a pass with a row for each of `sequences`, at their next free positions."""
-    return {"op": "forward", "sequences": list(sequences), **fields}
-
-
-def copy(source: int, target: int, length: int) -> Op:
-    return {"op": "copy_prefix", "source": source, "target": target, "length": length}
-
-
-def remove(sequence: int, begin: int, end: int | None) -> Op:
-    return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
-
-
-def resume(sequence: int, position: int) -> Op:
-    return {"op": "can_resume", "sequence": sequence, "position": position}
-
-
-def for_both(*moves: Op) -> tuple[Op, ...]:
-    """Lists each move of sequence 0, and the same of sequence 1."""
-    pairs = ((move, rename(move, OPERATIONS, "sequence", {0: 1, 1: 0})) for move in moves)
-    return join(*pairs)
-
-
-TINY: Sequence[Op] = for_both(forward(0), forward(0, 0), copy(0, 1, 1), remove(0, 0, 1))
-SMALL: Sequence[Op] = join(TINY, for_both(forward(0, 1), remove(0, 1, None)))
-LONGER: Sequence[Op] = for_both(copy(0, 1, 2))
-QUESTIONS: Sequence[Op] = for_both(resume(0, 2))
-SAVED: Sequence[Op] = ({"op": "save", "into": "x"}, {"op": "load", "from": "x"})
-IMAGES: Sequence[Op] = for_both(
-    forward(0, multimodal=[0]), forward(0, 1, multimodal=[1]), forward(0, reserve=True)
-)
-STANDARD: Sequence[Op] = join(
-    SMALL,
-    LONGER,
-    QUESTIONS,
-    SAVED,
-    for_both(
-        forward(0, 0, 0),
-        forward(0, 0, 1),
-        forward(0, 0, **{"except": [0]}),
-        forward(0, 0, reserve=True),
-        remove(0, 0, None),
-        remove(0, 1, 2),
-        resume(0, 1),
-    ),
-    (copy(0, 2, 2), forward(2), forward(2, 0, 1), remove(2, 0, 1), {"op": "get"}),
-    ({"op": "load", "from": "x", "fresh": True},),
-    ({"op": "open", "window": 3, "memory": 4},),
-)
-"""`fit` leaves out the moves that a kind does not have: only causal caches can be saved,
-only swa-memory is opened with two sizes."""
-
-MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
-
-
-def exchange(first: int, second: int) -> Renaming:
-    return lambda op: dict(
-        rename(op, OPERATIONS, "sequence", {first: second, second: first})
-    )
-
-
-def get_domain(kind: str, size: str) -> Domain:
-    config = LARGER_CONFIG if size == "standard" else SMALL_CONFIG
-    moves = MOVES[size]
-    if kind == "encoder":
-        moves = join(moves, IMAGES)
-    elif size == "small":
-        moves = join(moves, QUESTIONS, SAVED if kind in CAUSAL else LONGER)
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    return Domain(config, moves, [exchange(*pair) for pair in pairs])
-
-
-# --- the contract -----------------------------------------------------------------------
-
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (2, 1, 3, 4, 5, 8, 2, 1, 3, 4, 16, 0),
@@ -212,7 +105,7 @@ class UnifiedContract(Contract):
     )
     operations = OPERATIONS
     required = ("forward",)
-    states = STATES
+    table = TABLE
     errors = ("cache-full", "not-supported", "shared")
     facts: ClassVar[Mapping[str, str]] = {
         "room": "free cells",
@@ -220,20 +113,20 @@ class UnifiedContract(Contract):
     }
     letters = LETTERS
     model = UnifiedModel
+    system = UnifiedSystem
+    rewrites = REWRITES
     why_illegal = staticmethod(why_illegal_config)
-    get_states = staticmethod(get_unified_states)
-    list_states = staticmethod(list_unified_states)
-    list_unreachable = staticmethod(list_unreachable)
+    get_states = staticmethod(get_states)
+    list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge_passes)
-    simplify = staticmethod(simplify)
-    propose_configs = staticmethod(simplify_config)
+    propose_configs = staticmethod(propose_configs)
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        own = ["of"] if kind == "wrapper" else ["put", "get"]
+        needed = ["of"] if kind == "wrapper" else ["put", "get"]
         if kind == "recurrent":
-            own += ["read_states", "write_states"]
-        return own + super().list_methods(kind, operations)
+            needed += ["read_states", "write_states"]
+        return needed + super().list_methods(kind, operations)
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if config["kind"] not in BELONGS.get(name, self.kinds):
@@ -285,14 +178,6 @@ class UnifiedContract(Contract):
         if model.unclear is None:
             return None
         return {"op": "remove", "sequence": model.unclear, "begin": 0, "end": None}
-
-    def open_system(
-        self, backend: Backend, config: Config, ops: Sequence[Op], every: bool
-    ) -> UnifiedSystem:
-        declared = backend.contracts["unified"][config["kind"]]
-        system = UnifiedSystem(backend, declared, config, self.count_tags(ops), every)
-        system.places, system.writes = list_places(ops), self.writes
-        return system
 
     def get_tag_dimension(self, config: Config) -> int:
         """Tags are read from values: keys depend on positions."""

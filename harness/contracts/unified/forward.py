@@ -17,7 +17,6 @@ from lockstep.harness.contracts.answer_schemas import (
     list_of,
     record,
 )
-from lockstep.harness.contracts.contract import replace_at
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,
@@ -27,7 +26,12 @@ from lockstep.harness.contracts.operation import (
     get_first_allowed,
     list_allowed,
 )
-from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_batch
+from lockstep.harness.contracts.rewrites import replace_at
+from lockstep.harness.contracts.unified.model import (
+    UnifiedModel,
+    count_pass_tags,
+    get_batch,
+)
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import (
     JOINT,
@@ -103,22 +107,6 @@ MOST_OTHERS = 16
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
 
-def count_tags(op: Op) -> int:
-    """Counts the tags of a pass: one for each row, and those of the last image."""
-    return len(op["positions"]) + IMAGE * bool(op["multimodal"])
-
-
-def list_places(ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """Lists (position, tag) of the rows of all passes that a program asks for."""
-    places: list[tuple[int, int]] = []
-    tag = 0
-    for op in ops:
-        if op["op"] == Forward.name:
-            places += [(at, tag + row) for row, at in enumerate(op["positions"])]
-            tag += count_tags(op)
-    return [place for place in places if place[0] >= 0]
-
-
 LISTS = ("positions", "sequences", "exceptions", "multimodal")
 
 
@@ -144,7 +132,7 @@ class Forward(UnifiedOperation):
     }
 
     def count_tags(self, op: Op) -> int:
-        return count_tags(op)
+        return count_pass_tags(op)
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         full = len(model.others) >= MOST_OTHERS

@@ -442,6 +442,22 @@ class UnifiedModel:
             self.batch = None
 
 
+def count_pass_tags(op: Op) -> int:
+    """Counts the tags of a pass: one for each row, and those of the last image."""
+    return len(op["positions"]) + IMAGE * bool(op["multimodal"])
+
+
+def list_fed(ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """Lists (position, tag) of the rows of all passes that a program asks for."""
+    fed: list[tuple[int, int]] = []
+    tag = 0
+    for op in ops:
+        if op["op"] == "forward":
+            fed += [(at, tag + row) for row, at in enumerate(op["positions"])]
+            tag += count_pass_tags(op)
+    return [(position, tag) for position, tag in fed if position >= 0]
+
+
 def get_batch(op: Op) -> Batch:
     return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
 

@@ -1,4 +1,4 @@
-"""The abstract states of a unified cache: where bugs were, by name."""
+"""The abstract states of a unified cache, by name."""
 
 from __future__ import annotations
 
@@ -8,35 +8,102 @@ from itertools import pairwise
 from math import inf
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts.operation import Config, Op, Unreachable, list_true
+from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
-SHARED = ("shared", "shared-in-part")
-ROOM = ("wrapped", "full", "one-free", "less-than-a-batch-free")
-PLACES = ("gap", "same-position-twice")
-HELD = ("empty", "idle", *SHARED, "fragmented", *ROOM, *PLACES)
-FAILED = ("forward-failed", "remove-failed")
-AFTER = ("after-exception", "after-reserve")
-SHIFTED = ("shifted", "shifted-twice")
-HAPPENED = (*FAILED, *AFTER, "loaded", *SHIFTED)
-MIXED = ("several-sequences", "interleaved")
-SIZED = ("one-row", "whole-batch")
-REACHING = ("step-back", "too-many-rows")
-PASS = ("exception", "reserve", *MIXED, *SIZED, *REACHING, "uneven-batch")
-WINDOWED = ("at-window", "past-window")
-SLIDING = ("evicted", "idle-evicts", *WINDOWED, "before-memory")
-CHUNKED = ("chunk-boundary", "inside-chunk", "past-chunk")
-IMAGES = ("image-in-batch", "several-images")
-ENCODER = ("image-cached", "image-not-cached", *IMAGES)
-SEPARATING = ("states-separate",)
-RECURRENT = ("state-shared", "checkpointed", "slots-full", *SEPARATING)
-STATES = (*HELD, *HAPPENED, *PASS, *SLIDING, *CHUNKED, *ENCODER, *RECURRENT)
+STATES = (
+    State("empty", needs="holds"),
+    State("idle", needs="holds several"),
+    State("shared", needs="holds several copy_prefix"),
+    State("shared-in-part", needs="holds several copy_prefix"),
+    State("fragmented", needs="holds"),
+    State("wrapped", needs="holds"),
+    State("full", needs="holds"),
+    State("one-free", needs="holds"),
+    State("less-than-a-batch-free", needs="holds"),
+    State("gap", needs="holds"),
+    State("same-position-twice", needs="holds"),
+    State("forward-failed", needs="holds"),
+    State("remove-failed", needs="holds remove"),
+    State("after-exception"),
+    State("after-reserve"),
+    State("loaded", needs="holds load"),
+    State("shifted", needs="shifts"),
+    State("shifted-twice", needs="shifts"),
+    State("exception"),
+    State("reserve"),
+    State("several-sequences", needs="several"),
+    State("interleaved", needs="several"),
+    State("one-row"),
+    State("whole-batch"),
+    State("step-back", needs="holds"),
+    State("too-many-rows", needs="holds"),
+    State("uneven-batch", needs="several"),
+    State("evicted", needs="slides"),
+    State("idle-evicts", needs="slides several"),
+    State("at-window", needs="slides"),
+    State("past-window", needs="slides"),
+    State("before-memory", needs="slides"),
+    State("chunk-boundary", needs="chunks"),
+    State("inside-chunk", needs="chunks"),
+    State("past-chunk", needs="chunks"),
+    State("image-cached", needs="images"),
+    State("image-not-cached", needs="images"),
+    State("image-in-batch", needs="images"),
+    State("several-images", needs="images"),
+    State("state-shared", needs="states several copy_prefix"),
+    State("checkpointed", needs="states interval"),
+    State("slots-full", needs="states"),
+    State("states-separate", needs="states several copy_prefix many"),
+)
+"""Their conditions are judged together, part by part: `get_states`."""
+
+RULES = (
+    Unreachable(
+        "tells of the rows that a pass brings",
+        (
+            *("exception", "reserve", "several-sequences", "interleaved", "one-row"),
+            *("whole-batch", "step-back", "too-many-rows", "uneven-batch"),
+            *("image-in-batch", "several-images", "states-separate"),
+        ),
+        ("forward",),
+    ),
+    Unreachable(
+        "tells of a sequence that the operation names, and the others name none",
+        (
+            *("gap", "same-position-twice", "at-window", "past-window"),
+            *("chunk-boundary", "inside-chunk", "past-chunk"),
+        ),
+        ("forward", "copy_prefix", "remove", "can_resume"),
+    ),
+    Unreachable(
+        "has ended the pass, and there is nothing to get or put outside of one",
+        ("forward-failed", "loaded"),
+        never=("get", "put"),
+        unless="refuses",
+    ),
+    Unreachable(
+        "ends the pass of a wrapper, some of whose caches may have changed",
+        ("remove-failed",),
+        never=("get", "put"),
+        needs="wrapper",
+        unless="refuses",
+    ),
+    Unreachable(
+        "is cleared by the next operation, which ends the pass",
+        ("remove-failed",),
+        never=("get", "put"),
+        unless="refuses atomic",
+    ),
+)
+TABLE = StateTable(STATES, RULES)
 
 
-def get_unified_states(op: Op, model: UnifiedModel) -> list[str]:
+def get_states(op: Op, model: UnifiedModel) -> list[str]:
     """Names the states that `op` is about to run in."""
     found = model.past | model.ever
     is_pass = op["op"] == "forward"
@@ -179,88 +246,37 @@ def add_pass_states(
     found.update(list_true(states))
 
 
-OF_KIND: Mapping[str, Sequence[str]] = {
-    "swa": SLIDING,
-    "swa-memory": SLIDING,
-    "chunked": CHUNKED,
-    "encoder": ENCODER,
-    "recurrent": RECURRENT,
+OF_KIND: Mapping[str, str] = {
+    "swa": "slides",
+    "swa-memory": "slides",
+    "chunked": "chunks",
+    "encoder": "images",
+    "recurrent": "states",
 }
-"""Kind → the states that only it has. A wrapper has those of all its caches."""
-
-SEVERAL = ("idle", *MIXED, "uneven-batch", "idle-evicts")
-"""The states that need more than one sequence."""
-
-COPIED = (*SHARED, "state-shared")
-"""The states that need a copied prefix, and so more than one sequence."""
+"""Kind → the feature that it brings. A wrapper has those of all its caches."""
 
 
-def list_unified_states(kind: str, declared: Kind) -> Sequence[str]:
-    """Lists the states that generation must reach for a kind as it is declared."""
+def list_features(kind: str, declared: Kind) -> set[str]:
     has, config = declared.operations, declared.config
-    several = any(count > 1 for count in config.get("sequences", (2,)))
-    holds = kind != "encoder"  # it never looks at the tokens
     shifts = kind not in ("encoder", "recurrent") and "remove" in has
-    own = [state for part in list_parts(kind, config) for state in OF_KIND.get(part, ())]
-    reached = {
-        **dict.fromkeys((*PASS, *AFTER, *own), True),
-        **dict.fromkeys(REACHING, holds),
-        **dict.fromkeys((*HELD, "forward-failed"), holds),
-        "remove-failed": holds and "remove" in has,
-        "loaded": holds and "load" in has,
-        **dict.fromkeys(SHIFTED, shifts and True in config.get("shift", (True,))),
+    counts = config.get("sequences", (2, 4))
+    features = {
+        "several": max(counts) > 1,
+        "many": max(counts) > 3,
+        "holds": kind != "encoder",  # it never looks at the tokens
+        "shifts": shifts and True in config.get("shift", (True,)),
+        "interval": any(config.get("interval", (1,))),
     }
-    out = {*(() if several else SEVERAL)}
-    out |= {*(() if several and "copy_prefix" in has else COPIED)}
-    out |= {*(() if max(config.get("sequences", (4,))) > 3 else SEPARATING)}
-    out |= {*(() if several and "copy_prefix" in has else SEPARATING)}
-    out |= {*(() if any(config.get("interval", (1,))) else ("checkpointed",))}
-    return [state for state in STATES if reached.get(state) and state not in out]
+    kinds = list_kinds(kind, config)
+    return {*list_true(features), *(OF_KIND[part] for part in kinds if part in OF_KIND)}
 
 
-def list_parts(kind: str, config: Config) -> Iterable[str]:
+def list_kinds(kind: str, config: Config) -> Iterable[str]:
     """Lists the kind itself; of a wrapper, the kinds of all caches it can consist of."""
     if kind != "wrapper":
         slides = kind == "recurrent" and any(config.get("memory", ()))
         return [kind, *(["swa"] if slides else [])]
     caches = config.get("caches")
-    return OF_KIND if caches is None else {one["kind"] for all in caches for one in all}
-
-
-NAMING = ("forward", "copy_prefix", "remove", "can_resume")
-
-OF_A_PASS = Unreachable(
-    "tells of the rows that a pass brings",
-    (*PASS, *IMAGES, *SEPARATING),
-    only=("forward",),
-)
-OF_A_SEQUENCE = Unreachable(
-    "tells of a sequence that the operation names, and the others name none",
-    (*PLACES, *WINDOWED, *CHUNKED),
-    only=NAMING,
-)
-CLOSED = Unreachable(
-    "has ended the pass, and there is nothing to get or put outside of one",
-    ("forward-failed", "loaded"),
-    never=("get", "put"),
-)
-CLOSED_WRAPPER = Unreachable(
-    "ends the pass of a wrapper, some of whose caches may have changed",
-    ("remove-failed",),
-    never=("get", "put"),
-)
-
-CLEARED = Unreachable(
-    "is cleared by the next operation, which ends the pass",
-    ("remove-failed",),
-    never=("get", "put"),
-)
-
-
-def list_unreachable(kind: str, declared: Kind) -> Sequence[Unreachable]:
-    """Lists the states that some operations never find."""
-    rules = [OF_A_PASS, OF_A_SEQUENCE]
-    if not declared.refuses:
-        rules += [CLOSED, *([CLOSED_WRAPPER] if kind == "wrapper" else [])]
-        rules += [] if declared.atomic else [CLEARED]
-    return rules
+    if caches is None:
+        return OF_KIND
+    return {part["kind"] for parts in caches for part in parts}

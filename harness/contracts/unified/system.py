@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.memory import (
@@ -20,6 +19,7 @@ from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
+    Setup,
     System,
     VisibleColumns,
     broadcast_mask,
@@ -27,12 +27,16 @@ from lockstep.harness.contracts.system import (
     read_mask_array,
     to_numpy,
 )
-from lockstep.harness.contracts.unified.model import IMAGE, UnifiedModel, get_tokens
+from lockstep.harness.contracts.unified.model import (
+    IMAGE,
+    UnifiedModel,
+    get_tokens,
+    list_fed,
+)
 from lockstep.harness.contracts.unified.reader import (
     Attention,
     PositionReader,
     Positions,
-    TokenAt,
     View,
 )
 from lockstep.harness.core.errors import Broken
@@ -56,21 +60,17 @@ class UnifiedSystem(System):
         model: the reference, once an operation has agreed.
     """
 
-    writes: Collection[str] = ("forward", "remove", "load", "put")
-    places: Sequence[TokenAt] = ()
-
-    def __init__(
-        self, backend: Backend, declared: Kind, config: Config, tags: int, every: bool
-    ) -> None:
-        super().__init__(backend, declared, config, tags, every)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.places = list_fed(setup.ops)
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
         self.fed: dict[int, int] = {}
         self.saved: dict[str, Any] = {}
         self.reserved: dict[int, int] = {}
-        self.attention = Attention(backend.arrays, config)
+        self.attention = Attention(self.arrays, self.config)
         self.last: list[View] = []
-        self.cache = backend.open(self.config)
+        self.cache = self.backend.open(self.config)
         self.model: UnifiedModel | None = None
 
     @property
@@ -385,14 +385,6 @@ class UnifiedSystem(System):
         return self.ask(lambda: part.write_states(op["layer"], *pair))
 
     # --- checks beside the answer -------------------------------------------------------
-
-    def check_aliases(self, op: Op) -> None:
-        """Before `op`, checks the arrays that it may change."""
-        if self.every:
-            self.watch.check()
-        if self.backend.lifetime == "until-write" and op["op"] in self.writes:
-            self.watch.check()
-            self.watch.drop("a")
 
     def verify_memory(self, op: Op, model: UnifiedModel) -> None:
         self.model = model

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
-from lockstep.harness.contracts.contract import Changed, list_steps, replace_at
 from lockstep.harness.contracts.operation import Config, Op, list_names
+from lockstep.harness.contracts.rewrites import (
+    Changed,
+    Rewrite,
+    find,
+    list_simpler_parts,
+    list_steps,
+    replace_at,
+)
 from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_owner
 
 LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}
-PLACES = ("begin", "end", "position", "length")
+POSITIONS = ("begin", "end", "position", "length")
 """The fields that hold a position of the sequence."""
 
 
@@ -29,37 +35,25 @@ def merge_passes(first: Op, second: Op) -> Op | None:
     }
 
 
-def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Proposes programs that are simpler by one step.
-
-    They have fewer rows, alone or with lower positions of the sequence after them;
-    sequences with lower numbers, or two joined into one; no copies; lower positions.
-    """
-    yield from list_fewer_rows(ops)
-    yield from list_fewer_owners(ops)
-    yield from list_fewer_copies(ops)
-    yield from list_lower_positions(ops)
-
-
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Lists programs with fewer rows in a pass, from half of them to one."""
-    for place, op in list_passes(ops):
+    for index, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
-            yield replace_at(ops, place, leave_out_rows(op, begin, end))
+            yield replace_at(ops, index, leave_out_rows(op, begin, end))
         for row in range(rows):
             owner, position = op["sequences"][row], op["positions"][row]
             shorter = leave_out_rows(op, row, row + 1)
-            kept = [shorter] if rows > 1 else []
-            later = [lower(each, owner, position) for each in [*kept, *ops[place + 1 :]]]
-            yield [*ops[:place], *later]
+            after = [*([shorter] if rows > 1 else []), *ops[index + 1 :]]
+            lowered = [lower_positions(later, owner, position) for later in after]
+            yield [*ops[:index], *lowered]
 
 
 def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
-    """Iterates over (place, pass) of the passes with as many positions as sequences."""
-    for place, op in enumerate(ops):
-        if op["op"] == "forward" and len(op["positions"]) == len(op["sequences"]):
-            yield place, op
+    """Iterates over the passes with as many positions as sequences, by their index."""
+    for index, op in find(ops, "forward"):
+        if len(op["positions"]) == len(op["sequences"]):
+            yield index, op
 
 
 def list_runs(rows: int) -> Iterator[tuple[int, int]]:
@@ -75,19 +69,17 @@ def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Lists programs with sequences numbered from 0; with two swapped, or joined."""
     owners = sorted(list_owners(ops))
     yield [rename_owner(op, {old: new for new, old in enumerate(owners)}) for op in ops]
-    for owner in owners:
-        for other in (each for each in owners if each < owner):
-            yield [rename_owner(op, {owner: other}) for op in ops]
-            yield [rename_owner(op, {owner: other, other: owner}) for op in ops]
+    for index, owner in enumerate(owners):
+        for lower in owners[:index]:
+            yield [rename_owner(op, {owner: lower}) for op in ops]
+            yield [rename_owner(op, {owner: lower, lower: owner}) for op in ops]
 
 
 def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Lists programs without a copy, with the source in the place of the target."""
-    for place, op in enumerate(ops):
-        if op["op"] == "copy_prefix":
-            names = {op["target"]: op["source"]}
-            after = [rename_owner(later, names) for later in ops[place + 1 :]]
-            yield [*ops[:place], *after]
+    for index, op in find(ops, "copy_prefix"):
+        names = {op["target"]: op["source"]}
+        yield [*ops[:index], *(rename_owner(later, names) for later in ops[index + 1 :])]
 
 
 def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -97,13 +89,13 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
         positions = sorted({-1, *list_positions(ops, owner)})
         for before, after in pairwise(positions):
             for less in list_steps(after - before - 1):
-                yield [lower(op, owner, before, less) for op in ops]
-        yield [lower(op, owner, 0) for op in ops]
-    for place, op in list_passes(ops):
+                yield [lower_positions(op, owner, before, less) for op in ops]
+        yield [lower_positions(op, owner, 0) for op in ops]
+    for index, op in list_passes(ops):
         for row, position in enumerate(op["positions"]):
             for less in list_steps(position):
                 moved = replace_at(op["positions"], row, position - less)
-                yield replace_at(ops, place, {**op, "positions": moved})
+                yield replace_at(ops, index, {**op, "positions": moved})
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
@@ -111,13 +103,13 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
     for op in ops:
         if op["op"] == "forward":
             rows = zip(op["positions"], op["sequences"], strict=False)
-            yield from (at for at, own in rows if owner in (None, own) and at >= 0)
+            yield from (at for at, row in rows if owner in (None, row) and at >= 0)
         elif owner in (None, op.get("sequence", op.get("source"))):
-            values = (op.get(name) for name in PLACES)
+            values = (op.get(name) for name in POSITIONS)
             yield from (value for value in values if value is not None and value >= 0)
 
 
-def simplify_config(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
+def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Proposes simpler configs: the same room by capacity in the place of padding or
     sequences; less room, with fewer rows; simpler caches in a wrapper."""
     count, capacity = config["sequences"], config["capacity"]
@@ -130,36 +122,24 @@ def simplify_config(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         yield {**config, "sequences": used}, ops
         yield {**config, "sequences": used, "capacity": -(-room // used)}, ops
         yield {**config, "sequences": used, "capacity": room // used}, ops
-    for caches in list_simpler_caches(config["caches"]):
-        yield {**config, "caches": caches}, ops
+    parts = config["caches"]
+    for index in range(len(parts) if len(parts) > 1 else 0):
+        yield {**config, "caches": replace_at(parts, index)}, ops
+    for simpler in list_simpler_parts(parts, {"kind": "causal"}):
+        yield {**config, "caches": simpler}, ops
     if capacity > 1:
         yield from list_less_room(config, ops)
 
 
 def list_less_room(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     smaller = {**config, "capacity": config["capacity"] - 1}
-    for place, op in list_passes(ops):
+    for index, op in list_passes(ops):
         rows = len(op["positions"])
         for fewer in {rows - config["sequences"], rows // 2}:
             if 0 < fewer < rows:
-                changed = replace_at(ops, place, leave_out_rows(op, fewer, rows))
+                changed = replace_at(ops, index, leave_out_rows(op, fewer, rows))
                 yield smaller, changed
                 yield config, changed
-
-
-def list_simpler_caches(
-    caches: Sequence[Mapping[str, Any]],
-) -> Iterator[list[Mapping[str, Any]]]:
-    """Lists caches of a wrapper with one fewer, a plain one, or one of lower sizes."""
-    for place, cache in enumerate(caches):
-        if len(caches) > 1:
-            yield replace_at(caches, place)
-        if cache != {"kind": "causal"}:
-            yield replace_at(caches, place, {"kind": "causal"})
-        for name, size in cache.items():
-            if isinstance(size, int):
-                for less in list_steps(size - 1):
-                    yield replace_at(caches, place, {**cache, name: size - less})
 
 
 def leave_out_rows(op: Op, begin: int, end: int) -> Op:
@@ -168,12 +148,12 @@ def leave_out_rows(op: Op, begin: int, end: int) -> Op:
     for name in ("positions", "sequences"):
         shorter[name] = [*op[name][:begin], *op[name][end:]]
     for name in ("except", "multimodal"):
-        kept = [row for row in op[name] if not begin <= row < end]
-        shorter[name] = [row - (end - begin) * (row >= end) for row in kept]
+        rows = [row for row in op[name] if not begin <= row < end]
+        shorter[name] = [row - (end - begin) * (row >= end) for row in rows]
     return shorter
 
 
-def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
+def lower_positions(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
     """Lowers the positions of an operation that are greater than `position`.
 
     Args:
@@ -188,14 +168,22 @@ def lower(op: Op, owner: int | None, position: int, less: int = 1) -> Op:
 
     if op["op"] == "forward":
         rows = zip(op["positions"], op["sequences"], strict=False)
-        positions = [get_lower(at) if owner in (None, own) else at for at, own in rows]
+        positions = [get_lower(at) if owner in (None, row) else at for at, row in rows]
         if len(positions) < len(op["positions"]):
             return op
         return {**op, "positions": positions}
     if owner not in (None, op.get("sequence", op.get("source"))):
         return op
-    return {**op, **{name: get_lower(op[name]) for name in PLACES if name in op}}
+    return {**op, **{name: get_lower(op[name]) for name in POSITIONS if name in op}}
 
 
 def list_owners(ops: Sequence[Op]) -> set[int]:
     return {name for op in ops for name in list_names(op, OPERATIONS, "sequence")}
+
+
+REWRITES: Sequence[Rewrite] = (
+    list_fewer_rows,
+    list_fewer_owners,
+    list_fewer_copies,
+    list_lower_positions,
+)

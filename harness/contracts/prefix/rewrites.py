@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
-from lockstep.harness.contracts.contract import Changed, replace_at
 from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.prefix.model import get_token_bytes
+from lockstep.harness.contracts.rewrites import Changed, Rewrite, find, replace_at
 from lockstep.harness.core.document import MAX_LENGTH
 
 LISTS = ("tokens", "generate")
 PASSES = ("feed", "break")
-MOST_OTHERS = 5
+MOST_TRIED = 5
 """Number of tokens that are tried as a replacement for another."""
 
 
@@ -29,38 +30,56 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
     return {**second, "count": count}
 
 
-def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Proposes programs that are simpler by one step.
-
-    They have one request fewer, with its tokens computed by the next one; generated
-    tokens in the request from the start; a close for a cancel; one token fewer at the
-    same place of all requests, or in one list; one token replaced by another everywhere.
-    """
+def simplify_requests(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Leaves out a request, whose tokens the next one computes; or asks for its generated
+    tokens from the start."""
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
         request = ask_at_once(ops[begin:end])
         if request is not None:
             yield [*ops[:begin], *request, *ops[end:]]
-    for place, op in enumerate(ops):
-        if op["op"] == "cancel":
-            yield replace_at(ops, place, {**op, "op": "close"})
-    longest = max((len(op["tokens"]) for op in ops if op["op"] == "begin"), default=0)
+
+
+def close_cancelled(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    for index, op in find(ops, "cancel"):
+        yield replace_at(ops, index, {**op, "op": "close"})
+
+
+def drop_tokens(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Leaves out the token at one place of all requests, or one in one list."""
+    longest = max((len(op["tokens"]) for _, op in find(ops, "begin")), default=0)
     for place in range(longest):
         shorter = [leave_out_token(op, place) for op in ops]
         if all(op.get("tokens", [0]) for op in shorter):
             yield [shorten_pass(op) for op in shorter]
             yield shorter
-    for place, op in enumerate(ops):
+    for index, op in enumerate(ops):
         for name in LISTS:
             for at in range(len(op.get(name, ()))):
                 less = leave_out_token(op, at, name)
-                yield [*ops[:place], less, *map(shorten_pass, ops[place + 1 :])]
-                yield replace_at(ops, place, less)
+                yield [*ops[:index], less, *map(shorten_pass, ops[index + 1 :])]
+                yield replace_at(ops, index, less)
+
+
+def replace_tokens(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Replaces one token by another everywhere."""
     used = sorted({token for op in ops for token in list_tokens(op)})
     for token in used:
-        for other in dict.fromkeys((1, *used[:MOST_OTHERS])):
-            if other != token:
-                yield [rename_token(op, {token: other}) for op in ops]
+        for new in dict.fromkeys((1, *used[:MOST_TRIED])):
+            if new != token:
+                yield [rename_token(op, {token: new}) for op in ops]
+
+
+REWRITES: Sequence[Rewrite] = (
+    simplify_requests,
+    close_cancelled,
+    drop_tokens,
+    replace_tokens,
+)
+
+
+def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    return chain.from_iterable(rewrite(ops) for rewrite in REWRITES)
 
 
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.contract import replace_at
-from lockstep.harness.contracts.operation import Op, Operations, list_names, rename
+from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.rewrites import (
+    Changed,
+    Rewrite,
+    find,
+    list_lower,
+    replace_at,
+    simplify_each,
+)
 from lockstep.harness.core.document import MAX_LENGTH
 
 LETTERS: Mapping[str, Callable[[int], str]] = {
@@ -23,25 +30,6 @@ def merge_updates(first: Op, second: Op) -> Op | None:
         return None
     length = first["length"] + second["length"]
     return {**first, "length": length} if length <= MAX_LENGTH else None
-
-
-def simplify(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
-    """One name fewer; a row fewer everywhere; shorter updates, and less padding."""
-    yield from list_fewer_names(ops, operations)
-    yield from list_fewer_rows(ops)
-    for place, op in enumerate(ops):
-        for simpler in list_simpler(op):
-            yield replace_at(ops, place, simpler)
-    yield from list_shorter_announcements(ops)
-
-
-def list_fewer_names(ops: Sequence[Op], operations: Operations) -> Iterator[list[Op]]:
-    """Lets one batch or cache do what another does."""
-    names = sorted({name for op in ops for name in list_names(op, operations, "cache")})
-    for name in names:
-        for other in names:
-            if other < name:
-                yield [rename(op, operations, "cache", {name: other}) for op in ops]
 
 
 LISTS = ("left", "lengths", "counts")
@@ -63,13 +51,13 @@ def leave_out(op: Op, row: int) -> Op:
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)
     elif op["op"] in ("filter", "select"):
-        kept = [number for number in op["rows"] if number != row]
-        changed["rows"] = [number - (number > row) for number in kept] or [0]
+        left = [number for number in op["rows"] if number != row]
+        changed["rows"] = [number - (number > row) for number in left] or [0]
     elif op["op"] == "extract":
         changed["row"] = op["row"] - (op["row"] > row)
     for field in LISTS:
         if op.get(field):
-            changed[field] = [*op[field][:row], *op[field][row + 1 :]]
+            changed[field] = replace_at(op[field], row)
     return {**op, **changed}
 
 
@@ -81,7 +69,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
             yield from lower(op, "left", 0)
         for length in sorted({1, op["length"] // 2, op["length"] - 1} - {0}):
             if length < op["length"]:
-                left = op["left"] and [min(one, length - 1) for one in op["left"]]
+                left = op["left"] and [min(most, length - 1) for most in op["left"]]
                 yield {**op, "length": length, "left": left}
     elif op["op"] == "pad_right":
         yield from lower(op, "lengths", 1)
@@ -91,38 +79,49 @@ def list_simpler(op: Op) -> Iterator[Op]:
         rows = op["rows"]
         if rows != sorted(rows):
             yield {**op, "rows": sorted(rows)}
-        for place in range(len(rows) if len(rows) > 1 else 0):
-            yield {**op, "rows": [*rows[:place], *rows[place + 1 :]]}
+        for index in range(len(rows) if len(rows) > 1 else 0):
+            yield {**op, "rows": replace_at(rows, index)}
 
 
 def lower(op: Op, field: str, least: int) -> Iterator[Op]:
-    """One number of a list lower, by as much as possible or by one."""
-    for place, number in enumerate(op[field]):
+    """Lowers one number of a list, by as much as possible or by one."""
+    for index, number in enumerate(op[field]):
         for smaller in sorted({least, number - 1}):
             if least <= smaller < number:
-                numbers = [*op[field][:place], smaller, *op[field][place + 1 :]]
-                yield {**op, field: numbers}
+                yield {**op, field: replace_at(op[field], index, smaller)}
 
 
-def list_shorter_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """A column fewer of an announcement, and of the update behind it; the same update
-    without any announcement."""
-    for place, op in enumerate(ops):
-        if op["op"] != "pad_right":
-            continue
-        ends = [
-            at for at, one in enumerate(ops) if at > place and one["op"] == "finalize"
-        ]
-        if ends:
-            kept = [*ops[:place], *ops[place + 1 : ends[0]], *ops[ends[0] + 1 :]]
-            yield kept
-        for at in range(place + 1, len(ops)):
-            later = ops[at]
-            if later["op"] == "update" and later["cache"] == op["cache"]:
-                lengths = [max(1, length - 1) for length in op["lengths"]]
-                shorter = replace_at(ops, place, {**op, "lengths": lengths})
-                if later["length"] > 1:
-                    one = {**later, "length": later["length"] - 1}
-                    yield replace_at(shorter, at, one)
-                else:
-                    yield replace_at(shorter, at)
+def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Leaves out an announcement; or one column of it, and of an update behind it."""
+    for index, op in find(ops, "pad_right"):
+        after = [at for at, _ in find(ops, "finalize") if at > index]
+        if after:
+            yield [*ops[:index], *ops[index + 1 : after[0]], *ops[after[0] + 1 :]]
+        lengths = [max(1, length - 1) for length in op["lengths"]]
+        shorter = replace_at(ops, index, {**op, "lengths": lengths})
+        for at, update in find(ops, "update"):
+            if at > index and update["cache"] == op["cache"]:
+                less = {**update, "length": update["length"] - 1}
+                yield replace_at(shorter, at, *([less] if less["length"] else []))
+
+
+def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
+    """Makes one cache of a list plain, or takes a size from it, or lowers one."""
+    parts, plain = config["caches"], {"kind": "batch-kv"}
+    for index, part in enumerate(parts):
+        if part != plain:
+            yield {**config, "caches": replace_at(parts, index, plain)}, ops
+        for name, size in part.items():
+            if name != "kind":
+                rest = {key: value for key, value in part.items() if key != name}
+                yield {**config, "caches": replace_at(parts, index, rest)}, ops
+            if isinstance(size, int):
+                for lower in list_lower(part, {name: 1}):
+                    yield {**config, "caches": replace_at(parts, index, lower)}, ops
+
+
+REWRITES: Sequence[Rewrite] = (
+    list_fewer_rows,
+    simplify_each(list_simpler),
+    shorten_announcements,
+)

@@ -1,0 +1,133 @@
+"""Simpler layer programs: fewer caches and snapshots, shorter updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lockstep.harness.contracts.layer.operations import OPERATIONS
+from lockstep.harness.contracts.operation import Op, rename
+from lockstep.harness.contracts.rewrites import Rewrite, find, join_names, replace_at
+from lockstep.harness.core.document import MAX_LENGTH
+
+FEW = 10
+"""With so few operations left, one is left out for tokens more in others."""
+
+MOST_ADDED = 3
+"""Tokens more, at most."""
+
+
+def merge_updates(first: Op, second: Op) -> Op | None:
+    """Joins two updates of one cache in a row."""
+    updates = first["op"] == second["op"] == "update"
+    if not updates or first["cache"] != second["cache"]:
+        return None
+    length = first["length"] + second["length"]
+    return {**first, "length": length} if length <= MAX_LENGTH else None
+
+
+def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Puts the input of an operation in the place of its output."""
+    for index, op in enumerate(ops):
+        for sort, source, result in list_passed_on(op):
+            names = {result: source}
+            after = [rename(later, OPERATIONS, sort, names) for later in ops[index + 1 :]]
+            yield [*ops[:index], *after]
+
+
+def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """A snapshot in the place of captures that were prepared and taken."""
+    for index, op in find(ops, "take"):
+        before = [earlier for earlier in ops[:index] if earlier["op"] != "prepare"]
+        for name in op["into"]:
+            plain = {"op": "snapshot", "from": 0, "into": name, "cache": op["cache"]}
+            for at in range(len(before), -1, -1):
+                yield [*before[:at], plain, *before[at:], *ops[index + 1 :]]
+
+
+def list_shorter_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """An update that is shorter by half or by a token, or gone, and every offset after it
+    as much lower; the same without the offsets."""
+    for index, op in find(ops, "update"):
+        length, after = op["length"], ops[index + 1 :]
+        for less in sorted({length - 1, length // 2, 1} - {0}, reverse=True):
+            shorter = [{**op, "length": length - less}] if length > less else []
+            lowered = [move_offsets(later, -less) for later in after]
+            yield [*ops[:index], *shorter, *lowered]
+            yield [*ops[:index], *shorter, *after]
+
+
+def list_single_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """One update in the place of two neighbours, shorter than both together."""
+    for index in range(len(ops) - 1):
+        merged = merge_updates(ops[index], ops[index + 1])
+        if merged is not None:
+            for length in range(1, min(8, merged["length"])):
+                yield [*ops[:index], {**merged, "length": length}, *ops[index + 2 :]]
+
+
+def list_longer_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """An operation fewer, and one update or two longer in its stead, with every offset
+    after the first of them as much higher or as it was."""
+    for left_out in range(len(ops) if len(ops) <= FEW else 0):
+        shorter = replace_at(ops, left_out)
+        updates = [index for index, _ in find(shorter, "update")]
+        for more in range(1, MOST_ADDED + 1):
+            for first in updates:
+                for longer in lengthen(shorter, first, more):
+                    yield longer
+                    for second in updates:
+                        if second > first:
+                            yield from lengthen(longer, second, more)
+
+
+def lengthen(ops: Sequence[Op], index: int, more: int) -> Iterator[list[Op]]:
+    op = {**ops[index], "length": min(MAX_LENGTH, ops[index]["length"] + more)}
+    yield [*ops[:index], op, *(move_offsets(later, more) for later in ops[index + 1 :])]
+    yield replace_at(ops, index, op)
+
+
+OFFSETS = ("from", "target", "at")
+
+
+def move_offsets(op: Op, by: int) -> Op:
+    """Every offset that the operation names, higher or lower; 0 is the beginning, and
+    stays."""
+
+    def move(offset: int) -> int:
+        return max(0, offset + by) if offset else 0
+
+    moved: dict[str, Any] = {name: move(op[name]) for name in OFFSETS if name in op}
+    if "offsets" in op:
+        moved["offsets"] = sorted(set(map(move, op["offsets"])))
+    return {**op, **moved}
+
+
+LETTERS: Mapping[str, Callable[[int], str]] = {
+    "cache": lambda number: chr(ord("a") + number),
+    "snapshot": "s{}".format,
+}
+"""Caches are called a, b, c and snapshots s0, s1, …."""
+
+
+def list_passed_on(op: Op) -> list[tuple[str, str, str]]:
+    """("snapshot" or "cache", input, output) of an operation without which its input can
+    stand for its output."""
+    halves = [op[half] for half in ("parent", "child") if op.get(half)]
+    if op["op"] == "clone":
+        return [("cache", op["cache"], op["into"])]
+    if op["op"] == "split":
+        return [("snapshot", op["snapshot"], output) for output in halves]
+    if op["op"] == "merge":
+        return [("snapshot", source, op["into"]) for source in halves]
+    return []
+
+
+REWRITES: Sequence[Rewrite] = (
+    skip_copies,
+    join_names(OPERATIONS, "cache", "a"),
+    list_plain_snapshots,
+    list_shorter_updates,
+    list_single_updates,
+    list_longer_updates,
+)

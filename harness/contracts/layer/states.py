@@ -1,0 +1,156 @@
+"""The abstract states of a layer cache, by name."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.layer.model import LayerModel
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+
+LONG_AFTER = 12
+"""Tokens after which a snapshot that is not what its cache holds is an old one."""
+
+
+class Situation:
+    """An operation that is about to run on a cache, which is not empty of sizes alone.
+
+    Attributes:
+        length: tokens of an update, else 0.
+        step, window, chunk: of the config; None while the cache is empty.
+    """
+
+    def __init__(self, op: Op, model: LayerModel) -> None:
+        self.op, self.model, config = op, model, model.config
+        self.cache, self.past = model.caches[op["cache"]], model.past[op["cache"]]
+        self.offset = self.cache.offset
+        self.length = op["length"] if op["op"] == "update" else 0
+        has_steps = self.offset and config["kind"] != "state"
+        self.step = config["step"] if has_steps else None
+        self.window = config["window"] if self.offset else None
+        self.chunk = config["chunk"] if self.offset else None
+
+    @cached_property
+    def outlived(self) -> bool:
+        """Whether some snapshot ends with a token that the cache does not hold there."""
+        snapshots, tokens = self.model.snapshots.values(), self.cache.tokens
+        return any(snapshot.tokens[-1] not in tokens for snapshot in snapshots)
+
+    @property
+    def restored(self) -> bool:
+        """Whether a snapshot is restored after the cache has changed."""
+        return self.outlived and self.op["op"] == "restore" and bool(self.op["snapshot"])
+
+    def is_old(self) -> bool:
+        return self.restored and self.model.get_age(self.op["snapshot"]) >= LONG_AFTER
+
+    def count_crossed(self) -> int:
+        """Counts the scheduled captures that an update goes past."""
+        crossed = range(self.offset + 1, self.offset + self.length + 1)
+        return sum(offset in crossed for offset in self.cache.captures.scheduled)
+
+    @property
+    def ends_wrapped(self) -> bool:
+        window = self.model.config["window"]
+        return bool(self.length and window and self.offset + self.length > window)
+
+
+def is_wrapped(now: Situation) -> bool:
+    return now.window is not None and now.offset > now.window
+
+
+STATES = (
+    State("empty", lambda now: not now.offset),
+    State("unwritten"),
+    State("rewind", needs="rewinds"),
+    State(
+        "append-after-rewind", lambda now: now.length and "rewind" in now.past, "rewinds"
+    ),
+    *(State(name, needs=name) for name in ("clone", "free", "restore")),
+    State(
+        "append-after-restore",
+        lambda now: now.length and "restore" in now.past,
+        "restore",
+    ),
+    State("refusal", needs="refusals"),
+    State("snapshot-live", lambda now: now.model.snapshots, "snapshot"),
+    State("snapshot-outlived", lambda now: now.outlived, "snapshot outlives"),
+    State("restore-after-change", lambda now: now.restored, "snapshot restore"),
+    State("restore-long-after", Situation.is_old, "snapshot restore"),
+    State("captures-pending", lambda now: now.cache.captures.scheduled, "prepare"),
+    State("captures-crossed", lambda now: now.count_crossed() > 1, "prepare"),
+    State("at-step", lambda now: now.step and now.offset % now.step == 0, "steps"),
+    State(
+        "before-step",
+        lambda now: now.step and now.offset % now.step == now.step - 1,
+        "steps",
+    ),
+    State("after-step", lambda now: now.step and now.offset % now.step == 1, "steps"),
+    State(
+        "chunk-boundary", lambda now: now.chunk and now.offset % now.chunk == 0, "chunks"
+    ),
+    State("inside-chunk", lambda now: now.chunk and now.offset % now.chunk, "chunks"),
+    State("past-chunk", lambda now: now.chunk and now.offset > now.chunk, "chunks"),
+    State("below-window", lambda now: now.window and now.offset < now.window, "wider"),
+    State(
+        "before-window", lambda now: now.window and now.offset == now.window - 1, "wider"
+    ),
+    State("at-window", lambda now: now.offset == now.window, "rotating"),
+    State(
+        "after-window",
+        lambda now: now.window and now.offset == now.window + 1,
+        "rotating",
+    ),
+    State("ends-wrapped", lambda now: now.ends_wrapped, "rotating"),
+    State(
+        "several-after-wrap",
+        lambda now: now.ends_wrapped and now.length > 1 and is_wrapped(now),
+        "rotating",
+    ),
+    State("wrapped", is_wrapped, "rotating"),
+    State("mid-ring", lambda now: is_wrapped(now) and now.offset % now.window, "wider"),
+    State("window-one", lambda now: now.window == 1 and now.offset > 1, "one-token"),
+)
+
+UPDATES = (
+    *("append-after-rewind", "append-after-restore"),
+    *("ends-wrapped", "several-after-wrap", "captures-crossed"),
+)
+RULES = (
+    Unreachable("tells what an update finds, or where it leads", UPDATES, ("update",)),
+    Unreachable(
+        "tells what is restored",
+        ("restore-after-change", "restore-long-after"),
+        ("restore",),
+    ),
+    Unreachable(
+        "breaks a rule of usage before the captures were taken",
+        ("captures-pending",),
+        never=("prepare",),
+        unless="refuses",
+    ),
+)
+TABLE = StateTable(STATES, RULES)
+
+
+def get_states(op: Op, model: LayerModel) -> list[str]:
+    """Names the states that `op` is about to run in: those of its cache."""
+    if op["cache"] not in model.caches:
+        return ["empty", "unwritten"]
+    return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]
+
+
+def list_features(kind: str, declared: Kind) -> set[str]:
+    has, config = declared.operations, declared.config
+    windows = config.get("window", (1, 2)) if kind == "rotating" else ()
+    features = {
+        "rewinds": "restore" in has or ("trim" in has and kind != "state"),
+        "refusals": "restore" in has or "trim" in has,
+        "outlives": not {"trim", "restore", "free", "clone"}.isdisjoint(has),
+        "steps": kind != "state" and "step" in config,
+        "chunks": kind == "kv" and config.get("chunk", (None,)) != (None,),
+        "wider": any(window > 1 for window in windows),
+        "one-token": 1 in windows,
+    }
+    return set(list_true(features))

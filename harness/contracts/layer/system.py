@@ -1,0 +1,243 @@
+"""A backend's caches and snapshots of one layer program, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from lockstep.harness.backends.interface import Array, Mask
+from lockstep.harness.contracts.answers import read_object
+from lockstep.harness.contracts.layer.model import Cache, LayerModel, get_range
+from lockstep.harness.contracts.layer.snapshots import OpenSnapshots, call_aside
+from lockstep.harness.contracts.memory import LayerMemory
+from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
+from lockstep.harness.contracts.system import (
+    Column,
+    Reader,
+    Setup,
+    System,
+    get_rows,
+    read_mask,
+)
+from lockstep.harness.core.payload import Margins
+from lockstep.reference.snapshot import Snapshot
+from lockstep.reference.token import Token
+
+
+class LayerSystem(System):
+    """The caches and snapshots of one program in a backend, by name."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        backend, declared, config = self.backend, self.declared, self.config
+        self.reader = Reader(backend, config, self.limit, setup.layer)
+        self.additive = config["dtype"] if config["mask_form"] == "additive" else None
+        self.snapshots = OpenSnapshots("close" in declared.operations)
+        self.caches: dict[str, Any] = {}
+        # What is quantized, or left to no later query by chunks, may take less.
+        is_exact = not backend.tolerance and config["chunk"] is None
+        self.memory = LayerMemory(config, declared.held, is_exact)
+        self.open: Mapping[str, Snapshot] = {}  # the reference's snapshots
+        self.last: tuple[Array, Array, Mask, int] | None = None
+
+    @property
+    def margins(self) -> Margins:  # type: ignore[override]  # read only
+        return {"attention": self.reader.attention, "storage": self.reader.margin}
+
+    @cached_property
+    def recurrence(self) -> Recurrence:
+        """The computation of a recurrent layer."""
+        return Recurrence(self.arrays, self.reader.keys, self.config)
+
+    # --- caches and snapshots by name ---------------------------------------------------
+
+    def get(self, name: str) -> Any:
+        if name not in self.caches:
+            self.caches[name] = self.backend.open(self.config)
+            self.memory.open(self.caches[name])
+        return self.caches[name]
+
+    def put_cache(self, name: str, cache: Any) -> None:
+        read_object(cache, ["offset"], "clone", "a cache")
+        if self.backend.lifetime == "until-write":
+            self.watch.drop(name)
+        self.caches[name] = cache
+
+    def drop(self, name: str) -> None:
+        """Unbinds a name: its cache is used up."""
+        self.memory.opened.pop(id(self.caches.pop(name, None)), None)
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        """Returns the answer that a cache gives; of a list, the answers of its parts."""
+        return make(cache)
+
+    def find_snapshot(self, name: str | None) -> Any:
+        return self.snapshots.find(name)
+
+    def consume(self, name: str | None) -> Any:
+        """The snapshot, whose name is free from now on."""
+        return self.snapshots.consume(name)
+
+    def put_snapshot(
+        self, name: str | None, snapshot: Any, cache: str
+    ) -> list[int] | None:
+        """Binds a snapshot that a cache has made, see `OpenSnapshots.bind`; returns its
+        range."""
+        reported = get_range(snapshot)
+        self.snapshots.bind(name, snapshot, self.get(cache))
+        return reported
+
+    # --- operations that move arrays ----------------------------------------------------
+
+    def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
+        """Appends the tokens with these tags and reads what their queries see.
+
+        tokens: all of the cache, in the order of positions, as the reference has them.
+        """
+        cache, length = self.get(name), len(tags)
+        if self.config["kind"] == "state":
+            rows = self.recurrence.advance(cache, tags, partial(self.write, name))
+            return {"offset": cache.offset, "visible": rows}
+        padding = self.config["mask_padding"]
+        rows_padded = -(-length // padding) * padding
+        given = self.reader.feed(tags)
+        mask = cache.make_mask(length, rows_padded)
+        with self.lend(name, "update", given):
+            pair = cache.update(*given)
+            columns = self.reader.read(pair, "update", tokens)
+            if self.every:
+                self.watch.keep(name, "update", pair)
+                self.last = (*pair, mask, length)
+        mask = read_mask(mask, self.arrays, self.additive)
+        form = length, rows_padded, self.backend.causal
+        answer: Answer = {
+            "offset": cache.offset,
+            "visible": get_rows(columns, mask, *form),
+            "columns": columns,
+        }
+        if self.tells_layout:
+            answer["seen"] = get_rows([*range(len(columns))], mask, *form)
+        return answer
+
+    def write(self, name: str, conv: Array, delta: Array, length: int) -> None:
+        """Writes the state after `length` more tokens."""
+        with self.lend(name, "update", (conv, delta)):
+            self.get(name).write(conv, delta, length)
+
+    def update_wrongly(self, name: str, wrong: str, length: int) -> Answer:
+        """Writes arrays of another form; see `operations.FORMS`."""
+        cache, config = self.get(name), dict(self.config)
+        batch = 2 if wrong == "batch" else 1
+        dtype = "float32" if wrong == "dtype" else config["dtype"]
+        if wrong in ("heads", "key_dim", "value_dim"):
+            config[wrong] += 1
+        if config["kind"] == "state":
+            if wrong == "length":
+                return self.ask(lambda: cache.boundaries(0) and None)
+            conv, delta = get_state_shapes(config, batch)
+            state = self.make_zeros(conv, dtype), self.make_zeros(delta, "float32")
+            return self.ask(lambda: cache.write(*state, length))
+        heads, more = config["heads"], wrong == "length"
+        keys = self.make_zeros((batch, heads, length, config["key_dim"]), dtype)
+        values = self.make_zeros(
+            (batch, heads, length + more, config["value_dim"]), dtype
+        )
+        cache.make_mask(length, length)
+        return self.ask(lambda: cache.update(keys, values) and None)
+
+    def make_zeros(self, shape: Sequence[int], dtype: str) -> Array:
+        return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
+
+    def read_all(self, operation: str, name: str, right: Cache) -> Answer:
+        """Reads what `state` or `view` returns, less older tokens that may come along.
+
+        Args:
+            operation: "state" or "view".
+            name: of the cache.
+            right: the reference of the cache.
+        """
+        cache = self.get(name)
+        pair = cache.state() if operation == "state" else cache.view()
+        if self.config["kind"] == "state":
+            columns = self.recurrence.read(pair, operation)
+        elif pair is None:
+            return {"tags": []}
+        else:
+            columns = self.reader.read(pair, operation, right.tokens)
+        self.watch.keep(name, operation, pair)
+        may_come = {token.tag for token in right.older()}
+        tags = [column for column in columns if column not in may_come]
+        answer: Answer = {"tags": sort_columns(tags)}
+        return {**answer, "columns": columns} if self.tells_layout else answer
+
+    # --- checks beside the answer -------------------------------------------------------
+
+    def cut_mask(self, mask: Array, length: int) -> Array:
+        """Cuts padding rows off a mask; gives it two axes, without which frameworks
+        do not take one."""
+        missing = 2 - self.arrays.to_numpy(mask).ndim
+        return mask[(None,) * missing] if missing > 0 else mask[..., :length, :]
+
+    def verify_memory(self, op: Op, model: LayerModel) -> None:
+        if self.declared.held is None:
+            return
+        cache, memory = self.get(op["cache"]), self.memory
+        if op["op"] == "clone":
+            memory.open(self.get(op["into"]), origin=cache)
+        if op["op"] == "free":
+            memory.reset(cache)
+        memory.note(cache, model.get(op["cache"]), op.get("length", 0))
+        self.open = model.snapshots
+        if self.every:
+            self.check_memory()
+
+    def check_memory(self) -> None:
+        if self.declared.held is not None:
+            self.memory.store(self.open.values())
+            self.memory.check()
+
+    def finish(self) -> None:
+        """Checks arrays and memory; then closes and frees everything, if both are
+        declared, and checks that nothing is left."""
+        super().finish()
+        self.check_memory()
+        declares = {"close", "free"} <= self.declared.operations
+        if self.declared.held is not None and declares:
+            self.snapshots.close_all()
+            for opened in self.memory.opened.values():
+                call_aside(opened.cache.free, "free", "freeing a cache, at the end")
+            self.memory.check_released()
+
+    def verify_update(self, right: Cache, tags: Sequence[int]) -> None:
+        """Checks the attention over what the last update of a cache returned."""
+        self.verify_attention(right.visible, tags, right.offset)
+
+    def verify_attention(
+        self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
+    ) -> None:
+        """Puts the last update through the framework's attention and compares with the
+        reference in double precision, four rows at most: that is slow. Its tokens have
+        these tags, and end at `offset`."""
+        if self.last is None or not self.config["value_dim"]:
+            return
+        keys, values, mask, length = self.last
+        self.last = None
+        if mask is not None and not isinstance(mask, str):
+            mask = self.cut_mask(mask, length)
+        queries = self.reader.queries.get_vectors(tags)
+        queries = self.arrays.from_numpy(queries, self.config["dtype"])
+        got = self.arrays.to_numpy(self.arrays.attend(queries, keys, values, mask))
+        for row in {0, length // 3, 2 * length // 3, length - 1}:
+            seen = [token.tag for token in visible(offset - length + row)]
+            self.reader.judge(got[0, :, row], tags[row], seen, row, "update")
+
+
+def sort_columns(columns: Sequence[Column]) -> list[Any]:
+    """Tags first, in order; then words."""
+    tags: list[Any] = [column for column in columns if not isinstance(column, str)]
+    words = [column for column in columns if isinstance(column, str)]
+    return [*sorted(tags), *sorted(words)]

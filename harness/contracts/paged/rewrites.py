@@ -1,0 +1,108 @@
+"""Simpler paged programs: fewer requests, shorter and plainer tokens, smaller groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lockstep.harness.contracts.operation import Config, Op, list_names, rename
+from lockstep.harness.contracts.paged.operations import OPERATIONS
+from lockstep.harness.contracts.paged.transfers import name_transfer
+from lockstep.harness.contracts.rewrites import (
+    Changed,
+    Rewrite,
+    list_lower,
+    list_steps,
+    replace_at,
+    simplify_each,
+)
+
+LETTERS: Mapping[str, Callable[[int], str]] = {
+    "request": lambda number: chr(ord("a") + number),
+    "transfer": name_transfer,
+}
+
+
+def merge(first: Op, second: Op) -> Op | None:
+    """Joins two evictions."""
+    if first["op"] == second["op"] == "evict":
+        return {**first, "count": min(256, first["count"] + second["count"])}
+    return None
+
+
+def leave_out_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Leaves out all that one request, or one transfer, does; or lets one name stand for
+    two."""
+    for sort in LETTERS:
+        named = {name for op in ops for name in list_names(op, OPERATIONS, sort)}
+        names = sorted(named)
+        for index, name in enumerate(names):
+            yield [op for op in ops if name not in list_names(op, OPERATIONS, sort)]
+            for earlier in names[:index]:
+                yield [rename(op, OPERATIONS, sort, {name: earlier}) for op in ops]
+
+
+def unify(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """All requests in one namespace; no drafts at all; one token for all."""
+    if any(op.get("namespace") for op in ops):
+        yield [{**op, "namespace": None} if "namespace" in op else op for op in ops]
+    if any(op.get("drafts") for op in ops):
+        yield [{**op, "drafts": [], "kept": 0} if "drafts" in op else op for op in ops]
+    used = {token for op in ops for token in op.get("tokens", ())}
+    used |= {op["sampled"] for op in ops if "sampled" in op}
+    for token in sorted(used - {1}):
+        yield [replace_token(op, token, 1) for op in ops]
+
+
+def replace_token(op: Op, token: int, new: int) -> Op:
+    fields = [field for field in ("tokens", "drafts") if field in op]
+    lists = {name: [new if x == token else x for x in op[name]] for name in fields}
+    return {**op, **lists, **({"sampled": new} if op.get("sampled") == token else {})}
+
+
+def list_shorter(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Leaves out the same positions at the beginning of all requests."""
+    opened = [op["tokens"] for op in ops if op["op"] == "open"]
+    most = min((len(tokens) for tokens in opened), default=1) - 1
+    for fewer in list_steps(most):
+        yield [
+            {**op, "tokens": op["tokens"][fewer:]} if op["op"] == "open" else op
+            for op in ops
+        ]
+
+
+MINIMUMS = {"count": 1, "kept": 0, "to": 1, "sampled": 1, "arrived": 0}
+
+
+def list_simpler(op: Op) -> Iterator[Op]:
+    """Simpler forms of one operation."""
+    tokens = op.get("tokens", ())
+    for fewer in list_steps(len(tokens) - 1):
+        yield {**op, "tokens": tokens[: len(tokens) - fewer]}
+    for index, token in enumerate(tokens):
+        if token != 1:
+            yield {**op, "tokens": replace_at(tokens, index, 1)}
+    yield from list_lower(op, MINIMUMS)
+    for fewer in list_steps(len(op.get("drafts", ()))):
+        count = len(op["drafts"]) - fewer
+        yield {**op, "drafts": op["drafts"][:count], "kept": min(op["kept"], count)}
+    if op.get("reuse") is False:
+        yield {**op, "reuse": True}
+
+
+def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
+    """Proposes a group fewer, one layer in each, and smaller blocks and widths."""
+    groups = config["groups"]
+    for index in range(len(groups) if len(groups) > 1 else 0):
+        yield {**config, "groups": replace_at(groups, index)}, ops
+    for index, group in enumerate(groups):
+        plain = [{**group, "layers": 1}] if group["layers"] > 1 else []
+        for simpler in (*plain, *list_lower(group, {"block": 1, "width": 1})):
+            yield {**config, "groups": replace_at(groups, index, simpler)}, ops
+
+
+REWRITES: Sequence[Rewrite] = (
+    leave_out_names,
+    unify,
+    list_shorter,
+    simplify_each(list_simpler),
+)

@@ -1,0 +1,109 @@
+"""The small worlds of the prefix contract: two tokens, two layers, two users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockstep.harness.contracts.contract import Domain, Renaming, read_moves
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.prefix.rewrites import rename_token
+
+Choices = Mapping[str, Sequence[Any]]
+
+CONVERSATION: Choices = {"layers": [["kv", "rotating:2"]], "step": [2]}
+DEEP: Choices = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
+
+CONFIGS: Mapping[str, Choices] = {
+    "session": CONVERSATION,
+    "trie": CONVERSATION,
+    "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
+}
+LARGER: Mapping[str, Choices] = {
+    "session": {**DEEP, "heads": [2]},
+    "trie": {**DEEP, "interval": [2]},
+    "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
+}
+
+
+def read_of_user(text: str) -> tuple[Op, ...]:
+    """Reads moves of user a; a pass that names no generated tokens generates none."""
+    plain: Mapping[str, Op] = {"feed": {"generate": []}}
+    moves = read_moves(text)
+    return tuple({**plain.get(move["op"], {}), **move, "user": "a"} for move in moves)
+
+
+def double(moves: Sequence[Op]) -> tuple[Op, ...]:
+    """Lists each move of user a, and the same of user b."""
+    return (*moves, *({**move, "user": "b"} for move in moves))
+
+
+CLOSE = read_of_user("close")
+SHORT = read_of_user("begin tokens=[1,2]; begin tokens=[2,1]")
+LONG = read_of_user("begin tokens=[1,2,1]; begin tokens=[2,1,2]")
+MORE = read_of_user(
+    "begin tokens=[1]; begin tokens=[2]; begin tokens=[1,1,2,2]; begin tokens=[2,2,1,1]"
+)
+# 8 tokens are more than any request has: such a pass computes all that remain.
+FEEDS = read_of_user("feed count=8 generate=[1]; feed count=8 generate=[2]")
+TINY = (*SHORT, *LONG, *read_of_user("feed count=1; feed count=8"), *FEEDS, *CLOSE)
+SMALL = (
+    *TINY,
+    *read_of_user("cancel; break count=1 layers=0; break count=2 layers=1"),
+    *read_moves(
+        "refuse layers=[0] raising=false; refuse layers=[0,1] raising=true; count; free;"
+        " checkpoint offsets=[1]; checkpoint offsets=[2]; limit bytes=128;"
+        " limit bytes=null"
+    ),
+)
+STANDARD = (
+    *(*SMALL, *MORE),
+    *read_of_user(
+        "feed count=0 generate=[1]; feed count=0 generate=[2]; feed count=2;"
+        " break count=1 layers=2"
+    ),
+    *read_moves(
+        "refuse layers=[2] raising=false; checkpoint offsets=[1,3]; limit bytes=0;"
+        " limit bytes=256"
+    ),
+)
+"""A session keeps one path and has no limit: a backend leaves out the moves that its kind
+does not have."""
+
+TINY_SLOTS = double((*SHORT, *read_of_user("feed count=8"), *CLOSE))
+SMALL_SLOTS = (
+    *TINY_SLOTS,
+    *double((*LONG, *read_of_user("feed count=1"), *FEEDS)),
+    *double(read_of_user("cancel; break count=1 layers=0")),
+    *read_moves("refuse layers=[] raising=false"),
+)
+LATE = read_of_user(
+    "feed count=2 generate=[1,2]; feed count=2 generate=[2,1]; feed count=0 generate=[1];"
+    " feed count=0 generate=[2]; break count=2 layers=1"
+)
+STANDARD_SLOTS = (*SMALL_SLOTS, *double((*MORE, *LATE)))
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}
+
+USERS = {"a": "b", "b": "a"}
+
+
+def exchange_tokens(op: Op) -> Op:
+    return rename_token(op, {1: 2, 2: 1})
+
+
+def exchange_users(op: Op) -> Op:
+    return {**op, "user": USERS[op["user"]]} if "user" in op else op
+
+
+RENAMINGS: Sequence[Renaming] = (
+    exchange_tokens,
+    exchange_users,
+    lambda op: exchange_tokens(exchange_users(op)),
+)
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    config = LARGER if size == "standard" else CONFIGS
+    moves = SLOTS_MOVES if kind == "slots" else MOVES
+    return Domain(config[kind], moves[size], RENAMINGS)

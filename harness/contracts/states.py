@@ -1,0 +1,87 @@
+"""Abstract states: a table says when a program is in one, and which kinds find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockstep.harness.contracts.operation import Cell
+
+Features = Collection[str]
+"""What a backend declares: the kind, its operations, "refuses" and "atomic" (fields of
+`Kind`), and what a contract derives from the configs, such as "windows"."""
+
+
+class State(NamedTuple):
+    """One abstract state: a situation in which bugs were found.
+
+    Attributes:
+        name: its name.
+        holds: judges a situation; None if the model notes the state as an event.
+        needs: the features without which no program finds it, separated by blanks.
+    """
+
+    name: str
+    holds: Callable[[Any], Any] | None = None
+    needs: str = ""
+
+
+class Unreachable(NamedTuple):
+    """Cells that no program can reach, and why.
+
+    Attributes:
+        why: the reason.
+        states: that some operations never find.
+        only: the operations that find them; None for all.
+        never: the operations that do not.
+        needs, unless: the rule holds with all features of the first, and without those
+            of the second; separated by blanks.
+    """
+
+    why: str
+    states: Collection[str]
+    only: Collection[str] | None = None
+    never: Collection[str] = ()
+    needs: str = ""
+    unless: str = ""
+
+    def holds(self, cell: Cell) -> bool:
+        state, operation = cell
+        if state not in self.states:
+            return False
+        excluded = self.only is not None and operation not in self.only
+        return excluded or operation in self.never
+
+    def applies(self, features: Features) -> bool:
+        needed, forbidden = self.needs.split(), self.unless.split()
+        return all(name in features for name in needed) and not any(
+            name in features for name in forbidden
+        )
+
+
+class StateTable:
+    """All abstract states of a contract, and the cells that no program can reach."""
+
+    def __init__(self, states: Sequence[State], rules: Sequence[Unreachable]) -> None:
+        self.states, self.rules = states, rules
+        self.names = [state.name for state in states]
+        self.conditions = [(name, holds) for name, holds, _ in states if holds]
+
+    def find(self, situation: Any) -> list[str]:
+        """Lists the states whose condition a situation meets."""
+        return [name for name, holds in self.conditions if holds(situation)]
+
+    def list_reachable(self, features: Features) -> list[str]:
+        """Lists the states that generation must reach with these features."""
+        needs = ((name, needed.split()) for name, _, needed in self.states)
+        return [
+            name for name, needed in needs if all(need in features for need in needed)
+        ]
+
+    def list_rules(self, features: Features) -> list[Unreachable]:
+        return [rule for rule in self.rules if rule.applies(features)]
+
+
+def list_true(conditions: Mapping[str, Any]) -> list[str]:
+    """Lists the names whose conditions hold."""
+    return [name for name, holds in conditions.items() if holds]

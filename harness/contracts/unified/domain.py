@@ -1,0 +1,91 @@
+"""The small worlds of the unified contract: two sequences, a window of two, passes of up
+to three rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from lockstep.harness.contracts.contract import Domain, Renaming, read_moves
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.unified.model import CAUSAL
+from lockstep.harness.contracts.unified.operations import rename_owner
+
+CONFIG: Mapping[str, Sequence[Any]] = {
+    "window": [2],
+    "memory": [3],
+    "chunk": [2],
+    "sequences": [2],
+    "capacity": [4],
+    "batch": [3],
+    "caches": [[{"kind": "causal"}, {"kind": "swa", "window": 2}]],
+    "interval": [2],
+    "checkpoints": [2],
+}
+LARGER: Mapping[str, Sequence[Any]] = {
+    **CONFIG,
+    "window": [3],
+    "memory": [4],
+    "chunk": [3],
+    "sequences": [3],
+    "batch": [4],
+    "layers": [2],
+    "heads": [2],
+    "cache_padding": [2],
+    "mask_padding": [4],
+}
+
+
+def read_for_both(text: str) -> tuple[Op, ...]:
+    """Reads moves of sequence 0; behind each stands the same of sequence 1."""
+    pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in read_moves(text))
+    return tuple(chain.from_iterable(pairs))
+
+
+TINY = read_for_both(
+    "forward sequences=[0]; forward sequences=[0,0];"
+    " copy_prefix source=0 target=1 length=1; remove sequence=0 begin=0 end=1"
+)
+SMALL = TINY + read_for_both(
+    "forward sequences=[0,1]; remove sequence=0 begin=1 end=null"
+)
+LONGER = read_for_both("copy_prefix source=0 target=1 length=2")
+QUESTIONS = read_for_both("can_resume sequence=0 position=2")
+SAVED = read_moves("save into=x; load from=x")
+IMAGES = read_for_both(
+    "forward sequences=[0] multimodal=[0]; forward sequences=[0,1] multimodal=[1];"
+    " forward sequences=[0] reserve=true"
+)
+STANDARD = (
+    *(*SMALL, *LONGER, *QUESTIONS, *SAVED),
+    *read_for_both(
+        "forward sequences=[0,0,0]; forward sequences=[0,0,1];"
+        " forward sequences=[0,0] except=[0]; forward sequences=[0,0] reserve=true;"
+        " remove sequence=0 begin=0 end=null; remove sequence=0 begin=1 end=2;"
+        " can_resume sequence=0 position=1"
+    ),
+    *read_moves(
+        "copy_prefix source=0 target=2 length=2; forward sequences=[2];"
+        " forward sequences=[2,0,1]; remove sequence=2 begin=0 end=1; get;"
+        " load from=x fresh=true; open window=3 memory=4"
+    ),
+)
+"""A backend leaves out the moves that its kind does not have: only causal caches can be
+saved, only swa-memory is opened with two sizes."""
+
+MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
+
+
+def exchange(first: int, second: int) -> Renaming:
+    return lambda op: dict(rename_owner(op, {first: second, second: first}))
+
+
+def get_domain(kind: str, size: str) -> Domain:
+    moves = MOVES[size]
+    if kind == "encoder":
+        moves += IMAGES
+    elif size == "small":
+        moves += QUESTIONS + (SAVED if kind in CAUSAL else LONGER)
+    config = LARGER if size == "standard" else CONFIG
+    return Domain(config, moves, [exchange(*pair) for pair in ((0, 1), (0, 2), (1, 2))])
