@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.answers import read_object
+from lockstep.harness.contracts.batched import contents, rows, tokens
 from lockstep.harness.contracts.batched.domain import get_domain
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
@@ -34,15 +35,21 @@ from lockstep.harness.contracts.batched.rewrites import (
     merge_updates,
     propose_configs,
 )
-from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.batched.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
-from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.contracts.operation import Config, Op, Source, index
 from lockstep.harness.contracts.rewrites import join_names
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.errors import UsageError
+
+OPERATIONS = index(
+    *(tokens.Open(), tokens.Update(), tokens.PadRight(), tokens.Finalize()),
+    *(contents.Trim(), contents.Rollback(), rows.Filter(), rows.Select(), rows.Repeat()),
+    *(rows.Extend(), rows.Extract(), rows.Stack(), rows.Save(), rows.Load()),
+    *(contents.State(), contents.Size(), contents.Clone(), contents.Free()),
+)
 
 NEXT: Mapping[str, Sequence[str]] = {
     "open": ("update", "pad_right", "update"),

@@ -14,7 +14,6 @@ from lockstep.harness.contracts.answer_schemas import (
     any_of,
     record,
 )
-from lockstep.harness.contracts.batched import contents, tokens
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
@@ -32,7 +31,7 @@ from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_offset
 from lockstep.harness.contracts.layer.operations import why_no_cache
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -327,28 +326,3 @@ class Load(BatchedOperation):
     def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
-
-
-# --- all of them, by name ---------------------------------------------------------------
-
-
-OPERATIONS = index(
-    tokens.Open(),
-    tokens.Update(),
-    tokens.PadRight(),
-    tokens.Finalize(),
-    contents.Trim(),
-    contents.Rollback(),
-    Filter(),
-    Select(),
-    Repeat(),
-    Extend(),
-    Extract(),
-    Stack(),
-    Save(),
-    Load(),
-    contents.State(),
-    contents.Size(),
-    contents.Clone(),
-    contents.Free(),
-)

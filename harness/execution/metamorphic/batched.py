@@ -13,7 +13,6 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
     list_part_configs,
 )
-from lockstep.harness.contracts.batched.rows import OPERATIONS
 from lockstep.harness.contracts.operation import Answer, Op, rename
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
@@ -28,6 +27,8 @@ from lockstep.harness.execution.metamorphic.relations import (
 from lockstep.harness.programs.program import Program
 
 Tags = list[int]
+
+OPERATIONS = CONTRACTS["batched"].operations
 
 SWAPPED = {"a": "b", "b": "a", "x": "y", "y": "x"}
 
