@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
 
-from lockstep.harness.backends import Backend, Kind, Unavailable
+from lockstep.harness.backends import Backend, Unavailable
 from lockstep.impl.mlx.arrays import DTYPES, MLXArrays
 from lockstep.impl.mlx.batched import BatchedCache
 from lockstep.impl.mlx.batched_state import BatchedState
@@ -24,55 +23,8 @@ from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
-from lockstep.impl.shared.batched_list import open_list
-from lockstep.impl.shared.operations import (
-    BATCH_CONFIG,
-    BATCH_HELD,
-    BATCHED_OPERATIONS,
-    CONFIG,
-    HELD,
-    OPERATIONS,
-    PAGED_CONFIG,
-    PAGED_KINDS,
-    PAGED_OPERATIONS,
-    PAGED_TELLS,
-)
-from lockstep.impl.shared.paged_facts import get_room, open_paged
-
-UNIFIED = {
-    kind: Kind(
-        operations,
-        {**unified.CONFIG, **unified.OF_KIND.get(kind, {})},
-        refuses=True,
-        held=1,
-    )
-    for kind, operations in unified.OPERATIONS.items()
-}
-LAYER = {
-    kind: Kind(operations, CONFIG[kind], refuses=True, held=HELD[kind])
-    for kind, operations in OPERATIONS.items()
-}
-
-BATCHES = {
-    kind: Kind(operations, BATCH_CONFIG[kind], refuses=True, held=BATCH_HELD[kind])
-    for kind, operations in BATCHED_OPERATIONS.items()
-}
-
-PREFIX = {
-    kind: Kind(
-        operations,
-        prefix.CONFIG[kind],
-        builds_on=True,
-        refuses=True,
-        held=prefix.HELD[kind],
-    )
-    for kind, operations in prefix.OPERATIONS.items()
-}
-
-PAGED = {
-    f"paged-{kind}": Kind(PAGED_OPERATIONS, PAGED_CONFIG, refuses=True, tells=PAGED_TELLS)
-    for kind in PAGED_KINDS
-}
+from lockstep.impl.shared.backend import Framework, declare_kinds
+from lockstep.impl.shared.operations import BATCHED_OPERATIONS
 
 
 class OnDevice:
@@ -123,101 +75,33 @@ def compute(device: mx.Device, method: Callable[..., Any], *arguments: Any) -> A
 
 def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
     """Returns the cache for a config of any contract."""
-    if config["kind"] in PREFIX:  # its caches are on the device already
-        return prefix.open_cache(config)
-    if config["kind"] in PAGED and config["data"] == "tags":
-        return open_paged(config, None)
+    is_below = config["kind"] in prefix.OPERATIONS  # its caches are on the device already
+    if is_below or config.get("data") == "tags":
+        return FRAMEWORK.open(config)
+    if config["kind"] in BATCHED_OPERATIONS and config["caches"] is not None:
+        config = {**config, "caches": [single.cache for single in config["caches"]]}
     with mx.stream(device):
-        return OnDevice(make_cache(config), device)
+        return OnDevice(FRAMEWORK.open(config), device)
 
 
-def make_cache(config: Mapping[str, Any]) -> Any:
-    if config["kind"] in UNIFIED:
-        return make_unified(config)
-    if config["kind"] in BATCHED_OPERATIONS:
-        caches = config["caches"]
-        alone = None if caches is None else [single.cache for single in caches]
-        return open_batched({**config, "caches": alone})
-    if config["kind"] in PAGED:
-        host = make_blocks(config, "host") if config["host"] else None
-        return open_paged(config, make_blocks(config, "blocks"), host)
-    return make_layer(config)
-
-
-def make_blocks(config: Mapping[str, Any], field: str) -> MlxBlocks:
-    """Makes memory of a paged cache; a field of the config says how many blocks."""
-    dims = config["key_dim"], config["value_dim"]
-    fill = math.nan if config["poison"] else 0.0
-    dtype = DTYPES[config["dtype"]]
-    return MlxBlocks(*get_room(config, field), config["heads"], dims, dtype, fill)
-
-
-def make_layer(config: Mapping[str, Any]) -> Any:
-    if config["kind"] == "state":
-        return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]])
-    options = get_options(config)
-    if config["kind"] == "rotating":
-        return RotatingCache(config["window"], *options, twin=not config["variant"])
-    return KVCache(*options)
-
-
-def open_batched(config: Mapping[str, Any]) -> Any:
-    """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
-    used up; with neither a single cache."""
-    if config["kind"] == "batch-list":
-        return open_list(config, open_batched, BATCHED)
-    batch, kind = BATCHED[config["kind"]]
-    if config["caches"] is not None:
-        return batch.stack(config["caches"])
-    if config["rows"] is None:
-        return make_layer({**config, "kind": kind})
-    if kind != "state":
-        return BatchedCache(config["rows"], config["window"], *get_options(config))
-    conv, delta = get_shapes(config, config["rows"])
-    dtype = DTYPES[config["dtype"]]
-    return BatchedState((mx.zeros(conv, dtype), mx.zeros(delta, mx.float32)))
-
-
-BATCHED = {
-    "batch-kv": (BatchedCache, "kv"),
-    "batch-rotating": (BatchedCache, "rotating"),
-    "batch-state": (BatchedState, "state"),
-}
-"""The batch of each kind, and the kind of its single caches."""
-
-
-def get_options(config: Mapping[str, Any]) -> tuple[int, float, mx.Dtype]:
-    """Returns step, fill and mask of a layer cache or batch."""
-    additive = config["mask_form"] == "additive"
-    mask = DTYPES[config["dtype"]] if additive else mx.bool_
-    return config["step"], math.nan if config["poison"] else 0.0, mask
-
-
-def get_shapes(config: Mapping[str, Any], rows: int) -> tuple[Sequence[int], ...]:
-    """Returns the shapes of conv and delta."""
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = (rows, config["conv_width"] - 1, heads * key_dim)
-    return conv, (rows, heads, key_dim, config["value_dim"])
-
-
-def make_unified(config: Mapping[str, Any]) -> Any:
-    if config["kind"] == "wrapper":
-        return unified.make_wrapper(config, make_unified)
-    if config["kind"] == "encoder":
-        return EncoderCache(config["sequences"], config["batch"])
-    options = {
-        "rope": config["rope_bases"] if config["shift"] else None,
-        "dtype": DTYPES[config["dtype"]],
-        "mask": DTYPES[config["mask_dtype"]],
-        "fill": math.nan if config["poison"] else 0.0,
-        "permuted": config["permuted_values"],
-    }
-    sizes, layers = unified.get_sizes(config), config["layers"]
-    if config["kind"] != "recurrent":
-        return CausalCache(sizes, layers, **options)
-    states = unified.get_states(config)
-    return RecurrentCache(sizes, *states, layers, **options)
-
+FRAMEWORK = Framework(
+    dtypes=DTYPES,
+    boolean=mx.bool_,
+    unfilled=0.0,
+    as_like=lambda dtype: dtype,
+    zeros=mx.zeros,
+    kv=KVCache,
+    rotating=RotatingCache,
+    state=StateCache,
+    batch=BatchedCache,
+    batch_state=BatchedState,
+    encoder=EncoderCache,
+    causal=CausalCache,
+    recurrent=RecurrentCache,
+    make_blocks=MlxBlocks,
+    make_host_blocks=MlxBlocks,
+    get_options=lambda config: {"dtype": DTYPES[config["dtype"]]},
+)
 
 PLANTED = {"mlx-cpu": "mlx", "mlx-gpu": "mlx_gpu"}
 """The module of `impl.faults` with the planted mistakes of a device."""
@@ -228,13 +112,7 @@ def declare(name: str, device: mx.Device) -> Backend:
     return Backend(
         name=name,
         device=name.removeprefix("mlx-"),
-        contracts={
-            "layer": LAYER,
-            "batched": BATCHES,
-            "unified": UNIFIED,
-            "prefix": PREFIX,
-            "paged": PAGED,
-        },
+        contracts=declare_kinds(),
         arrays=arrays,
         open=lambda config: open_cache(config, device),
         dtypes=("float32", "float16", "bfloat16"),

@@ -169,19 +169,19 @@ class ListBatch(Parts):
 
 
 def open_list(
-    config: Mapping[str, Any], open_part: Open, batches: Mapping[str, tuple[Any, str]]
+    config: Mapping[str, Any], open_part: Open, batches: Mapping[str, type[Batch]]
 ) -> ListBatch | ListCache:
     """Returns a batch of config["rows"] empty lists, or one of the single lists in
     config["caches"], which are used up; with neither a single list.
 
     Args:
         config: its "parts" are complete configs.
-        open_part: opens a part from its config, with the same "rows".
-        batches: for each kind its class of batches, and the kind of its single caches.
+        open_part: opens a cache of the list from its config, with the same "rows".
+        batches: the class of the batches of each kind.
     """
-    caches, configs = config["caches"], config["parts"]
-    if caches is not None:
-        return ListBatch.stack(caches, [batches[part["kind"]][0] for part in configs])
-    given = {"rows": config["rows"], "caches": None}
-    parts = [open_part({**part, **given}) for part in configs]
-    return ListCache(parts) if config["rows"] is None else ListBatch(parts)
+    singles, configs = config["caches"], config["parts"]
+    if singles is not None:
+        return ListBatch.stack(singles, [batches[config["kind"]] for config in configs])
+    common = {"rows": config["rows"], "caches": None}
+    caches = [open_part({**config, **common}) for config in configs]
+    return ListCache(caches) if config["rows"] is None else ListBatch(caches)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,24 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.harness.backends import Backend, Kind, Unavailable
+from lockstep.harness.backends import Backend, Unavailable
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
-from lockstep.impl.shared.batched_list import open_list
+from lockstep.impl.shared.backend import Framework, declare_kinds
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.operations import (
-    BATCH_CONFIG,
-    BATCH_HELD,
-    BATCHED_OPERATIONS,
-    CONFIG,
-    HELD,
-    OPERATIONS,
-    PAGED_CONFIG,
-    PAGED_KINDS,
-    PAGED_OPERATIONS,
-    PAGED_TELLS,
-)
-from lockstep.impl.shared.paged_facts import get_room, open_paged
 from lockstep.impl.shared.paged_memory import HostSpans
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays, overwrite
 from lockstep.impl.torch.batched import BatchedCache
@@ -71,167 +57,55 @@ def open_cache(
         device: where the arrays are.
         kernels: None to choose by the device.
     """
-    if config["kind"] in prefix.OPERATIONS:
-        return prefix.open_cache(config)
-    if config["kind"] in unified.OPERATIONS:
-        return open_unified(config, device, kernels)
-    if config["kind"] in BATCHED_OPERATIONS:
-        return open_batched(config, device)
-    if config["kind"].startswith("paged"):
-        if config["data"] == "tags":
-            return open_paged(config, None)
-        host = make_blocks(config, "host", torch.device("cpu"), PlainKernels())
-        blocks = make_blocks(config, "blocks", device, kernels)
-        return open_paged(config, blocks, host if config["host"] else None)
-    return open_layer(config, device)
+    return get_framework(device, kernels).open(config)
 
 
-def make_blocks(
-    config: Mapping[str, Any], field: str, device: torch.device, kernels: Kernels | None
-) -> TorchBlocks:
-    """Makes memory of a paged cache; a field of the config says how many blocks."""
-    like = torch.empty(0, dtype=DTYPES[config["dtype"]], device=device)
-    dims = config["key_dim"], config["value_dim"]
-    fill = math.nan if config["poison"] else 0.0
-    return TorchBlocks(
-        *get_room(config, field), config["heads"], dims, like, fill, kernels
+def get_framework(device: torch.device, kernels: Kernels | None) -> Framework:
+    """Returns our caches on a device; for args see `open_cache`."""
+
+    def as_like(dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(0, dtype=dtype, device=device)
+
+    def make_blocks(*sizes: Any) -> TorchBlocks:
+        *rooms, dtype, fill = sizes
+        return TorchBlocks(*rooms, as_like(dtype), fill, kernels)
+
+    def make_host_blocks(*sizes: Any) -> TorchBlocks:
+        *rooms, dtype, fill = sizes
+        like = torch.empty(0, dtype=dtype)
+        return TorchBlocks(*rooms, like, fill, PlainKernels())
+
+    def get_options(config: Mapping[str, Any]) -> Mapping[str, Any]:
+        like = as_like(DTYPES[config["dtype"]])
+        return {"like": like, "kernels": choose_kernels(config, kernels)}
+
+    return Framework(
+        dtypes=DTYPES,
+        boolean=torch.bool,
+        unfilled=None,
+        as_like=as_like,
+        zeros=partial(torch.zeros, device=device),
+        kv=KVCache,
+        rotating=RotatingCache,
+        state=partial(StateCache, device=device),
+        batch=BatchedCache,
+        batch_state=BatchedState,
+        encoder=EncoderCache,
+        causal=CausalCache,
+        recurrent=RecurrentCache,
+        make_blocks=make_blocks,
+        make_host_blocks=make_host_blocks,
+        get_options=get_options,
     )
 
 
-def open_layer(config: Mapping[str, Any], device: torch.device) -> Any:
-    if config["kind"] == "state":
-        return StateCache(*get_shapes(config, 1), DTYPES[config["dtype"]], device)
-    options = get_options(config, device)
-    if config["kind"] == "rotating":
-        return RotatingCache(config["window"], *options, twin=not config["variant"])
-    return KVCache(*options)
-
-
-def open_batched(config: Mapping[str, Any], device: torch.device) -> Any:
-    """Returns a batch of config["rows"] empty rows, or one of config["caches"], which are
-    used up; with neither a single cache."""
-    if config["kind"] == "batch-list":
-        return open_list(config, lambda part: open_batched(part, device), BATCHED)
-    batch, kind = BATCHED[config["kind"]]
-    if config["caches"] is not None:
-        return batch.stack(config["caches"])
-    if config["rows"] is None:
-        return open_layer({**config, "kind": kind}, device)
-    if kind != "state":
-        options = get_options(config, device)
-        return BatchedCache(config["rows"], config["window"], *options)
-    conv, delta = get_shapes(config, config["rows"])
-    dtype = DTYPES[config["dtype"]]
-    return BatchedState(
-        (
-            torch.zeros(conv, dtype=dtype, device=device),
-            torch.zeros(delta, dtype=torch.float32, device=device),
-        )
-    )
-
-
-BATCHED = {
-    "batch-kv": (BatchedCache, "kv"),
-    "batch-rotating": (BatchedCache, "rotating"),
-    "batch-state": (BatchedState, "state"),
-}
-"""The batch of each kind, and the kind of its single caches."""
-
-
-def get_options(
-    config: Mapping[str, Any], device: torch.device
-) -> tuple[int, float | None, torch.Tensor]:
-    """Returns step, fill and mask of a layer cache or batch."""
-    additive = config["mask_form"] == "additive"
-    dtype = DTYPES[config["dtype"]] if additive else torch.bool
-    fill = math.nan if config["poison"] else None
-    return config["step"], fill, torch.empty(0, dtype=dtype, device=device)
-
-
-def get_shapes(config: Mapping[str, Any], rows: int) -> Sequence[Sequence[int]]:
-    """Returns the shapes of conv and delta."""
-    heads, key_dim = config["heads"], config["key_dim"]
-    conv = (rows, config["conv_width"] - 1, heads * key_dim)
-    return conv, (rows, heads, key_dim, config["value_dim"])
-
-
-def open_unified(
-    config: Mapping[str, Any], device: torch.device, kernels: Kernels | None
-) -> Any:
-    if config["kind"] == "wrapper":
-        return unified.make_wrapper(
-            config, lambda part: open_unified(part, device, kernels)
-        )
-    if config["kind"] == "encoder":
-        return EncoderCache(config["sequences"], config["batch"])
-    options = {
-        "rope": config["rope_bases"] if config["shift"] else None,
-        "like": torch.empty(0, dtype=DTYPES[config["dtype"]], device=device),
-        "mask": torch.empty(0, dtype=DTYPES[config["mask_dtype"]], device=device),
-        "fill": math.nan if config["poison"] else 0.0,
-        "permuted": config["permuted_values"],
-        "kernels": kernels,
-    }
+def choose_kernels(config: Mapping[str, Any], kernels: Kernels | None) -> Kernels | None:
+    """Returns the kernels of a unified cache for a config."""
     if config["variant"]:
-        options["kernels"] = PlainKernels()
-    elif config["small"] is not None and isinstance(kernels, HostKernels):
-        options["kernels"] = HostKernels(max(1, config["small"]))
-    sizes, layers = unified.get_sizes(config), config["layers"]
-    if config["kind"] != "recurrent":
-        return CausalCache(sizes, layers, **options)
-    states = unified.get_states(config)
-    return RecurrentCache(sizes, *states, layers, **options)
-
-
-def declare_kinds(scopes: Sequence[int]) -> Mapping[str, Mapping[str, Kind]]:
-    """Returns the promise for each kind of each contract."""
-    more = {"scope": tuple(scopes)}
-    pools = {**unified.CONFIG, "variant": VARIANTS, "at_once": AT_ONCE, **more}
-    return {
-        "layer": {
-            kind: Kind(
-                operations, {**CONFIG[kind], **more}, refuses=True, held=HELD[kind]
-            )
-            for kind, operations in OPERATIONS.items()
-        },
-        "batched": {
-            kind: Kind(
-                operations,
-                {**BATCH_CONFIG[kind], **more},
-                refuses=True,
-                held=BATCH_HELD[kind],
-            )
-            for kind, operations in BATCHED_OPERATIONS.items()
-        },
-        "unified": {
-            kind: Kind(
-                operations,
-                {**pools, **unified.OF_KIND.get(kind, {})},
-                refuses=True,
-                held=1,
-            )
-            for kind, operations in unified.OPERATIONS.items()
-        },
-        "prefix": {
-            kind: Kind(
-                operations,
-                {**prefix.CONFIG[kind], **more},
-                builds_on=True,
-                refuses=True,
-                held=prefix.HELD[kind],
-            )
-            for kind, operations in prefix.OPERATIONS.items()
-        },
-        "paged": {
-            f"paged-{kind}": Kind(
-                PAGED_OPERATIONS,
-                {**PAGED_CONFIG, **more},
-                refuses=True,
-                tells=PAGED_TELLS,
-            )
-            for kind in PAGED_KINDS
-        },
-    }
+        return PlainKernels()
+    if config["small"] is not None and isinstance(kernels, HostKernels):
+        return HostKernels(max(1, config["small"]))
+    return kernels
 
 
 def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
@@ -242,7 +116,10 @@ def declare(name: str, device: str, kernels: Kernels | None = None) -> Backend:
     return Backend(
         name=name,
         device=device,
-        contracts=declare_kinds(SCOPES if is_plain else WITHOUT_GRADIENTS),
+        contracts=declare_kinds(
+            {"scope": SCOPES if is_plain else WITHOUT_GRADIENTS},
+            {"variant": VARIANTS, "at_once": AT_ONCE},
+        ),
         arrays=arrays,
         open=lambda config: open_cache(config, arrays.device, kernels),
         dtypes=("float32", "float16", "bfloat16"),

@@ -1,0 +1,195 @@
+"""What our backends share: their promises, and the cache for a config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.harness.backends import Kind
+from lockstep.impl.prefix import config as prefix
+from lockstep.impl.shared import unified
+from lockstep.impl.shared.batched_list import open_list
+from lockstep.impl.shared.operations import (
+    BATCH_CONFIG,
+    BATCH_HELD,
+    BATCHED_OPERATIONS,
+    CONFIG,
+    HELD,
+    OPERATIONS,
+    PAGED_CONFIG,
+    PAGED_KINDS,
+    PAGED_OPERATIONS,
+    PAGED_TELLS,
+)
+from lockstep.impl.shared.paged_facts import get_room, open_paged
+
+Config = Mapping[str, Any]
+Values = Mapping[str, tuple[Any, ...]]
+
+SINGLES = {"batch-kv": "kv", "batch-rotating": "rotating", "batch-state": "state"}
+"""The kind of the single caches of a batch."""
+
+
+def declare_kinds(
+    common: Values | None = None, unified_only: Values | None = None
+) -> Mapping[str, Mapping[str, Kind]]:
+    """Returns the promise for each kind of each contract.
+
+    Args:
+        common: further config values of all kinds.
+        unified_only: further ones of the unified contract.
+    """
+    common = common or {}
+    pools = {**unified.CONFIG, **(unified_only or {})}
+
+    def declare(operations: frozenset[str], values: Values, **promises: Any) -> Kind:
+        return Kind(operations, {**values, **common}, refuses=True, **promises)
+
+    return {
+        "layer": {
+            kind: declare(operations, CONFIG[kind], held=HELD[kind])
+            for kind, operations in OPERATIONS.items()
+        },
+        "batched": {
+            kind: declare(operations, BATCH_CONFIG[kind], held=BATCH_HELD[kind])
+            for kind, operations in BATCHED_OPERATIONS.items()
+        },
+        "unified": {
+            kind: declare(operations, {**pools, **unified.OF_KIND.get(kind, {})}, held=1)
+            for kind, operations in unified.OPERATIONS.items()
+        },
+        "prefix": {
+            kind: declare(
+                operations, prefix.CONFIG[kind], builds_on=True, held=prefix.HELD[kind]
+            )
+            for kind, operations in prefix.OPERATIONS.items()
+        },
+        "paged": {
+            f"paged-{kind}": declare(PAGED_OPERATIONS, PAGED_CONFIG, tells=PAGED_TELLS)
+            for kind in PAGED_KINDS
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Framework:
+    """The caches of a framework, on one device.
+
+    Attributes:
+        dtypes: by name.
+        boolean: the dtype of masks that say True where a row sees a column.
+        unfilled: initial content of memory that nothing reads before it is written.
+        as_like: makes of a dtype what the caches take for a dtype and a device.
+        zeros: zeros(shape, dtype=dtype) makes an array.
+        kv, rotating, state: caches of one sequence.
+        batch, batch_state: batches of them.
+        encoder, causal, recurrent: caches of many sequences.
+        make_blocks: make_blocks(blocks, places, layers, heads, dims, dtype, fill) makes
+            the memory of a paged cache.
+        make_host_blocks: the same on the host.
+        get_options: further options of a causal cache, from its config.
+    """
+
+    dtypes: Mapping[str, Any]
+    boolean: Any
+    unfilled: float | None
+    as_like: Callable[[Any], Any]
+    zeros: Callable[..., Any]
+    kv: Callable[..., Any]
+    rotating: Callable[..., Any]
+    state: Callable[..., Any]
+    batch: Any
+    batch_state: Any
+    encoder: Callable[..., Any]
+    causal: Callable[..., Any]
+    recurrent: Callable[..., Any]
+    make_blocks: Callable[..., Any]
+    make_host_blocks: Callable[..., Any]
+    get_options: Callable[[Config], Mapping[str, Any]]
+
+    def open(self, config: Config) -> Any:
+        """Returns the cache for a config of any contract."""
+        kind = config["kind"]
+        if kind in prefix.OPERATIONS:
+            return prefix.open_cache(config)
+        if kind in unified.OPERATIONS:
+            return self.open_unified(config)
+        if kind in BATCHED_OPERATIONS:
+            return self.open_batched(config)
+        if kind in OPERATIONS:
+            return self.open_layer(config)
+        if config["data"] == "tags":
+            return open_paged(config, None)
+        host = self.open_blocks(config, "host") if config["host"] else None
+        return open_paged(config, self.open_blocks(config, "blocks"), host)
+
+    def open_blocks(self, config: Config, field: str) -> Any:
+        """Makes memory of a paged cache; a field of the config says how many blocks."""
+        make = self.make_host_blocks if field == "host" else self.make_blocks
+        dims = config["key_dim"], config["value_dim"]
+        fill = math.nan if config["poison"] else 0.0
+        dtype = self.dtypes[config["dtype"]]
+        return make(*get_room(config, field), config["heads"], dims, dtype, fill)
+
+    def open_layer(self, config: Config) -> Any:
+        if config["kind"] == "state":
+            return self.state(*get_shapes(config, 1), self.dtypes[config["dtype"]])
+        options = self.get_layer_options(config)
+        if config["kind"] == "rotating":
+            has_twin = not config["variant"]
+            return self.rotating(config["window"], *options, twin=has_twin)
+        return self.kv(*options)
+
+    def open_batched(self, config: Config) -> Any:
+        """Returns a batch of config["rows"] empty rows, or one of config["caches"], which
+        are used up; with neither a single cache."""
+        batches = {
+            kind: self.batch_state if kind == "batch-state" else self.batch
+            for kind in SINGLES
+        }
+        if config["kind"] == "batch-list":
+            return open_list(config, self.open_batched, batches)
+        if config["caches"] is not None:
+            return batches[config["kind"]].stack(config["caches"])
+        if config["rows"] is None:
+            return self.open_layer({**config, "kind": SINGLES[config["kind"]]})
+        if config["kind"] != "batch-state":
+            options = self.get_layer_options(config)
+            return self.batch(config["rows"], config["window"], *options)
+        conv, delta = get_shapes(config, config["rows"])
+        dtypes = self.dtypes[config["dtype"]], self.dtypes["float32"]
+        pair = self.zeros(conv, dtype=dtypes[0]), self.zeros(delta, dtype=dtypes[1])
+        return self.batch_state(pair)
+
+    def get_layer_options(self, config: Config) -> tuple[int, float | None, Any]:
+        """Returns step, fill and mask of a layer cache or batch."""
+        is_additive = config["mask_form"] == "additive"
+        mask = self.dtypes[config["dtype"]] if is_additive else self.boolean
+        fill = math.nan if config["poison"] else self.unfilled
+        return config["step"], fill, self.as_like(mask)
+
+    def open_unified(self, config: Config) -> Any:
+        if config["kind"] == "wrapper":
+            return unified.make_wrapper(config, self.open_unified)
+        if config["kind"] == "encoder":
+            return self.encoder(config["sequences"], config["batch"])
+        options = {
+            "rope": config["rope_bases"] if config["shift"] else None,
+            "mask": self.as_like(self.dtypes[config["mask_dtype"]]),
+            "fill": math.nan if config["poison"] else 0.0,
+            "permuted": config["permuted_values"],
+            **self.get_options(config),
+        }
+        sizes, layers = unified.get_sizes(config), config["layers"]
+        if config["kind"] != "recurrent":
+            return self.causal(sizes, layers, **options)
+        return self.recurrent(sizes, *unified.get_states(config), layers, **options)
+
+
+def get_shapes(config: Config, rows: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the shapes of conv and delta."""
+    heads, key_dim = config["heads"], config["key_dim"]
+    conv = (rows, config["conv_width"] - 1, heads * key_dim)
+    return conv, (rows, heads, key_dim, config["value_dim"])
