@@ -148,20 +148,6 @@ def check_row(on: Framework, state: Any, row: Any) -> None:
     assert sorted(got) == [token.tag for token in row.state()]
 
 
-def update_single(on: Framework, cache: Any, row: Any, tags: Tags, length: int) -> None:
-    """Appends tokens to a single cache, and compares what they see."""
-    own, begin = tags.take(length), row.offset
-    assert cache.offset == begin
-    mask = cache.make_mask(length, length)
-    pair = cache.update(*on.feed(own))
-    row.update(own)
-    tokens = read_tokens(on, pair)
-    seen = read_mask(on, mask, 1, length, tokens.shape[1])
-    for query in range(length):
-        right = [token.tag for token in row.visible(begin + query)]
-        assert sorted(tokens[0, seen[0, query]].tolist()) == right
-
-
 # --- ready to go ---
 
 

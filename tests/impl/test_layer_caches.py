@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -278,32 +276,6 @@ def test_a_window_takes_more_columns_than_its_own_for_chunks_only(
         on.append(cache, [number])
     assert on.hold(cache.view()) == list(range(102, 110))
     assert count_columns(cache) == 8
-
-
-@pytest.mark.parametrize("lengths", [[1], [2], [1, 3], [4, 1, 1], [1] * 9 + [5]])
-@pytest.mark.parametrize("twin", [True, False])
-@pytest.mark.parametrize("window", [1, 2, 4, 5])
-def test_a_window_goes_on(
-    on: Framework, window: int, twin: bool, lengths: Sequence[int]
-) -> None:
-    """Several tokens see the others in order. Unused memory is NaN, which `hold` does not
-    accept; clones and snapshots keep what they held."""
-    cache = on.layer("rotating", window=window, step=2, twin=twin, fill=math.nan)
-    kept: list[tuple[Any, Any, int]] = []
-    for _, length in zip(range(30), cycle(lengths), strict=False):
-        first, end = max(0, cache.offset - window + 1), cache.offset + length
-        numbers = on.hold(cache.update(*on.feed(range(cache.offset, end))))
-        assert (sorted(numbers) if length == 1 else numbers) == [*range(first, end)]
-        assert on.hold(cache.view()) == [*range(max(0, end - window), end)]
-        kept.append((cache.clone(), cache.snapshot(0), end))
-    for clone, snapshot, end in kept:
-        window_then = [*range(max(0, end - window), end)]
-        assert on.hold(clone.view()) == on.hold(snapshot.read()) == window_then
-        assert snapshot.get_size() == len(window_then) * TOKEN_BYTES
-        assert cache.restore(snapshot, end)
-        assert on.hold(cache.view()) == window_then
-        on.append(cache, [end, end + 1])
-        assert on.hold(cache.view()) == [*range(max(0, end + 2 - window), end + 2)]
 
 
 # --- mistakes ---------------------------------------------------------------------------
