@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lockstep.harness.cli.frame import print_error, printing
-from lockstep.harness.cli.options import Seconds, command, several, shared
+from lockstep.harness.cli.options import Seconds, command, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.commits import Commits, find_commits
 from lockstep.harness.jobs.bisect.job import Bisection, Source
@@ -49,7 +49,7 @@ Examples:
 
 
 @click.command(epilog=BISECT_EXAMPLES)
-@several
+@shared("paths")
 @shared("backend")
 @click.option("--package", metavar="NAME", help="Package whose releases are tried.")
 @click.option(

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import click
 from packaging.version import Version
 from rich.text import Text
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.options import command, count_cores, shared
+from lockstep.harness.cli.options import count_cores, define
 from lockstep.harness.cli.project import FILE, NAMES, TABLE, Project, load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
@@ -134,9 +133,7 @@ def check_records(folder: Path) -> Iterator[Text]:
             yield Text(make_printable(words))
 
 
-@click.command()
-@shared("backends", "start", "failures")
-@command
+@define("backends", "start", "failures")
 def backends(settings: Settings) -> int:
     """Lists what can be checked here, and why the rest cannot."""
     console = PlainConsole()
@@ -165,9 +162,7 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
     return lines
 
 
-@click.command()
-@shared("start", "failures")
-@command
+@define("start", "failures")
 def doctor(settings: Settings) -> int:
     """Lists what this machine can check, with versions, and what to install."""
     console = PlainConsole()

@@ -18,7 +18,7 @@ from lockstep.harness.cli.frame import (
     print_line,
     printing,
 )
-from lockstep.harness.cli.options import command, require_guided, settle, shared
+from lockstep.harness.cli.options import define, get_default, require_guided
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import shielded
@@ -48,56 +48,56 @@ from lockstep.harness.workers.registry import list_names
 # --- check, explore and faults ----------------------------------------------------------
 
 
-CHECK_EXAMPLES = """\b
-Examples:
+@define(
+    *("backends", "kinds"),
+    click.option(
+        "--profile",
+        type=click.Choice(list(PROFILES)),
+        default=lambda: get_default("profile")() or "ci",
+        show_default="ci",
+        help="Programs for each backend and kind: "
+        + ", ".join(f"{name} {profile}" for name, profile in PROFILES.items())
+        + ". Between the two numbers, a pair ends as soon as each cell (an operation in"
+        " an abstract state) that it has reached was reached three times.",
+    ),
+    click.option(
+        "--programs",
+        "count",
+        type=click.IntRange(1),
+        help="Another number of programs.",
+    ),
+    click.option(
+        "--seed",
+        "chosen",
+        type=int,
+        help="Seed of the programs; default: 0, for --profile nightly the current time.",
+    ),
+    *("seconds", "generator"),
+    click.option(
+        "--corpus",
+        metavar="DIR",
+        help="With --generator guided: begin some programs as one in this folder or URL,"
+        " and add those that reach more.",
+    ),
+    click.option(
+        "--require-complete",
+        is_flag=True,
+        help="Exit status 2 if a program was not run or a cell not reached.",
+    ),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="List what was run of each pair, what cannot be checked, and missed cells.",
+    ),
+    *("jobs", "step", "start", "strict", "failures", "json"),
+    examples="""
   lockstep check                                  all that is installed
-  lockstep check --backend torch-cpu --kind kv    one pair
+  lockstep check --backend torch-cpu --kind kv    one backend and kind
   lockstep check --backend mycache.lockstep:make  your own
   lockstep check --profile nightly --time 3600    as much as an hour allows
-"""
-
-
-@click.command(epilog=CHECK_EXAMPLES)
-@shared("backends", "kinds")
-@click.option(
-    "--profile",
-    type=click.Choice(list(PROFILES)),
-    default=lambda: settle("profile")() or "ci",
-    show_default="ci",
-    help="Programs for each backend and kind: "
-    + ", ".join(f"{name} {profile}" for name, profile in PROFILES.items())
-    + ". Between the two numbers a pair ends as soon as each cell (an operation in an"
-    " abstract state) that it has reached was reached three times.",
+""",
 )
-@click.option(
-    "--programs", "count", type=click.IntRange(1), help="Another number of programs."
-)
-@click.option(
-    "--seed",
-    "chosen",
-    type=int,
-    help="Seed of the programs; default: 0, with --profile nightly the current time.",
-)
-@shared("seconds", "generator")
-@click.option(
-    "--corpus",
-    metavar="DIR",
-    help="With --generator guided: begin some programs as one in this folder or URL, and"
-    " add those that reach more.",
-)
-@click.option(
-    "--require-complete",
-    is_flag=True,
-    help="Exit status 2 if a program was not run or a cell not reached.",
-)
-@click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="List what was run of each pair, what cannot be checked, and missed cells.",
-)
-@shared("jobs", "step", "start", "strict", "failures", "json")
-@command
 def check(
     settings: Settings,
     profile: str,
@@ -106,7 +106,7 @@ def check(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Runs backends side by side with the reference, and ends in a matrix.
+    """Runs backends side by side with the reference, and prints a matrix.
 
     The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
     agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
@@ -148,7 +148,7 @@ EVERYTHING = "All registered backends; your own: --backend MODULE:FACTORY or exe
 
 @contextmanager
 def kept(outcome: Outcome) -> Iterator[Outcome]:
-    """Leaves the outcome of its body in the folder for failures, however that ends."""
+    """Writes the outcome to the folder for failures, however the body ends."""
     file, is_refused = OutcomeFile(outcome.settings.failures), False
     try:
         yield outcome
@@ -165,8 +165,7 @@ def kept(outcome: Outcome) -> Iterator[Outcome]:
 
 
 def keep(outcome: Outcome, file: OutcomeFile) -> None:
-    """Writes the outcome; if it cannot be written, standard error gets the programs that
-    have no file."""
+    """Writes the outcome; if that fails, prints unsaved programs on standard error."""
     try:
         path = file.write(outcome)
     except OSError as error:
@@ -177,49 +176,46 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
                 print_line(json.dumps(failure.to_json()))
         return
     if path.name != OUTCOME:
-        shared = f"another check has written {path.with_name(OUTCOME)} in the meantime"
-        print_error(f"{shared}; the outcome of this one is {path}")
+        shared = f"another check has written {path.with_name(OUTCOME)} meanwhile"
+        print_error(f"{shared}; the outcome of this check is in {path}")
 
 
 # --- explore ----------------------------------------------------------------------------
 
 
-EXPLORE_EXAMPLES = """\b
-Examples:
+@define(
+    *("backends", "kinds"),
+    click.option(
+        "--depth",
+        type=click.IntRange(1, 16),
+        default=4,
+        show_default=True,
+        metavar="N",
+        help="Operations of the longest programs.",
+    ),
+    click.option(
+        "--size",
+        type=click.Choice(SIZES),
+        default="small",
+        show_default=True,
+        help="Operations in the domain: about 8, 20 or 35.",
+    ),
+    "seconds",
+    click.option("--resume", is_flag=True, help="Continue an earlier run."),
+    *("jobs", "step", "start", "strict", "failures", "json"),
+    examples="""
   lockstep explore --backend torch-cpu --kind rotating --depth 5
   lockstep explore --backend mycache:make --size tiny --depth 7
   lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
   lockstep explore --kind trie --depth 6 --resume       … and the rest
-"""
-
-
-@click.command(epilog=EXPLORE_EXAMPLES)
-@shared("backends", "kinds")
-@click.option(
-    "--depth",
-    type=click.IntRange(1, 16),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Length of the longest programs, in operations.",
+""",
 )
-@click.option(
-    "--size",
-    type=click.Choice(SIZES),
-    default="small",
-    show_default=True,
-    help="Number of operations in the domain: about 8, 20 or 35.",
-)
-@shared("seconds")
-@click.option("--resume", is_flag=True, help="Continue where an earlier run has stopped.")
-@shared("jobs", "step", "start", "strict", "failures", "json")
-@command
 def explore(
     settings: Settings, depth: int, size: str, resume: bool, as_json: bool
 ) -> int:
-    """Runs every program up to a length over a small domain, and says what is covered.
+    """Runs every program up to a length over a small domain.
 
-    A domain has few operations, with all their numbers, and a small config. Operations
+    A domain is a small config and a few operations with all their arguments. Operations
     that a backend does not declare are skipped.
     """
     console = PlainConsole(stderr=as_json)
@@ -239,37 +235,34 @@ def explore(
 # --- faults -----------------------------------------------------------------------------
 
 
-FAULTS_EXAMPLES = """\b
-Examples:
+@define(
+    "given",
+    click.option(
+        "--fault",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        help="Look for this mistake only; may be repeated.",
+    ),
+    click.option(
+        "--programs",
+        type=click.IntRange(1),
+        default=2000,
+        show_default=True,
+        help="Give up on a mistake after this many programs.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True),
+    *("generator", "jobs", "step", "start", "failures", "json"),
+    examples="""
   lockstep faults                                 all, in every backend that has some
   lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
-  lockstep faults --fault shift-twice --seed 7    one of them, other programs
-"""
-
-
-@click.command(epilog=FAULTS_EXAMPLES)
-@shared("given")
-@click.option(
-    "--fault",
-    "ids",
-    multiple=True,
-    metavar="ID",
-    help="Look for this fault only; may be repeated.",
+  lockstep faults --fault shift-twice --seed 7    one mistake, with other programs
+""",
 )
-@click.option(
-    "--programs",
-    type=click.IntRange(1),
-    default=2000,
-    show_default=True,
-    help="A fault that this many programs do not show counts as not found.",
-)
-@click.option("--seed", type=int, default=0, show_default=True)
-@shared("generator", "jobs", "step", "start", "failures", "json")
-@command
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
-    """Looks for the mistakes that are planted in backends, to see that they are found.
+    """Tests the check itself: looks for mistakes that are planted in backends.
 
-    Exit status: 0 all are found, 1 a mistake survives, 2 something could not run.
+    Exit status: 0 all are found; 1 a mistake survives; 2 something could not run.
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_search_status, get_search_status) as progress:

@@ -1,4 +1,4 @@
-"""The command `lockstep`. A command is imported when it is asked for."""
+"""The command `lockstep`; it imports a subcommand when it runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from lockstep.harness.core.document import suggest
 
 
 class Home(NamedTuple):
-    """Where a command is, and its line in the help of `lockstep`.
-
-    module: of this package, which defines it under its name.
-    """
+    """The module of this package that defines a command, and the command's summary."""
 
     module: str
     summary: str
@@ -27,25 +24,25 @@ class Home(NamedTuple):
 COMMANDS: Mapping[str, Mapping[str, Home]] = {
     "Check": {
         "check": Home("jobs", "Runs backends beside the reference."),
-        "campaign": Home("campaign", "Checks that go on, on one machine or on many."),
+        "campaign": Home("campaign", "Long checks, on one machine or many."),
         "explore": Home("jobs", "Runs every program up to a length."),
-        "faults": Home("jobs", "Looks for planted mistakes."),
-        "vectors": Home("vectors", "Writes programs for engines that run no Python."),
+        "faults": Home("jobs", "Looks for mistakes planted in backends."),
+        "vectors": Home("vectors", "Writes programs for engines without Python."),
     },
-    "What was found": {
+    "Failures": {
         "replay": Home("replay", "Runs saved programs again: FIXED, AGREES or FAILED."),
         "watch": Home("watch", "Replays programs whenever a backend's sources change."),
-        "show": Home("replay", "Shows a failure, step by step."),
-        "report": Home("replay", "Makes a page of what a check found."),
+        "show": Home("report", "Shows a failure, step by step."),
+        "report": Home("report", "Makes a page of the results of a check."),
         "snippet": Home("replay", "Prints a failure as a script of plain calls."),
-        "shrink": Home("shrink", "Continues to shrink a program that diverges."),
-        "bisect": Home("bisect", "Finds the release that broke or mended something."),
-        "trace": Home("shrink", "Prints what the reference expects."),
+        "shrink": Home("replay", "Continues to shrink a program that diverges."),
+        "bisect": Home("bisect", "Finds the release or commit that broke a program."),
+        "trace": Home("replay", "Prints the answers of the reference."),
     },
     "Begin": {
-        "new-backend": Home("new_backend", "Writes a backend to complete."),
+        "new-backend": Home("new_backend", "Writes a backend for you to complete."),
         "backends": Home("doctor", "Lists what can be checked here."),
-        "doctor": Home("doctor", "Lists what is installed and missing here."),
+        "doctor": Home("doctor", "Lists what is installed and what is missing."),
     },
 }
 """Section of the help → command → its home."""
@@ -54,8 +51,7 @@ HOMES = {name: home for section in COMMANDS.values() for name, home in section.i
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is run, and whose help may fail to be
-    written."""
+    """A group that imports a command when it runs."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -76,9 +72,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             print_error("stopped")
             sys.exit(130)
-        found = getattr(module, name.replace("-", "_"))
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
@@ -104,8 +100,8 @@ EXAMPLES = """\b
 Examples:
   lockstep check                     check every installed backend
   lockstep replay failures           run the saved failures again
-  lockstep report -o page            show them on a page
-  lockstep new-backend my-cache      begin with a cache of your own
+  lockstep report -o page            show them as a page
+  lockstep new-backend my-cache      start with a cache of your own
 """
 
 
@@ -114,8 +110,8 @@ Examples:
 def main() -> None:
     """Runs KV caches side by side with a slow, obviously correct reference.
 
-    Exit status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not
-    run.
+    Exit status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something could
+    not run.
     """
 
 

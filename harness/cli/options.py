@@ -1,4 +1,4 @@
-"""Options that several commands have, and how they become `Settings`."""
+"""How commands are defined: shared options, settings, exit status, error line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,34 @@ from lockstep.harness.programs.generate import GENERATORS, GUIDED
 from lockstep.harness.workers.registry import get_target
 
 
-def command(function: Callable[..., int]) -> Callable[..., None]:
-    """Gives a command its exit status, and one line for what it cannot do.
+def define(
+    *options: str | Callable[..., Any],
+    examples: str = "",
+    name: str | None = None,
+    group: click.Group | None = None,
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Makes a command of a function that returns an exit status.
 
-    If it has a parameter `settings`, the options that are fields of `Settings` are in
-    there.
+    Args:
+        options: in the order of the help: names of `OPTIONS`, or click's decorators.
+        examples: lines for the end of the help.
+        name: of the command; default: the function's name.
+        group: that it belongs to.
+    """
+    epilog = f"\b\nExamples:\n{examples.strip(chr(10))}" if examples else None
+    adds = [OPTIONS[each] if isinstance(each, str) else each for each in options]
+
+    def decorate(function: Callable[..., int]) -> click.Command:
+        make = group.command if group else click.command
+        return make(name, epilog=epilog)(compose(*adds)(command(function)))
+
+    return decorate
+
+
+def command(function: Callable[..., int]) -> Callable[..., None]:
+    """Runs a function as a command: with its exit status, and one line for an error.
+
+    A parameter `settings` gets all options that are fields of `Settings`.
     """
     takes_settings = "settings" in signature(function).parameters
     names = {field.name for field in fields(Settings)} if takes_settings else set()
@@ -51,8 +74,8 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
     return run
 
 
-def settle(name: str) -> Callable[[], Any]:
-    """The default of an option that the project's settings may choose."""
+def get_default(name: str) -> Callable[[], Any]:
+    """Returns a function that reads the default of an option from the project."""
 
     def get() -> Any:
         try:
@@ -75,7 +98,7 @@ def count_cores() -> int:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds; "nan" is a float, but not a number."""
+    """A number of seconds; refuses "nan", which click's floats accept."""
 
     def convert(self, value: Any, param: Any, context: Any) -> float:
         seconds = float(super().convert(value, param, context))
@@ -85,7 +108,7 @@ class Seconds(click.FloatRange):
 
 
 class BadInput(click.ClickException):
-    """An option that cannot be used; it ends the command in one line, status 2."""
+    """An invalid option: the command prints one line and exits with status 2."""
 
     exit_code = 2
 
@@ -94,7 +117,7 @@ class BadInput(click.ClickException):
 
 
 def check_backends(context: click.Context, option: Any, value: Any) -> Any:
-    """Refuses names that no backend can have. value: a name, several, or None."""
+    """Refuses names that no backend can have; `value` is a name, several, or None."""
     for name in [value] if isinstance(value, str) else value or ():
         try:
             get_target(name)
@@ -120,12 +143,12 @@ FOLDERS = click.option(
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder to import backends from, besides the current one; may be repeated.",
+    help="Also import backends from this folder; may be repeated.",
 )
 
 
 def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds several options, in this order."""
+    """Returns a decorator that adds these options in this order."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -152,18 +175,25 @@ def make_backends(default: Callable[[], Any] | None, note: str) -> Callable[...,
 
 
 OPTIONS: Mapping[str, Callable[..., Any]] = {
+    "paths": click.argument(
+        "paths",
+        nargs=-1,
+        required=True,
+        metavar="PATH…",
+        type=click.Path(path_type=Path),
+    ),
     "backend": compose(
         click.option(
             "-b",
             "--backend",
             metavar="NAME",
             callback=check_backends,
-            help=f"{BACKEND_HELP}; default: the one that the file names.",
+            help=f"{BACKEND_HELP}; default: the backend of the file.",
         ),
         FOLDERS,
     ),
     "backends": make_backends(
-        settle("backends"), "; default: those of the project's settings, else all"
+        get_default("backends"), "; default: the project's settings, else all"
     ),
     "given": make_backends(None, ""),
     "kinds": click.option(
@@ -172,14 +202,14 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         "kinds",
         multiple=True,
         metavar="KIND",
-        default=settle("kinds"),
+        default=get_default("kinds"),
         callback=check_kinds,
         help=f"One of {', '.join(KINDS)}; may be repeated.",
     ),
     "failures": click.option(
         "--failures",
         type=click.Path(file_okay=False, path_type=Path),
-        default=settle("failures"),
+        default=get_default("failures"),
         show_default="failures",
         help="Folder for failing programs.",
     ),
@@ -190,7 +220,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         default=STEP_SECONDS,
         show_default=True,
         metavar="S",
-        help="A step that takes longer than S seconds counts as hanging.",
+        help="Report a step that takes longer than S seconds as a hang.",
     ),
     "start": click.option(
         "--start-time",
@@ -199,7 +229,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         default=START_SECONDS,
         show_default=True,
         metavar="S",
-        help="A backend that takes longer than S seconds to load counts as hanging.",
+        help="Report a backend that takes longer than S seconds to load as a hang.",
     ),
     "strict": click.option(
         "--strict",
@@ -209,8 +239,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     "unsupported": click.option(
         "--unsupported",
         is_flag=True,
-        help="Also run a backend with versions of its packages that it is not tested"
-        " with.",
+        help="Also run backends with package versions that they are not tested with.",
     ),
     "seconds": click.option(
         "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
@@ -230,19 +259,12 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         "--jobs",
         type=click.IntRange(1, 256),
         default=count_cores,
-        help="Number of worker processes; default: one for each core.",
+        help="Worker processes; default: one for each core.",
     ),
     "json": click.option(
         "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
     ),
 }
-
-
-def several(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument of commands on saved programs."""
-    paths = click.Path(path_type=Path)
-    add = click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=paths)
-    return add(function)
 
 
 def require_guided(option: str, generator: str) -> None:
@@ -255,5 +277,5 @@ def require_guided(option: str, generator: str) -> None:
 
 
 def shared(*names: str) -> Callable[..., Any]:
-    """Adds options that several commands share, in this order."""
+    """Returns a decorator that adds these of `OPTIONS`, in this order."""
     return compose(*(OPTIONS[name] for name in names))

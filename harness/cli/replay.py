@@ -1,21 +1,20 @@
-"""The commands on saved programs: replay, snippet, show and report."""
+"""The commands that run saved programs again: replay, snippet, shrink and trace."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.frame import print_error, printing
-from lockstep.harness.cli.options import command, several, shared
-from lockstep.harness.cli.results import print_result
+from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
+from lockstep.harness.cli.options import Seconds, define
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.outcome import Settings, describe_stop, make_failure, save
 from lockstep.harness.jobs.replay import (
     Replayed,
     get_own_backend,
@@ -25,43 +24,63 @@ from lockstep.harness.jobs.replay import (
     replayed_to_json,
 )
 from lockstep.harness.programs.files import load_saved
-from lockstep.harness.reports.console import PlainConsole
-from lockstep.harness.reports.pages.gather import (
-    Stage,
-    gather,
-    make_failure,
-    make_report,
+from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import trace as compute_answers
+from lockstep.harness.reports.console import (
+    PlainConsole,
+    print_failure,
+    print_replayed,
 )
-from lockstep.harness.reports.pages.html import render_html, save_page
-from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
-from lockstep.harness.reports.pages.terminal import Painter, get_bounds
-from lockstep.harness.reports.pages.view import (
-    ReportView,
-)
-from lockstep.harness.workers.messages import Stopped, WriteSnippet
+from lockstep.harness.workers.messages import Declare, Shrink, Stopped, WriteSnippet
+from lockstep.harness.workers.pool import Pool
 
-REPLAY_EXAMPLES = """\b
-Examples:
-  lockstep replay failures                          all that were saved
-  lockstep replay artifact.zip                      those that a CI machine saved
+
+def run_each(
+    settings: Settings,
+    programs: Sequence[tuple[Path, Program]],
+    backend: str | None,
+    run: Callable[[Pool, Path, Program, str], int],
+) -> int:
+    """Runs a function for each program, on `backend` or on the backend of its file.
+
+    Returns:
+        The exit status of the command: 1 if any is 1, else the largest.
+    """
+    statuses = {0}
+    with open_pool(settings, 1) as pool:
+        for path, program in programs:
+            try:
+                name = backend or get_own_backend(path, program, settings)
+                statuses.add(run(pool, path, program, name))
+            except Unprinted:
+                raise
+            except UsageError as error:
+                print_error(error)
+                statuses.add(2)
+    return 1 if 1 in statuses else max(statuses)
+
+
+# --- replay -----------------------------------------------------------------------------
+
+
+@define(
+    *("paths", "given", "unsupported", "step", "start", "strict", "failures", "json"),
+    examples="""
+  lockstep replay failures                          all saved failures
+  lockstep replay artifact.zip                      the failures of a CI machine
   lockstep replay FILE --backend torch-cpu          on another backend
-"""
-
-
-@click.command(epilog=REPLAY_EXAMPLES)
-@several
-@shared("given", "unsupported", "step", "start", "strict", "failures", "json")
-@command
+""",
+)
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, AGREES, FAILED, FLAKY or ERROR for each.
 
-    AGREES is a program that has never failed, such as a recording.
+    FIXED failed before and agrees now. AGREES has never failed, such as a recording.
 
-    PATH is a program file, a folder or a zip of them, a file in a zip, written
-    artifact.zip!folder/name.json, or a line of a .jsonl file, written found.jsonl:3.
-    Without --backend, each runs on the backend that its file names, if that is a
-    registered one or one of the project's settings. Of a program that no longer fails,
-    the line says what differs from the machine that found it.
+    PATH is a program file, a folder or zip of them, a file in a zip
+    (artifact.zip!folder/name.json), or a line of a .jsonl file (found.jsonl:3). Without
+    --backend, a program runs on the backend in its file, if that is registered or in the
+    project's settings. If a program no longer fails, the line lists what differs from the
+    machine that found it.
     """
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
@@ -75,70 +94,71 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     return get_replay_status(results)
 
 
+def print_result(console: PlainConsole, result: Replayed) -> None:
+    """Prints a line; for a file that cannot run, on standard error."""
+    if result.backend is None:
+        print_error(result.words)
+    else:
+        subject = f"{result.backend} {result.path}"
+        print_replayed(console, subject, result.status, result.words)
+
+
 # --- snippet ----------------------------------------------------------------------------
 
 
-SNIPPET_EXAMPLES = """\b
-Examples:
+@define(
+    "paths",
+    click.option(
+        "-o",
+        "--output",
+        "folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Folder for the scripts of several programs.",
+    ),
+    *("backend", "start", "failures"),
+    examples="""
   lockstep snippet failures/SIGNATURE/FILE.json > bug.py
   lockstep snippet FILE --backend my_cache:make > bug.py
   lockstep snippet FILE --backend exec:./driver > bug.sh
-  lockstep snippet failures -o scripts          one for each that was saved
-"""
-
-
-@click.command(epilog=SNIPPET_EXAMPLES)
-@several
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for the scripts of several programs.",
+  lockstep snippet failures -o scripts          a script for each saved failure
+""",
 )
-@shared("backend", "start", "failures")
-@command
 def snippet(
     settings: Settings, paths: Sequence[Path], backend: str | None, folder: Path | None
 ) -> int:
-    """Prints a failure as a script, which shows it without the harness.
+    """Prints a failure as a script.
 
-    PATH is what `lockstep replay` takes. For a backend in Python the script calls its
-    methods; for a released cache it has a copy of our adapter and needs the framework
-    alone. It ends with status 1 as long as the failure is there, and with 0 when it is
-    gone. For a driver it is a script for sh with the lines that the driver is sent, and
-    what it should answer.
+    PATH is a path as for `lockstep replay`. For a Python backend, the script calls its
+    methods; for a released cache, it contains a copy of our adapter and needs only the
+    framework. It exits with status 1 while the failure is there, and with 0 once it is
+    gone. For a driver, the script is for sh, and has the lines that the driver gets and
+    the answers that it should give.
     """
     if folder is None:
         programs = [get_single(paths, "a snippet without -o DIR")]
     else:
         programs = load_saved(paths)
-    refused = 0
-    with open_pool(settings, 1) as pool:
-        for number, (path, program) in enumerate(programs, 1):
-            try:
-                name = backend or get_own_backend(path, program, settings)
-            except UsageError as error:
-                print_error(error)
-                refused += 1
-                continue
-            event = pool.call(WriteSnippet(name, program.to_json()))
-            if isinstance(event, Stopped):
-                print_error(f"{path}: no snippet: {event.describe()}")
-                refused += 1
-            elif folder is None:
-                click.echo(event.text, nl=False)
-            else:
-                click.echo(str(save_script(folder, number, path, event.text)))
-    return 2 if refused else 0
+    numbers = count(1)
+
+    def write(pool: Pool, path: Path, program: Program, name: str) -> int:
+        event = pool.call(WriteSnippet(name, program.to_json()))
+        if isinstance(event, Stopped):
+            raise UsageError(f"{path}: no snippet: {event.describe()}")
+        if folder is None:
+            click.echo(event.text, nl=False)
+        else:
+            click.echo(str(save_script(folder, next(numbers), path, event.text)))
+        return 0
+
+    return run_each(settings, programs, backend, write)
 
 
 def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
-    """Writes the script of a program, under a name of its own in the folder.
+    """Writes the script of a program under a new name in the folder.
 
     Raises:
-        UsageError: it cannot be written, or a file of this name is there.
+        UsageError: it cannot be written, or the file exists.
     """
     stem = re.sub(r"[^\w-]+", "-", path.name.partition(".json")[0])
     ending = "sh" if text.startswith("#!") else "py"
@@ -148,127 +168,103 @@ def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except FileExistsError:
-        raise UsageError(f"{file}: is there already; choose another folder") from None
+        raise UsageError(f"{file}: exists already; choose another folder") from None
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
     return file
 
 
-# --- show and report --------------------------------------------------------------------
+# --- shrink -----------------------------------------------------------------------------
 
 
-SHOW_EXAMPLES = """\b
-Examples:
-  lockstep show failures/SIGNATURE/FILE.json
-  lockstep show FILE --backend mycache:make     on a backend of your own
-  lockstep show FILE --step 2                   another step as a picture
-"""
-
-REPORT_EXAMPLES = """\b
-Examples:
-  lockstep report -o page                          the folder `failures` as a page
-  lockstep report runs/*/failures -o page          several checks on one page
-  lockstep report --backend mycache:make -o page   a backend of your own
-  lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
-  lockstep report --format github                  errors on the page of a run
-"""
-
-TEXTS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
-    "markdown": (render_markdown, "report.md"),
-    "github": (render_annotations, "annotations.txt"),
-}
-"""Formats of text, for which nothing runs again, with the file that `--output` writes."""
-
-
-@click.command(epilog=SHOW_EXAMPLES)
-@several
-@shared("backend")
-@click.option(
-    "--step",
-    "number",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Step to draw; default: the one that diverges.",
+@define(
+    *("paths", "backend"),
+    click.option(
+        "--time",
+        "seconds",
+        type=Seconds(0.1, 3600),
+        default=60,
+        show_default=True,
+        metavar="S",
+        help="Stop after S seconds, for each program.",
+    ),
+    *("step", "start", "strict", "failures"),
+    examples="""
+  lockstep shrink failures/SIGNATURE/FILE.json --time 600
+  lockstep shrink FILE --backend mycache:make   on a backend of your own
+""",
 )
-@shared("step", "start", "failures")
-@command
-def show(
-    settings: Settings, paths: Sequence[Path], backend: str | None, number: int | None
-) -> int:
-    """Shows failures: their steps in words, and the one that diverges as a picture.
+def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> int:
+    """Continues to shrink programs that diverge, and saves the shortest ones.
 
-    PATH is what `lockstep replay` takes. A program runs again, on the backend given or on
-    the registered one that its file names; without either, only the reference's side is
-    shown. Exit status: 0 if all could be shown, 2 if some file could not be read.
+    PATH is a path as for `lockstep replay`. Exit status: 0 all agree now; 1 a program
+    still diverges; 2 a program could not run.
     """
-    material = gather(paths)
-    if number is not None:
-        file, program = get_single(paths, "--step")
-        if number >= len(program.ops):
-            last = len(program.ops) - 1
-            raise UsageError(f"--step {number}: the last step of {file} is {last}")
-    for line in material.broken:
-        print_error(UsageError(line))
     console = PlainConsole()
-    painter = Painter(console)
-    with open_pool(settings, 1) as pool:
-        given = replace(settings, backends=[backend] if backend else ())
-        stage = Stage(pool, given)
-        for place, saved in enumerate(material.saved, 1):
-            view = make_failure(place, saved, stage, get_bounds(console.width))
-            painter.show(view, number)
-    return 2 if material.broken else 0
+
+    def run(pool: Pool, path: Path, program: Program, name: str) -> int:
+        return shrink_program(settings, pool, console, path, program, name)
+
+    return run_each(settings, load_saved(paths), backend, run)
 
 
-@click.command(epilog=REPORT_EXAMPLES)
-@click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder for report.html, report.md or annotations.txt.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["html", *TEXTS]),
-    default="html",
-    show_default=True,
-)
-@shared("given", "step", "start", "failures")
-@command
-def report(
-    settings: Settings, paths: Sequence[Path], folder: Path | None, form: str
+def shrink_program(
+    settings: Settings,
+    pool: Pool,
+    console: PlainConsole,
+    path: Path,
+    program: Program,
+    name: str,
 ) -> int:
-    """Makes a page of what a check found: one file, which needs no network.
+    """Shrinks a program on the backend `name`; returns its exit status."""
+    declared = pool.call(Declare(name))
+    if isinstance(declared, Stopped):
+        raise UsageError(f"{name}: {declared.describe()}")
+    event = pool.call(Shrink(name, program.to_json(), settings.seconds or 0))
+    meta = {"shrunk_from": path.name}
+    if isinstance(event, Stopped):
+        blamed = event.blame()
+        if blamed is None:
+            raise UsageError(f"{name}: {describe_stop(settings.failures, event, name)}")
+        small, divergence = blamed
+    elif event.found is None:
+        console.print(f"{path}: {name} agrees with the reference: nothing to shrink")
+        return 0
+    else:
+        small, divergence = event.found.parse(), event.found.divergence
+        if event.found.flaky is not None:
+            meta["flaky"] = event.found.flaky
+    shrunk = settings.failures, small, divergence, name, declared.get_environment()
+    failure = save(make_failure(*shrunk, meta, settings.get_options()))
+    status = 2 if divergence.is_unwritten else 1
+    with printing(lambda: status):
+        print_failure(console, failure)
+        if failure.unsaved:
+            print_line(json.dumps(failure.to_json()))
+    return status
 
-    PATH is the folder for failures of a check, its outcome.json, or a program file;
-    default: `failures`. For a page, each program runs again, on a backend given or on the
-    registered one that its file names; without either, only the reference's side is
-    shown. Exit status: 0 if the report was made, 2 if some file could not be read.
+
+# --- trace ------------------------------------------------------------------------------
+
+
+@define(
+    "paths",
+    examples="""
+  echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
+         "ops": [{"op": "update", "length": 2}]}' > two.json
+  lockstep trace two.json
+""",
+)
+def trace(paths: Sequence[Path]) -> int:
+    """Prints the reference's answer to each operation as JSON, a line for each program.
+
+    PATH is a path as for `lockstep replay`.
     """
-    if form == "html" and folder is None:
-        raise UsageError("a page needs a folder; choose one with -o DIR")
-    failures = settings.failures
-    if not paths and not failures.exists():
-        raise UsageError(
-            f"{failures}: there is no such folder; `lockstep check` makes it"
-        )
-    material = gather(paths or [failures])
-    for line in material.broken:
-        print_error(UsageError(line))
-    if form in TEXTS:
-        render, name = TEXTS[form]
-        text = render(make_report(material, None))
-    else:
-        with open_pool(settings, 1) as pool:
-            stage = Stage(pool, settings)
-            text = render_html(make_report(material, stage))
-        name = "report.html"
-    if folder is None:
-        click.echo(text, nl=False)
-    else:
-        click.echo(str(save_page(folder, name, text)))
-    return 2 if material.broken else 0
+    for _, program in load_saved(paths):
+        answer = {
+            "format": "lockstep-trace/1",
+            "program": program.to_json(),
+            "expected": compute_answers(program),
+        }
+        click.echo(json.dumps(answer))
+    return 0

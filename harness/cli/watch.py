@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import print_error
-from lockstep.harness.cli.options import command, several, shared
-from lockstep.harness.cli.results import print_result
+from lockstep.harness.cli.options import define
+from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.check import open_pool
 from lockstep.harness.jobs.outcome import Settings
@@ -27,50 +27,46 @@ from lockstep.harness.workers.messages import ListSources, Sources
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.sources import list_sources
 
-EXAMPLES = """\b
-Examples:
-  lockstep watch failures/SIGNATURE/FILE.json --backend my_cache:make
-  lockstep watch failures --backend my_cache:make        all that were saved
-  lockstep watch FILE --backend exec:./driver --path src --build make
-"""
-
 UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
 """Python tells a changed file by its size and the second: two changes may share both."""
 
 
-@click.command(epilog=EXAMPLES)
-@several
-@shared("given")
-@click.option(
-    "--path",
-    "more",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    metavar="PATH",
-    help="File or folder that is watched, too; may be repeated.",
+@define(
+    *("paths", "given"),
+    click.option(
+        "--path",
+        "more",
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        metavar="PATH",
+        help="Also watch this file or folder; may be repeated.",
+    ),
+    click.option(
+        "--build",
+        "command_line",
+        metavar="COMMAND",
+        help="Shell command to run before each replay; build a driver once before.",
+    ),
+    *("unsupported", "step", "start", "strict", "failures"),
+    examples="""
+  lockstep watch failures/SIGNATURE/FILE.json --backend my_cache:make
+  lockstep watch failures --backend my_cache:make        all that were saved
+  lockstep watch FILE --backend exec:./driver --path src --build make
+""",
 )
-@click.option(
-    "--build",
-    "command_line",
-    metavar="COMMAND",
-    help="Command line for the shell, which runs before each replay; a driver must have"
-    " been built once before.",
-)
-@shared("unsupported", "step", "start", "strict", "failures")
-@command
 def watch(
     settings: Settings,
     paths: Sequence[Path],
     more: Sequence[Path],
     command_line: str | None,
 ) -> int:
-    """Replays programs whenever the sources of a backend change: what `lockstep replay`
-    says of each, and the first that fails as a picture.
+    """Replays programs whenever a source of the backend changes.
 
-    PATH is what `lockstep replay` takes. Watched are the files that the backend imports
-    from outside of installed packages; of a driver, the files that its command names.
-    Each replay has a fresh process. What is broken, such as a mistake in the syntax, is
-    shown, and waiting goes on. Ctrl-C ends it.
+    PATH is a path as for `lockstep replay`. The first program that fails is shown as a
+    picture. The command watches the files that the backend imports from outside of
+    installed packages; for a driver, the files in its command line. Each replay has a
+    fresh process. Errors in the sources are printed, and the watch goes on. Ctrl-C ends
+    it.
     """
     named = [
         name
@@ -88,11 +84,11 @@ class Watch:
     Attributes:
         settings: of the command.
         paths: of programs.
-        backends: that these run on.
-        more: watched beside the sources.
-        command_line: builds, if there is anything to build.
-        sources: of the backends, as far as known.
-        rounds: how often was replayed.
+        backends: that run them.
+        more: other paths to watch.
+        command_line: of the build, if any.
+        sources: known files of the backends.
+        rounds: number of replays.
         statuses: of the last replay.
     """
 

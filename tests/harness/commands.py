@@ -85,7 +85,7 @@ def lockstep(*arguments: object, **more: str) -> Ended:
 def invoke(*arguments: object) -> Ended:
     """`lockstep` in this process."""
     runner = CliRunner(env={"COLUMNS": "80"})
-    ended = runner.invoke(main, [str(argument) for argument in arguments])
+    ended = runner.invoke(main, list(map(str, arguments)), prog_name="lockstep")
     return Ended(ended.exit_code, ended.stdout, ended.stderr)
 
 

@@ -1,0 +1,139 @@
+"""The commands that show failures: show and report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from lockstep.harness.cli.frame import print_error
+from lockstep.harness.cli.options import define
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.check import open_pool
+from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.replay import get_single
+from lockstep.harness.reports.console import PlainConsole
+from lockstep.harness.reports.pages.gather import (
+    Material,
+    Stage,
+    gather,
+    make_failure,
+    make_report,
+)
+from lockstep.harness.reports.pages.html import render_html, save_page
+from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
+from lockstep.harness.reports.pages.terminal import Painter, get_bounds
+from lockstep.harness.reports.pages.view import ReportView
+
+FORMS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
+    "html": (render_html, "report.html"),
+    "markdown": (render_markdown, "report.md"),
+    "github": (render_annotations, "annotations.txt"),
+}
+"""Format → its renderer, and its file in the folder of `--output`."""
+
+
+def load_material(paths: Sequence[Path]) -> Material:
+    """Gathers what the paths hold, and prints which files cannot be read."""
+    material = gather(paths)
+    for line in material.broken:
+        print_error(line)
+    return material
+
+
+@define(
+    *("paths", "backend"),
+    click.option(
+        "--step",
+        "number",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Step to draw; default: the step that diverges.",
+    ),
+    *("step", "start", "failures"),
+    examples="""
+  lockstep show failures/SIGNATURE/FILE.json
+  lockstep show FILE --backend mycache:make     on a backend of your own
+  lockstep show FILE --step 2                   draw another step
+""",
+)
+def show(
+    settings: Settings, paths: Sequence[Path], backend: str | None, number: int | None
+) -> int:
+    """Shows failures: their steps, and a picture of the step that diverges.
+
+    PATH is a path as for `lockstep replay`. Each program runs again, on --backend or on
+    the registered backend in its file; without either, only the reference is shown. Exit
+    status: 0 all were shown; 2 a file could not be read.
+    """
+    material = load_material(paths)
+    if number is not None:
+        file, program = get_single(paths, "--step")
+        if number >= len(program.ops):
+            last = len(program.ops) - 1
+            raise UsageError(f"--step {number}: the last step of {file} is {last}")
+    console = PlainConsole()
+    painter = Painter(console)
+    with open_pool(settings, 1) as pool:
+        stage = Stage(pool, replace(settings, backends=[backend] if backend else ()))
+        for saved in material.saved:
+            view = make_failure(1, saved, stage, get_bounds(console.width))
+            painter.show(view, number)
+    return 2 if material.broken else 0
+
+
+@define(
+    click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path)),
+    click.option(
+        "-o",
+        "--output",
+        "folder",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder for report.html, report.md or annotations.txt.",
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(list(FORMS)),
+        default="html",
+        show_default=True,
+    ),
+    *("given", "step", "start", "failures"),
+    examples="""
+  lockstep report -o page                          the folder `failures` as a page
+  lockstep report runs/*/failures -o page          several checks on one page
+  lockstep report --backend mycache:make -o page   a backend of your own
+  lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
+  lockstep report --format github                  errors on the page of a run
+""",
+)
+def report(
+    settings: Settings, paths: Sequence[Path], folder: Path | None, form: str
+) -> int:
+    """Makes a page of the results of a check: one file, which needs no network.
+
+    PATH is the folder for failures of a check, its outcome.json, or a program file;
+    default: `failures`. For a page, each program runs again, on --backend or on the
+    registered backend in its file; without either, only the reference is shown. Exit
+    status: 0 the report was made; 2 a file could not be read.
+    """
+    if form == "html" and folder is None:
+        raise UsageError("a page needs a folder; choose one with -o DIR")
+    failures = settings.failures
+    if not paths and not failures.exists():
+        raise UsageError(f"{failures}: no such folder; `lockstep check` makes it")
+    material = load_material(paths or [failures])
+    render, name = FORMS[form]
+    if form == "html":
+        with open_pool(settings, 1) as pool:
+            text = render(make_report(material, Stage(pool, settings)))
+    else:
+        text = render(make_report(material, None))
+    if folder is None:
+        click.echo(text, nl=False)
+    else:
+        click.echo(str(save_page(folder, name, text)))
+    return 2 if material.broken else 0
