@@ -1,4 +1,5 @@
-"""Makes mechanical mutants of our caches and looks for each with generated programs.
+"""Makes mechanical mutants of a module and looks for each: with generated programs, or
+with a command.
 
 python ci/mutants.py --count 100 --seed 1
 """
@@ -10,9 +11,10 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
+from ci.bench.options import print_table  # noqa: E402
+from ci.mutation.command import list_tests, run_command  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKENDS,
@@ -36,21 +38,27 @@ from ci.mutation.trial import (  # noqa: E402
     measure_baseline,
 )
 
-FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
+CACHES = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
+"""Folders whose mutants are looked for with programs, and which are the default."""
+
+FOLDERS = "impl", "harness", "reference"
 VERDICTS = "found", "explained", "survived", "not reached"
+EXPLAINED = "file", "function", "original", "mutated"
 
 EXAMPLES = """\b
 Examples:
-  python ci/mutants.py --count 100 --seed 1            a sample of all folders
+  python ci/mutants.py --count 100 --seed 1            a sample of all caches
   python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
+  python ci/mutants.py harness/jobs/fold.py --count 9  with the tests that import it
+  python ci/mutants.py reference/kv.py --run "lockstep check -b torch-cpu -k kv"
   python ci/mutants.py --mutant impl/shared/sequence_index.py:54:44-46:drop-sign
 """
-
 
 Explanations = dict[tuple[str, ...], str]
 """Why no program can find a mutant, by the values of its fields EXPLAINED."""
 
-EXPLAINED = "file", "function", "original", "mutated"
+Try = Callable[[Mutant], Ended | None]
+"""Looks for a mutant: the answer is what has found it. None: nothing runs its line."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +66,17 @@ class Outcome:
     """The result of one mutant.
 
     Attributes:
-        verdict: One of VERDICTS.
-        how: Signature that it was found by, or the reason of its explanation.
-        programs: Programs that ran.
-        seconds: Time of all of them, importing included.
+        verdict: one of VERDICTS.
+        how: the signature that it was found by, or the reason of its explanation.
+        programs: that ran.
+        seconds: of all of them, importing included.
     """
 
     mutant: Mutant
     verdict: str
-    how: str = ""
-    programs: int = 0
-    seconds: float = 0.0
+    how: str
+    programs: int
+    seconds: float
 
     def describe(self) -> str:
         mutant, by = self.mutant, f" by {self.how}" if self.verdict == "found" else ""
@@ -84,32 +92,33 @@ class Outcome:
         return f"{text}\n- {mutant.original}\n+ {mutant.mutated}{why}\n"
 
     def to_json(self) -> dict[str, Any]:
-        fields = vars(self.mutant) | vars(self)
-        dropped = "mutant", "source", "lines"
-        own = {name: fields[name] for name in fields if name not in dropped}
-        return {"id": self.mutant.id, **own}
+        fields = asdict(self.mutant) | vars(self) | {"id": self.mutant.id}
+        return {
+            name: fields[name] for name in fields.keys() - {"mutant", "source", "lines"}
+        }
 
 
 def get_key(mutant: Mutant) -> tuple[str, ...]:
     return tuple(getattr(mutant, name) for name in EXPLAINED)
 
 
-def try_mutant(
-    mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
-) -> Outcome:
-    """Tries a mutant with the programs that run its line."""
+def try_mutant(mutant: Mutant, attempt: Try, explanations: Explanations) -> Outcome:
     started = time.monotonic()
+    ended = attempt(mutant)
+    seconds = round(time.monotonic() - started, 2)
+    if ended and (how := ended.answer or ended.why):
+        return Outcome(mutant, "found", how, ended.beats, seconds)
+    how = explanations.get(get_key(mutant), "")
+    verdict = "explained" if how else "survived" if ended else "not reached"
+    return Outcome(mutant, verdict, how, ended.beats if ended else 0, seconds)
+
+
+def try_programs(baseline: Baseline, seconds: float, mutant: Mutant) -> Ended | None:
+    """Runs the programs that run its line, then others of their kinds."""
     runs = baseline.list_runs(mutant.file, mutant.lines)
-    name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    own = f"lockstep.{name}", mutant.source, runs, seconds
-    ended = call(check_mutant, *own) if runs else Ended(None, None, 0)
-    taken = round(time.monotonic() - started, 2)
-    verdict, how = "found", ended.answer or ended.why
-    if how is None:
-        missed = "survived" if runs else "not reached"
-        how = explanations.get(get_key(mutant), "")
-        verdict = "explained" if how else missed
-    return Outcome(mutant, verdict, how, ended.beats, taken)
+    if not runs:
+        return None
+    return call(check_mutant, mutant.module, mutant.source, runs, seconds)
 
 
 def list_stale(
@@ -124,7 +133,7 @@ def list_stale(
     return gone + [f"explained, but found: {key}" for key in explanations.keys() & found]
 
 
-def count_verdicts(outcomes: Sequence[Outcome]) -> dict[str, Counter[str]]:
+def count_verdicts(outcomes: Sequence[Outcome]) -> Mapping[str, Counter[str]]:
     """Counts for each folder."""
     counts: dict[str, Counter[str]] = {}
     for outcome in outcomes:
@@ -133,32 +142,24 @@ def count_verdicts(outcomes: Sequence[Outcome]) -> dict[str, Counter[str]]:
     return dict(sorted(counts.items()))
 
 
-def make_table(totals: dict[str, Counter[str]]) -> Table:
-    table = Table("folder", *VERDICTS, "all")
-    for folder, counts in totals.items():
-        cells = [str(counts[verdict]) for verdict in VERDICTS]
-        table.add_row(folder, *cells, str(counts.total()))
-    return table
-
-
 def list_files(paths: Sequence[str]) -> list[str]:
     """Lists the Python files at some paths below the root. Raises UsageError."""
     files: list[Path] = []
-    for path in paths:
-        place = (ROOT / path).resolve()
-        if not any(place.is_relative_to(ROOT / folder) for folder in FOLDERS):
-            raise click.UsageError(f"{path} is not in one of {', '.join(FOLDERS)}")
-        if not place.exists():
-            raise click.UsageError(f"{path}: there is no such file or folder")
-        files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    for name in paths:
+        path = (ROOT / name).resolve()
+        if not any(path.is_relative_to(ROOT / folder) for folder in FOLDERS):
+            raise click.UsageError(f"{name} is not in one of {', '.join(FOLDERS)}")
+        if not path.exists():
+            raise click.UsageError(f"{name}: there is no such file or folder")
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return [file.relative_to(ROOT).as_posix() for file in dict.fromkeys(files)]
 
 
 def load_explanations(path: Path, files: Sequence[str]) -> Explanations:
     """Loads the explanations of some files. Raises UsageError."""
     try:
-        table = json.loads(path.read_text())["explanations"]
-        pairs = [(tuple(one[name] for name in EXPLAINED), one["reason"]) for one in table]
+        rows = json.loads(path.read_text())["explanations"]
+        pairs = [(tuple(row[name] for name in EXPLAINED), row["reason"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise click.UsageError(f"{path}: cannot be read: {error!r}") from None
     gone = [key for key, _ in pairs if not (ROOT / key[0]).is_file()]
@@ -176,7 +177,7 @@ def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
 
 
 def measure(programs: int, seed: int) -> Baseline:
-    """Measures the correct backends. Raises ClickException if it diverges."""
+    """Measures the correct backends. Raises ClickException if one diverges."""
     click.echo(f"importing, drawing {programs} programs of each kind", err=True)
     import mlx.core  # noqa: F401 - once, for all children
     import torch  # noqa: F401
@@ -188,16 +189,31 @@ def measure(programs: int, seed: int) -> Baseline:
     return baseline
 
 
-def draw(
-    mutants: Sequence[Mutant], baseline: Baseline, count: int, seed: int
-) -> list[Mutant]:
-    """Draws mutants of the files that the programs run."""
-    files = dict.fromkeys(mutant.file for mutant in mutants)
+def open_programs(
+    files: Sequence[str], programs: int, seed: int, seconds: float
+) -> tuple[list[str], Try]:
+    """Returns the files that programs run, and what looks for a mutant."""
+    baseline = measure(programs, seed)
     unused = [file for file in files if not baseline.list_runs(file)]
     if unused:
         click.echo(f"not run on {' and '.join(BACKENDS)}: {', '.join(unused)}", err=True)
-    used = [each for each in mutants if each.file not in unused]
-    return Random(seed).sample(used, min(count, len(used)))
+    used = [file for file in files if file not in unused]
+    return used, partial(try_programs, baseline, seconds)
+
+
+def open_command(files: Sequence[str], command: str) -> tuple[list[str], Try]:
+    """Does the same with a command; without one, with the tests that import a module.
+    Raises ClickException if one of these fails without any mutation."""
+    commands = {file: command or list_tests(ROOT, file) for file in files}
+    for line in sorted({*commands.values()} - {""}):
+        click.echo(f"$ {line}", err=True)
+        if why := run_command(ROOT, line):
+            raise click.ClickException(f"without any mutation: {line}: {why}")
+
+    def attempt(mutant: Mutant) -> Ended:
+        return Ended(run_command(ROOT, commands[mutant.file], mutant), None, 0)
+
+    return [file for file in files if commands[file]], attempt
 
 
 @click.command(epilog=EXAMPLES)
@@ -205,6 +221,7 @@ def draw(
 @click.option("--count", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of sample and programs.")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Only this one.")
+@click.option("--run", "command", default="", help="Look for mutants with this command.")
 @click.option("--programs", type=click.IntRange(1), default=200, help="For each kind.")
 @click.option(
     "--time",
@@ -226,21 +243,24 @@ def main(
     count: int,
     seed: int,
     ids: Sequence[str],
+    command: str,
     programs: int,
     seconds: float,
     explained: Path,
     out: Path | None,
 ) -> None:
-    """Makes mechanical mutants of our caches and looks for each with programs.
+    """Makes mechanical mutants and looks for each.
 
-    Mutates the given files, by default all of impl/shared, impl/torch, impl/mlx and
-    impl/prefix, in memory only. Each mutant runs on torch-cpu and mlx-cpu in a process of
-    its own, first with those of the generated programs that run the changed line.
+    Mutates the given files, by default all of our caches, in memory only. Each mutant of
+    a cache runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
+    generated programs that run the changed line. For modules of the harness and the
+    reference, and with --run, a command runs: by default, the tests that import the
+    module. It finds the mutant if it fails.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.
     """
-    files = list_files(paths or FOLDERS)
+    files = list_files(paths or CACHES)
     explanations = load_explanations(explained, files)
     mutants = [
         each for file in files for each in list_mutants(file, (ROOT / file).read_bytes())
@@ -249,10 +269,15 @@ def main(
     outcomes: list[Outcome] = []
     is_complete = False
     try:
-        baseline = measure(programs, seed)
-        sample = sample or draw(mutants, baseline, count, seed)
+        if command or not all(file.startswith(CACHES) for file in files):
+            used, attempt = open_command(files, command)
+        else:
+            used, attempt = open_programs(files, programs, seed, seconds)
+        if not sample:
+            drawn = [mutant for mutant in mutants if mutant.file in used]
+            sample = Random(seed).sample(drawn, min(count, len(drawn)))
         for number, mutant in enumerate(sample, 1):
-            outcomes.append(try_mutant(mutant, baseline, explanations, seconds))
+            outcomes.append(try_mutant(mutant, attempt, explanations))
             click.echo(f"{number}/{len(sample)}  {outcomes[-1].describe()}")
         is_complete = True
     except KeyboardInterrupt:
@@ -260,19 +285,17 @@ def main(
     survivors = [each for each in outcomes if each.verdict != "found"]
     click.echo("\n".join(["", *(each.describe_survivor() for each in survivors)]))
     totals = count_verdicts(outcomes)
-    Console().print(make_table(totals))
+    rows = [
+        [folder, *(str(counts[verdict]) for verdict in VERDICTS), str(counts.total())]
+        for folder, counts in totals.items()
+    ]
+    print_table("mutants", ["folder", *VERDICTS, "all"], rows)
     stale = list_stale(explanations, mutants, outcomes)
-    click.echo("".join(f"{each}\n" for each in stale), err=True, nl=False)
+    click.echo("".join(f"{line}\n" for line in stale), err=True, nl=False)
     if out:
-        document = {
-            "format": "lockstep-mutants/1",
-            "seed": seed,
-            "programs": programs,
-            "complete": is_complete,
-            "totals": totals,
-            "stale": stale,
-            "mutants": [outcome.to_json() for outcome in outcomes],
-        }
+        document = {"format": "lockstep-mutants/1", "seed": seed, "programs": programs}
+        document |= {"complete": is_complete, "totals": totals, "stale": stale}
+        document["mutants"] = [outcome.to_json() for outcome in outcomes]
         out.write_text(json.dumps(document, indent=1) + "\n")
     missed = any(each.verdict in VERDICTS[2:] for each in outcomes)
     sys.exit(130 if not is_complete else 2 if stale or not outcomes else int(missed))

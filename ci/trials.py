@@ -1,13 +1,15 @@
-"""Scripted trials of `lockstep check`: backends and drivers that die, hang and babble,
-workers and parents that are killed.
+"""Scripted trials: something dies in the middle of `lockstep check`, or of a campaign.
 
-    python ci/trials.py --count 500 --jobs 2
+    python ci/trials.py --count 500 --jobs 2    backends that die, hang and babble
     python ci/trials.py --only 17
+    python ci/trials.py --campaign --count 50   workers, coordinators, nodes of Ray
 
-Each trial is drawn from the seed and its number. It must end with the exit status that
-the rule of verdicts says, without a traceback, with every program that was found in
-outcome.json or in the write-ahead record, and without a process left after five seconds.
-The backend is `tests.harness.trouble`.
+Each trial is drawn from the seed and its number. A check must end with the exit status
+that the rule of verdicts requires, without a traceback, with every program that was found
+in outcome.json or in the write-ahead record, and without a process after five seconds;
+its backend is `tests.harness.trouble`. A campaign runs in the local pool or on a Ray
+cluster of two nodes on this machine; after `resume` it must be what it is undisturbed:
+the same shards with the same digests, each counted once, and the same failures.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
@@ -34,70 +37,10 @@ sys.path[0] = str(ROOT)
 import click  # noqa: E402
 
 from lockstep.harness.core.errors import UsageError  # noqa: E402
+from lockstep.harness.jobs.campaign.terms import CAMPAIGN  # noqa: E402
 from lockstep.harness.programs.program import parse_program  # noqa: E402
 from tests.harness.commands import find_processes  # noqa: E402
 from tests.harness.trouble import ACTS, ANSWERS, LOADING, PLACES, STEPS  # noqa: E402
-
-# --- what is drawn ----------------------------------------------------------------------
-
-HARMLESS = ("fork", "chdir", "delete", "complain")
-HANGING = ("sleep", "busy", "hold", "stop")
-
-IN_A_THREAD = ("abort", "kill", "leave", "hold", "stop", "babble", "empty", "close")
-"""Acts that touch other threads of their process."""
-
-EVENTS = (*["nothing"] * 5, "KILL", "TERM", "INT", "worker")
-STATUS = {"TERM": 143, "INT": 130, "KILL": -9}
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial. seconds: from the beginning of the work until the event."""
-
-    number: int
-    is_driver: bool
-    place: str
-    act: str
-    event: str
-    seconds: float
-
-    @property
-    def is_harmless(self) -> bool:
-        """Whether the act is none of the harness's business."""
-        if self.act in ANSWERS:  # nothing is returned there
-            return self.place in ("close", "import")
-        if self.is_driver:  # it speaks by its output, and has no other connection
-            return self.act in (*HARMLESS, "close")
-        return self.act in (*HARMLESS, "print", "flood")
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether the backend cannot be loaded then. A driver may open anything: only its
-        steps show that it is wrong."""
-        is_shown_later = self.is_driver and self.act in ANSWERS
-        return self.place in LOADING and (self.place != "open-any" or not is_shown_later)
-
-    def format(self) -> str:
-        side = "driver" if self.is_driver else "module"
-        event = "" if self.event == "nothing" else f", {self.event} {self.seconds:.2f} s"
-        return f"trial {self.number}: {side}, {self.act} in {self.place}{event}"
-
-
-def draw(seed: int, number: int) -> Trial:
-    random = Random(f"{seed}/{number}")
-    place = random.choice(PLACES)
-    acts = IN_A_THREAD if place == "between" else list(ACTS)
-    return Trial(
-        number,
-        random.random() < 0.4,
-        place,
-        random.choice(acts),
-        random.choice(EVENTS),
-        random.uniform(0.0, 4.0),
-    )
-
-
-# --- a trial that runs ------------------------------------------------------------------
 
 START = """
 import signal
@@ -105,100 +48,74 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from lockstep.harness.__main__ import main
 main()
 """
-MOST_SECONDS = 90.0
-PROGRAMS = 24
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+MAX_SECONDS = 600.0
 
 
 @dataclass
 class Ended:
-    """What a trial has come to.
+    """The end of a trial.
 
     Attributes:
         status: of the command; None if it did not end.
-        acted: how long before the event, or the end, the backend had acted; None if it
-            has not.
+        acted: seconds from the act of the backend to the event, or the end; None if it
+            has not acted.
         was_sent: whether the event came in time.
         left: processes that are left after five seconds.
-        problems: what is wrong.
     """
 
     status: int | None
     out: str
-    err: str
-    acted: float | None
-    was_sent: bool
-    left: set[int]
-    folder: Path
+    err: str = ""
+    acted: float | None = None
+    was_sent: bool = False
+    left: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
 
-def run(trial: Trial, folder: Path) -> Ended:
-    failures, mark = folder / "failures", folder / "acted"
-    backend = "tests.harness.trouble:make"
-    if trial.is_driver:
-        backend = f"exec:{sys.executable} -m tests.harness.exec.relay {backend}"
-    variables = {
-        "TRIAL_PLACE": trial.place,
-        "TRIAL_ACT": trial.act,
-        "TRIAL_MARK": str(mark),
-        "TRIAL_FOLDER": str(failures),
-        "PYTHONPATH": str(ROOT),
-    }
-    # A busy machine must not make a hang of what is only slow.
-    step, start = (1, 4) if trial.act in HANGING else (20, 60)
-    limits = ("--step-time", step, "--start-time", start, "--jobs", 1)
-    size = ("--programs", PROGRAMS, "--seed", trial.number, "--failures", failures)
-    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-c", START, "check", "--backend", backend]
-            + [str(word) for word in (*limits, *size)],
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
-        was_sent = disturb(trial, process, failures)
-        now = time.time()
-        status = wait(process)
-        if not was_sent:
-            now = time.time()
-        acted = now - mark.stat().st_mtime if mark.exists() else None
-        left = wait_for_end(str(mark))
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read())
-    return Ended(status, texts[0], texts[1], acted, was_sent, left, failures)
+class Attempt(Protocol):
+    """A trial, as the command runs it."""
+
+    def format(self) -> str: ...
+
+    def attempt(self, folder: Path) -> Ended: ...
 
 
-def disturb(trial: Trial, process: subprocess.Popen[bytes], failures: Path) -> bool:
-    """Makes the event; False if there is none, or the command was over before."""
-    if trial.event == "nothing":
-        return False
-    while not (failures / "running").exists() and process.poll() is None:
-        time.sleep(0.01)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(trial.seconds)
-        return False
-    if trial.event != "worker":
-        process.send_signal(getattr(signal, f"SIG{trial.event}"))
-        return True
-    below = sorted(list_descendants(process.pid))
-    if not below:
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(Random(trial.number).choice(below), signal.SIGKILL)
-    return True
+def start(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
+    command = [sys.executable, "-c", START, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
 
 
-def wait(process: subprocess.Popen[bytes]) -> int | None:
+def wait(process: subprocess.Popen[Any]) -> int | None:
+    """Returns the exit status; None, and kills it, if it takes too long."""
     try:
-        return process.wait(MOST_SECONDS)
+        return process.wait(MAX_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return None
+
+
+def wait_until(process: subprocess.Popen[Any], pattern: Path, seconds: float) -> bool:
+    """Waits until there is a file, and so many seconds more; False if it was over before.
+
+    Args:
+        process: the command.
+        pattern: of the file; its name may have wildcards.
+        seconds: to wait then.
+    """
+    while process.poll() is None and not [*pattern.parent.glob(pattern.name)]:
+        time.sleep(0.01)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return False
+    return True
+
+
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def list_descendants(pid: int) -> Iterator[int]:
@@ -210,40 +127,151 @@ def list_descendants(pid: int) -> Iterator[int]:
                 yield from list_descendants(child)
 
 
+def find_marked(mark: str, pids: Iterable[int]) -> list[int]:
+    """Returns the processes with this text in their command, the oldest first."""
+    marked = []
+    for pid in pids:
+        with suppress(OSError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            if mark in line.decode(errors="replace"):
+                marked.append(pid)
+    return sorted(marked)
+
+
+# --- of a check -------------------------------------------------------------------------
+
+HARMLESS = ("fork", "chdir", "delete", "complain")
+HANGING = ("sleep", "busy", "hold", "stop")
+IN_A_THREAD = ("abort", "kill", "leave", "hold", "stop", "babble", "empty", "close")
+"""Acts that touch other threads of their process."""
+
+EVENTS = (*["nothing"] * 5, "KILL", "TERM", "INT", "worker")
+STATUS = {"TERM": 143, "INT": 130, "KILL": -9}
+PROGRAMS = 24
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A backend acts at a place. seconds: from the start of the work to the event."""
+
+    number: int
+    is_driver: bool
+    place: str
+    act: str
+    event: str
+    seconds: float
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the act does not concern the harness."""
+        if self.act in ANSWERS:  # nothing is returned there
+            return self.place in ("close", "import")
+        if self.is_driver:  # it speaks by its output, and has no other connection
+            return self.act in (*HARMLESS, "close")
+        return self.act in (*HARMLESS, "print", "flood")
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the backend cannot be loaded. A driver may open anything: only its
+        steps show that it is wrong."""
+        is_shown_later = self.is_driver and self.act in ANSWERS
+        return self.place in LOADING and (self.place != "open-any" or not is_shown_later)
+
+    def format(self) -> str:
+        backend = "driver" if self.is_driver else "module"
+        event = "" if self.event == "nothing" else f", {self.event} {self.seconds:.2f} s"
+        return f"trial {self.number}: {backend}, {self.act} in {self.place}{event}"
+
+    def attempt(self, folder: Path) -> Ended:
+        ended = self.run(folder)
+        ended.problems = [*judge(self, ended, folder / "failures")]
+        return ended
+
+    def run(self, folder: Path) -> Ended:
+        failures, mark = folder / "failures", folder / "acted"
+        backend = "tests.harness.trouble:make"
+        if self.is_driver:
+            backend = f"exec:{sys.executable} -m tests.harness.exec.relay {backend}"
+        names = {"PLACE": self.place, "ACT": self.act, "MARK": mark, "FOLDER": failures}
+        variables = {f"TRIAL_{name}": str(value) for name, value in names.items()}
+        # A busy machine must not make a hang of what is only slow.
+        limits = (1, 4) if self.act in HANGING else (60, 120)
+        out, err = folder / "out", folder / "err"
+        with out.open("w") as to_out, err.open("w") as to_err:
+            process = start(
+                *("check", "--backend", backend, "--programs", PROGRAMS, "--jobs", 1),
+                *("--step-time", limits[0], "--start-time", limits[1]),
+                *("--seed", self.number, "--failures", failures),
+                cwd=folder,
+                env={**ENVIRONMENT, **variables},
+                stdout=to_out,
+                stderr=to_err,
+            )
+            was_sent = self.disturb(process, failures)
+            sent = time.time()
+            status = wait(process)
+        end = sent if was_sent else time.time()
+        acted = end - mark.stat().st_mtime if mark.exists() else None
+        texts = out.read_text(), err.read_text()
+        return Ended(status, *texts, acted, was_sent, wait_for_end(str(mark)))
+
+    def disturb(self, process: subprocess.Popen[Any], failures: Path) -> bool:
+        """Makes the event; False if there is none, or the command was over before."""
+        if self.event == "nothing":
+            return False
+        if not wait_until(process, failures / "running", self.seconds):
+            return False
+        if self.event != "worker":
+            process.send_signal(getattr(signal, f"SIG{self.event}"))
+            return True
+        below = sorted(list_descendants(process.pid))
+        kill(below and [Random(self.number).choice(below)])
+        return bool(below)
+
+
+def draw(seed: int, number: int) -> Trial:
+    random = Random(f"{seed}/{number}")
+    place = random.choice(PLACES)
+    acts = IN_A_THREAD if place == "between" else list(ACTS)
+    is_driver, act = random.random() < 0.4, random.choice(acts)
+    event, seconds = random.choice(EVENTS), random.uniform(0.0, 4.0)
+    return Trial(number, is_driver, place, act, event, seconds)
+
+
 def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:
-    """The processes of a trial that are still there after so many seconds; ends them."""
+    """Returns, and kills, the processes of a trial that are left after some seconds."""
     deadline = time.monotonic() + seconds
     while (left := find_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for pid in left:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    kill(left)
     return left
 
 
-# --- and is judged ----------------------------------------------------------------------
-
-
-def judge(trial: Trial, ended: Ended) -> list[str]:
-    """What is wrong; nothing, if all is as it should be."""
-    problems = []
+def judge(trial: Trial, ended: Ended, failures: Path) -> Iterator[str]:
+    """Yields what is wrong."""
     allowed = list_allowed(trial, ended)
     if ended.status not in allowed:
-        problems.append(f"exit status {ended.status}, not {sorted(allowed)}")
+        yield f"exit status {ended.status}, not {sorted(allowed)}"
     if "Traceback" in ended.err or "\nTraceback" in ended.out:
-        problems.append("a traceback")
-    if not all(
-        letter.isprintable() or letter == "\n" for letter in ended.out + ended.err
-    ):
-        problems.append("control characters")
+        yield "a traceback"
+    if not all(char.isprintable() or char == "\n" for char in ended.out + ended.err):
+        yield "control characters"
     if ended.left:
-        problems.append(f"{len(ended.left)} processes are left")
-    problems += judge_programs(trial, ended)
-    return problems
+        yield f"{len(ended.left)} processes are left"
+    path = failures / "outcome.json"
+    if ended.status is not None and ended.status < 0:
+        is_kept = trial.place in STEPS and not trial.is_harmless and trial.act != "delete"
+        is_kept = is_kept and ended.acted is not None and ended.acted > 1.0
+        if is_kept and not any(map(holds_program, failures.rglob("*.json"))):
+            yield "no file has the program"
+    elif ended.status is not None and not path.exists():
+        yield "no outcome.json"
+    elif ended.status is not None:
+        yield from judge_outcome(trial, ended.status, json.loads(path.read_text()))
 
 
 def list_allowed(trial: Trial, ended: Ended) -> set[int]:
-    """The exit statuses that the rule allows."""
+    """Returns the exit statuses that the rule allows."""
     has_acted = ended.acted is not None
     if trial.place == "between" and has_acted:
         allowed = {0, 1, 2}  # it may come when all is over
@@ -255,47 +283,29 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
         return allowed
     if trial.event == "worker":  # it may have been at nothing, at loading or at a program
         return allowed | {0, 1, 2}
-    was_seen = has_acted and ended.acted is not None and ended.acted > 3.0
+    was_seen = ended.acted is not None and ended.acted > 3.0
     if trial.event == "KILL" or not was_seen or allowed == {0}:
         return {STATUS[trial.event]} | (allowed if trial.event != "KILL" else set())
     return allowed | ({STATUS[trial.event]} if trial.is_loading else set())
 
 
-def judge_programs(trial: Trial, ended: Ended) -> Iterator[str]:
-    """Whether a program that was found is in the outcome, or in the record."""
-    path = ended.folder / "outcome.json"
-    if ended.status is None:
-        return
-    if ended.status < 0:
-        wanted = trial.place in STEPS and not trial.is_harmless and trial.act != "delete"
-        if wanted and ended.acted is not None and ended.acted > 1.0:
-            files = [*ended.folder.rglob("*.json")]
-            if not any(map(holds_program, files)):
-                yield "no file has the program"
-        return
-    if not path.exists():
-        yield "no outcome.json"
-        return
-    outcome = json.loads(path.read_text())
-    failures = [one for pair in outcome["pairs"] for one in pair["failures"]]
-    if outcome["exit_status"] != ended.status:
+def judge_outcome(trial: Trial, status: int, outcome: Any) -> Iterator[str]:
+    """Yields what is wrong with outcome.json, and the failures that it names."""
+    pairs = outcome["pairs"]
+    failures = [failure for pair in pairs for failure in pair["failures"]]
+    if outcome["exit_status"] != status:
         yield f"outcome.json has status {outcome['exit_status']}"
-    if ended.status == 1 and not failures:
+    if status == 1 and not failures:
         yield "no program is named"
-    if ended.status == 0 and not is_whole(outcome):
+    ran = [pair["programs"] for pair in pairs]
+    if status == 0 and not (outcome["complete"] and ran == [PROGRAMS]):
         yield "green, but not whole"
-    errors = [error for pair in outcome["pairs"] for error in pair["errors"]]
-    if ended.status == 2 and not outcome["dead"] and not errors:
+    if status == 2 and not outcome["dead"] and not any(pair["errors"] for pair in pairs):
         yield "nothing says why it is 2"
     for failure in failures:
         parse_program(failure["program"], "outcome")
         if not Path(failure["path"]).exists() and trial.act != "delete":
             yield f"{failure['path']} is not there"
-
-
-def is_whole(outcome: Any) -> bool:
-    ran = [pair["programs"] for pair in outcome["pairs"]]
-    return outcome["complete"] and ran == [PROGRAMS]
 
 
 def holds_program(path: Path) -> bool:
@@ -305,38 +315,168 @@ def holds_program(path: Path) -> bool:
         return False
 
 
-# --- all of them ------------------------------------------------------------------------
+# --- of a campaign ----------------------------------------------------------------------
+
+WRONG = "tests.harness.misbehaving:wrong_twice"
+SIZE = ("--programs", "240", "--slice", "20", "--backend", WRONG)
+SHARDS = 13
+"""One with the declaration, 12 with programs."""
+
+MAX_RESUMED = 3
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 1, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+cluster.add_node(num_cpus=1)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+MARKS = {"worker": "workers.guard", "raylet": "raylet/raylet", "task": "ray::run_remote"}
+"""Event → the text in the command of the process that is killed."""
 
 
-def attempt(trial: Trial) -> Ended:
+@dataclass(frozen=True)
+class CampaignTrial:
+    """seconds: from the first shard that is done until something is killed."""
+
+    number: int
+    event: str
+    on_ray: bool
+    seconds: float
+
+    def format(self) -> str:
+        runner = "Ray" if self.on_ray else "local"
+        return f"trial {self.number}: {runner}, {self.event} after {self.seconds:.2f} s"
+
+    def attempt(self, folder: Path) -> Ended:
+        wanted = get_undisturbed()  # before, since it takes a while
+        campaign = folder / "campaign"
+        with open_cluster(self.on_ray) as (address, cluster):
+            options = ["--ray", address] if self.on_ray else ["--jobs", "2"]
+            process = start_campaign("start", campaign, *SIZE, *options)
+            was_sent = wait_until(process, campaign / "shards/layer-*", self.seconds)
+            if was_sent:
+                self.kill(process, cluster)
+            text, _ = process.communicate(timeout=MAX_SECONDS)
+        ended = Ended(process.returncode, text, was_sent=was_sent)
+        resumed = 0
+        while ended.status not in (0, 1) or not is_over(campaign):
+            if resumed == MAX_RESUMED:
+                ended.problems.append(f"not over; status {ended.status}")
+                return ended
+            resumed += 1
+            ended.status, text = run_campaign("resume", campaign, "--jobs", "2")
+            ended.out += f"--- resume\n{text}"
+        for name, value in read_result(campaign).items():
+            if value != wanted[name]:
+                ended.problems.append(f"{name}: {value}, not {wanted[name]}")
+        if "Traceback" in ended.out:
+            ended.problems.append("a traceback")
+        return ended
+
+    def kill(self, process: subprocess.Popen[Any], cluster: int) -> None:
+        if self.event == "coordinator":
+            process.kill()
+            return
+        marked = find_marked(MARKS[self.event], list_descendants(cluster or process.pid))
+        kill(marked and [Random(self.number).choice(marked)])
+
+
+def draw_campaign(seed: int, number: int) -> CampaignTrial:
+    random = Random(f"{seed}/{number}")
+    event = ("coordinator", *MARKS)[number % (1 + len(MARKS))]
+    on_ray = event in ("raylet", "task") or random.random() < 0.3
+    return CampaignTrial(number, event, on_ray, random.uniform(0.0, 3.0))
+
+
+def start_campaign(*arguments: object) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return start("campaign", *arguments, cwd=ROOT, env=ENVIRONMENT, **pipes)
+
+
+def run_campaign(*arguments: object) -> tuple[int, str]:
+    process = start_campaign(*arguments)
+    text, _ = process.communicate(timeout=MAX_SECONDS)
+    return process.returncode, text
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Returns what is the same however a campaign has come to its end."""
+    paths = sorted((folder / "shards").glob("*.json"))
+    shards = {path.name: json.loads(path.read_text())["events"][-1] for path in paths}
+    counts = [event.get("counts", {}) for event in shards.values()]
+    (pair,) = json.loads(run_campaign("status", folder, "--json")[1])["pairs"]
+    return {
+        "shards": {name: event.get("digest") for name, event in shards.items()},
+        "programs": [count.get("programs") for count in counts],
+        "failures": sorted(path.name for path in folder.glob("failures/*/*-*.json")),
+        "counted": [pair[name] for name in ("programs", "steps", "digest", "signatures")],
+    }
+
+
+def is_over(folder: Path) -> bool:
+    return (folder / CAMPAIGN).exists() and len([*folder.glob("shards/*.json")]) == SHARDS
+
+
+@cache
+def get_undisturbed() -> Mapping[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="trial-") as name:
+        folder = Path(name) / "campaign"
+        status, text = run_campaign("start", folder, *SIZE, "--jobs", "2")
+        assert status == 1, text
+        result = read_result(folder)
+    assert len(result["shards"]) == SHARDS and result["failures"]
+    return result
+
+
+@contextmanager
+def open_cluster(is_wanted: bool) -> Iterator[tuple[str, int]]:
+    """Yields the address of a cluster and the process that keeps it; ("", 0) for none."""
+    if not is_wanted:
+        yield "", 0
+        return
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER],
+        env=ENVIRONMENT,
+        stderr=subprocess.DEVNULL,
+        **pipes,
+    )
+    assert process.stdin and process.stdout
+    try:
+        yield process.stdout.readline().strip(), process.pid
+    finally:
+        below = [*list_descendants(process.pid)]
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        kill([*below, process.pid])
+        process.wait()
+
+
+# --- the command ------------------------------------------------------------------------
+
+
+def attempt(trial: Attempt) -> Ended:
     with tempfile.TemporaryDirectory(prefix="trial-") as folder:
-        ended = run(trial, Path(folder))
-        ended.problems = judge(trial, ended)
-    return ended
+        return trial.attempt(Path(folder))
 
 
-def report(trial: Trial, ended: Ended, is_whole: bool) -> None:
+def report(trial: Attempt, ended: Ended, has_output: bool) -> None:
     for problem in ended.problems:
         click.echo(f"✗ {trial.format()}: {problem}")
-    if is_whole:
+    if has_output:
         click.echo(f"{trial.format()}: status {ended.status}, acted {ended.acted}")
-    if is_whole or ended.problems:
+    if has_output or ended.problems:
         click.echo(ended.out[-2000:] + ended.err[-2000:])
 
 
-def summarize(trials: Sequence[Trial], results: Sequence[Ended]) -> str:
-    bad = sum(bool(one.problems) for one in results)
-    statuses = Counter(str(one.status) for one in results)
-    counts = ", ".join(f"{count} × {status}" for status, count in statuses.most_common())
-    acted = sum(one.acted is not None for one in results)
-    sent = sum(one.was_sent for one in results)
-    return (
-        f"{len(trials)} trials, {bad} with problems; {acted} backends acted,"
-        f" {sent} events came in time; exit status: {counts}"
-    )
-
-
 @click.command()
+@click.option("--campaign", is_flag=True, help="Trials of campaigns, not of checks.")
 @click.option("--count", default=500, show_default=True, help="Number of trials.")
 @click.option("--first", default=0, help="Number of the first one.")
 @click.option("--seed", default=0, show_default=True)
@@ -344,25 +484,38 @@ def summarize(trials: Sequence[Trial], results: Sequence[Ended]) -> str:
 @click.option("--only", type=int, help="This trial only, with what it prints.")
 @click.option("--time", "seconds", default=1e9, help="Begin none after so many seconds.")
 def main(
-    count: int, first: int, seed: int, jobs: int, only: int | None, seconds: float
+    campaign: bool,
+    count: int,
+    first: int,
+    seed: int,
+    jobs: int,
+    only: int | None,
+    seconds: float,
 ) -> None:
-    """Runs trials of backends that die, hang and babble; status 1 if one goes wrong."""
+    """Runs trials in which something dies; status 1 if one goes wrong."""
     numbers = range(first, first + count) if only is None else [only]
-    trials = [draw(seed, number) for number in numbers]
     deadline = time.monotonic() + seconds
-    done: list[tuple[Trial, Ended]] = []
+    results: list[Ended] = []
 
-    def work(trial: Trial) -> None:
+    def work(number: int) -> None:
         if time.monotonic() < deadline:
+            trial = (draw_campaign if campaign else draw)(seed, number)
             ended = attempt(trial)
-            done.append((trial, ended))
+            results.append(ended)
             report(trial, ended, only is not None)
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(work, trials))
-    results = [ended for _, ended in done]
-    click.echo(summarize([trial for trial, _ in done], results))
-    sys.exit(1 if any(one.problems for one in results) else 0)
+        list(pool.map(work, numbers))
+    wrong = sum(bool(ended.problems) for ended in results)
+    acted = sum(ended.acted is not None for ended in results)
+    sent = sum(ended.was_sent for ended in results)
+    statuses = Counter(str(ended.status) for ended in results).most_common()
+    counts = ", ".join(f"{count} × {status}" for status, count in statuses)
+    click.echo(
+        f"{len(results)} trials, {wrong} with problems; {acted} backends acted,"
+        f" {sent} events came in time; exit status: {counts}"
+    )
+    sys.exit(wrong > 0)
 
 
 if __name__ == "__main__":

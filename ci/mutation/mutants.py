@@ -13,7 +13,7 @@ PAIRS = (
     *(("and", "or"), ("+", "-"), ("&", "|"), ("<<", ">>"), ("//", "%")),
 )
 OPERATORS = {
-    **{one: other for pair in PAIRS for one, other in (pair, pair[::-1])},
+    **{old: new for pair in PAIRS for old, new in (pair, pair[::-1])},
     **{"*": "+", "/": "*", "**": "*", "^": "&"},
 }
 """Each operator and its replacement."""
@@ -54,6 +54,15 @@ class Mutant:
     original: str
     mutated: str
     source: bytes
+
+    @staticmethod
+    def get_module(file: str) -> str:
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return f"lockstep.{name}"
+
+    @property
+    def module(self) -> str:
+        return self.get_module(self.file)
 
     @property
     def id(self) -> str:

@@ -15,8 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from ci.campaign_trials import CLUSTER, ENVIRONMENT, find_marked, read_result
-from ci.trials import START, list_descendants
+from ci.trials import (
+    CLUSTER,
+    ENVIRONMENT,
+    START,
+    find_marked,
+    list_descendants,
+    read_result,
+)
 from lockstep.harness.core.errors import UsageError
 from tests.harness.commands import HERE, ROOT, Ended
 

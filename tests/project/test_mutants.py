@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
 
+from ci.mutation.command import list_tests, run_command
 from ci.mutation.mutants import Mutant, list_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def test_mutants_are_found_survive_or_are_explained(tmp_path: Path) -> None:
 
 
 BAD = [
-    (["harness"], "harness is not in one of impl/shared"),
+    (["tests"], "tests is not in one of impl, harness, reference"),
     (["impl/shared/nothing.py"], "there is no such file or folder"),
     (["--count", "-1"], "-1 is not in the range"),
     (["--mutant", "nothing"], "there is no mutant nothing"),
@@ -157,6 +158,21 @@ def test_hangs_crashes_and_exceptions_end_a_trial(
     assert ended.why == "crash: the process was ended by SIGKILL"
     assert ended.beats == 1
     assert trial.call(lambda beat: 7).answer == 7
+
+
+PAYLOAD = "harness/core/payload.py"
+
+
+def test_a_module_of_the_harness_is_mutated_in_the_processes_of_a_command() -> None:
+    """Not in its file."""
+    source = (ROOT / PAYLOAD).read_bytes()
+    mutants = list_mutants(PAYLOAD, source)
+    (mutant,) = (each for each in mutants if each.mutated.startswith("Stored = str & "))
+    assert "tests/harness/test_payload.py" in list_tests(ROOT, PAYLOAD)
+    ask = "-c 'from lockstep.harness.core import payload'"
+    assert run_command(ROOT, f"{sys.executable} {ask}") is None
+    assert run_command(ROOT, f"{sys.executable} {ask}", mutant) == "status 1 "
+    assert (ROOT / PAYLOAD).read_bytes() == source
 
 
 SNIPPET = b"""\
