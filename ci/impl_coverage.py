@@ -5,7 +5,7 @@
 
 Code that no program runs is checked by nobody. The programs are those of `lockstep check`
 on torch-cpu and mlx-cpu. `unreached.json` names what none of them can reach, and why.
-Exit status 1 if something else is left after the last slice, or if a reason is out of date.
+Exit status 1 if something else is left after the last slice, or a reason is out of date.
 """
 
 from __future__ import annotations
