@@ -1,34 +1,289 @@
 """Measures on a machine with a CUDA GPU, part by part; `ci/gpu` runs this.
 
-All of it goes into one file, OUT/DEVICE.json, which is written after every part: what a
-part found, that it failed, or that it was not measured and why; when, on which machine
-with which versions, and of which sources. A run that was cut off goes on where it
-stopped: what has passed there with the same sources is not measured again. The programs
-that failed are in OUT/failures.zip, for `lockstep replay`.
+Everything goes into one file, OUT/DEVICE.json, which is written after every part: what a
+part measured, that it failed, or why it was not measured; when, on which machine with
+which versions, and of which sources. A run that was cut off goes on where it stopped:
+what has passed there with the same sources is not measured again. The programs that
+failed are in OUT/failures.zip, for `lockstep replay`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import xml.etree.ElementTree as xml
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
+from glob import glob
 from importlib.metadata import PackageNotFoundError, version
-from itertools import accumulate
+from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Any
 
 import click
-from gpu_parts import ROOT, Part, Result, list_parts, read_json, run
-from sources import hash_folders
 
 from lockstep.harness.cli.options import Seconds
 from lockstep.harness.core.interrupts import signals
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "mlx", "numpy", "hypothesis", "pytest")
+SOURCES = ("reference", "impl", "harness", "tests/impl", "ci")
+TAIL = 4000
+"""Characters of a failing part's output that are kept."""
+
+GRACE = 20.0
+"""Seconds in which a part that is cut off may write what it has found."""
+
+MAX_PACKED = 2 << 20
+"""Bytes of failing programs, before they are compressed."""
+
+Result = dict[str, Any]
+
+
+# --- a part -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command that measures something.
+
+    Attributes:
+        command: "{file}" in it stands for the file that it writes; what it prints counts
+            if it writes none.
+        read: returns what is kept of that file.
+        lacks: why it cannot be run here, if so.
+        variables: of its environment, besides those that are there.
+    """
+
+    name: str
+    command: Sequence[str]
+    read: Callable[[Path], Any]
+    lacks: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(part: Part, limit: float) -> Result:
+    """Runs a part for at most `limit` seconds.
+
+    Returns:
+        "status" is "passed", "failed", "interrupted" by Ctrl-C, or "not measured". What a
+        part has written is kept in any case.
+    """
+    if part.lacks:
+        return {"status": "not measured", "why": part.lacks}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file, printed = Path(folder) / "out", Path(folder) / "printed"
+        errors = Path(folder) / "errors"
+        command = [word.replace("{file}", str(file)) for word in part.command]
+        try:
+            with printed.open("wb") as out, errors.open("wb") as err:
+                variables = {**os.environ, **part.variables}
+                status, cut = call(command, variables, out, err, limit)
+        except OSError as error:
+            return {"status": "failed", "why": str(error)}
+        result: Result = {"status": "failed" if status or cut else "passed"}
+        if cut is KeyboardInterrupt:
+            result = {"status": "interrupted", "why": "it was interrupted"}
+        elif cut:
+            result["why"] = f"it took more than {limit:g} s"
+        result["seconds"] = round(time.monotonic() - started, 1)
+        try:
+            result["result"] = part.read(file if file.exists() else printed)
+        except (ValueError, KeyError, StopIteration, xml.ParseError) as error:
+            result = {"why": f"cannot be read: {error!r}", **result}
+            if result["status"] == "passed":
+                result["status"] = "failed"
+        if result["status"] == "failed":
+            result["exit_status"] = None if cut else status
+            texts = [path.read_text(errors="replace") for path in (printed, errors)]
+            result["last_words"] = "".join(texts)[-TAIL:]
+    return result
+
+
+def call(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    limit: float,
+) -> tuple[int, type[BaseException] | None]:
+    """Returns the exit status, and what has cut it off: the limit, Ctrl-C, or nothing.
+
+    It has a process group of its own, which is ended as a whole: a sanitizer leaves its
+    process on the device.
+    """
+    streams = {"stdout": out, "stderr": err, "start_new_session": True}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
+    cut: type[BaseException] | None = None
+    try:
+        process.wait(limit)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+        is_late = isinstance(error, subprocess.TimeoutExpired)
+        cut = subprocess.TimeoutExpired if is_late else KeyboardInterrupt
+        os.killpg(process.pid, signal.SIGINT)  # it writes what it has found
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(GRACE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+    return status, cut
+
+
+# --- what is kept of a part -------------------------------------------------------------
+
+
+def read_json(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+def read_checks(file: Path) -> Any:
+    """Reads `lockstep check --json`: counts, and the signatures of failures."""
+    names = ("kind", "programs", "steps", "errors")
+    return [
+        {
+            **{name: pair[name] for name in names},
+            "failures": [failure["signature"] for failure in pair["failures"]],
+        }
+        for pair in read_json(file)["pairs"]
+    ]
+
+
+def read_faults(file: Path) -> Any:
+    """Reads `lockstep faults --json`: counts, and the mistakes that were not found."""
+    outcome = read_json(file)
+    missed = [row["planted"]["id"] for row in outcome["faults"] if not row["found"]]
+    return {**outcome["summary"], "not_found": missed}
+
+
+def read_tests(file: Path) -> Any:
+    """Reads a JUnit XML file: counts and failed tests."""
+    suite = next(xml.parse(file).getroot().iter("testsuite"))
+    counts = ("tests", "failures", "errors", "skipped")
+    cases = suite.iter("testcase")
+    broken = [
+        case.get("name")
+        for case in cases
+        if {"failure", "error"} & {child.tag for child in case}
+    ]
+    return {**{name: int(suite.get(name, 0)) for name in counts}, "broken": broken}
+
+
+def read_sanitizer(file: Path) -> Any:
+    """Reads its summary, and counts the comparisons that were made."""
+    lines = file.read_text().splitlines()
+    summary = [line for line in lines if "SUMMARY" in line]
+    if not summary:
+        raise ValueError("there is no summary")
+    same = sum(line.endswith(": same") for line in lines)
+    return {"summary": summary[-1].strip("= "), "same": same}
+
+
+# --- the parts --------------------------------------------------------------------------
+
+PYTHON = sys.executable
+LOCKSTEP = (PYTHON, "-m", "lockstep.harness")
+JSON = ("--json", "{file}")
+SANITIZED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""An allocation for each array, so that a tool sees an access beyond one."""
+
+
+def list_parts(programs: int, failures: Path) -> list[Part]:
+    """Lists all parts, in the order in which they run.
+
+    Args:
+        programs: of conformance, for each kind.
+        failures: the folder for programs that fail.
+    """
+    mlx = "lockstep.impl.mlx.backend:gpu"
+    devices = {
+        "torch-cuda": ("lockstep.impl.torch.backend:cuda", None),
+        "mlx-gpu": (mlx, find_mlx_gpu()),
+    }
+    parts = []
+    for verb, name, more in (
+        ("check", "conformance", ("--programs", str(programs))),
+        ("faults", "faults", ()),
+    ):
+        read = read_checks if verb == "check" else read_faults
+        for device, (backend, lacks) in devices.items():
+            folder = failures / f"{name} {device}"
+            options = ("--json", "--step-time", "120", "--failures", str(folder), *more)
+            command = (*LOCKSTEP, verb, "--backend", backend, *options)
+            parts.append(Part(f"{name} {device}", command, read, lacks))
+    parts += list_kernel_parts()
+    for device, (backend, lacks) in devices.items():
+        few = ("--backend", backend, "--programs", "40", "--rounds", "3", *JSON)
+        command = (PYTHON, "ci/bench/harness.py", *few)
+        parts.append(Part(f"speed of checking {device}", command, read_json, lacks))
+    kernels = (PYTHON, "ci/bench/kernels.py", *JSON)
+    caches = (PYTHON, "ci/bench/caches.py", "compare", "--device", "cuda")
+    narrow = ("--dtype", "bfloat16", "--form", "grouped", *JSON)
+    return [
+        *parts,
+        Part("speed of kernels", kernels, read_json, is_missing("triton")),
+        Part("speed of caches", (*caches, *narrow), read_json),
+    ]
+
+
+def list_kernel_parts() -> list[Part]:
+    """Lists the parts that need Triton."""
+    triton, sanitizer = is_missing("triton"), find_sanitizer()
+    tests = [f"tests/impl/test_torch_{name}.py" for name in ("kernels", "graphs")]
+    command = (PYTHON, "-m", "pytest", "-q", "--junitxml", "{file}", *tests)
+    parts = [Part("kernels", command, read_tests, triton or is_missing("pytest"))]
+    lacks = triton or (None if sanitizer else "compute-sanitizer: not found, not run")
+    for tool in ("memcheck", "initcheck", "racecheck"):
+        options = ("--tool", tool, "--error-exitcode", "9", PYTHON, "ci/sanitize.py")
+        command = (sanitizer or "", *options)
+        part = Part(f"sanitizer {tool}", command, read_sanitizer, lacks, SANITIZED)
+        parts.append(part)
+    return parts
+
+
+def is_missing(package: str) -> str | None:
+    return None if find_spec(package) else f"there is no {package} here"
+
+
+def find_sanitizer() -> str | None:
+    """Finds it on the PATH, or where CUDA usually is."""
+    homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob("/usr/local/cuda*"))[::-1]]
+    folders = [
+        f"{home}/{name}" for name in ("bin", "compute-sanitizer") for home in homes
+    ]
+    path = os.pathsep.join([os.environ.get("PATH", ""), *folders])
+    return shutil.which("compute-sanitizer", path=path)
+
+
+def find_mlx_gpu() -> str | None:
+    """Returns why MLX has no GPU here; None if it has one."""
+    if lacks := is_missing("mlx"):
+        return lacks
+    code = "from lockstep.impl.mlx.backend import gpu; gpu()"
+    command = [PYTHON, "-c", code]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        return "mlx did not find its GPU within 120 s"
+    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    return lines[-1] if done.returncode else None
+
+
+# --- the machine, and the file ----------------------------------------------------------
 
 
 def describe_machine() -> Result:
@@ -43,21 +298,21 @@ def describe_machine() -> Result:
     return {
         "device": torch.cuda.get_device_name(0),
         "capability": ".".join(map(str, torch.cuda.get_device_capability(0))),
-        "driver": ask_driver(),
+        "driver": find_driver(),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "packages": {name: get_version(name) for name in PACKAGES},
+        "packages": {name: find_version(name) for name in PACKAGES},
     }
 
 
-def get_version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def ask_driver() -> str | None:
+def find_driver() -> str | None:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -66,12 +321,13 @@ def ask_driver() -> str | None:
     return done.stdout.split("\n")[0].strip() or None
 
 
-SOURCES = ("reference", "impl", "harness", "tests/impl", "ci")
-
-
 def hash_sources(root: Path = ROOT) -> str:
-    """A digest of what the parts run. The checkout may be a copy without a repository."""
-    return hash_folders(root, SOURCES)
+    """Returns a digest of the code that the parts run. root: need not be a repository."""
+    digest = hashlib.sha256()
+    files = [file for folder in SOURCES for file in (root / folder).rglob("*.py")]
+    for file in sorted(files):
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def measure(
@@ -83,7 +339,7 @@ def measure(
     failures: Path,
     again: bool = False,
 ) -> int:
-    """Runs parts, and writes what they find.
+    """Runs parts, and writes what they measure.
 
     Args:
         machine: see `describe_machine`.
@@ -104,34 +360,36 @@ def measure(
     absent = {"status": "not measured", "why": "it was not asked for"}
     results = {part.name: before.get(part.name, absent) for part in parts}
     about = {"machine": machine, "sources": hash_sources()}
-    failed = 0
+    status = 0
     for part in parts:
-        if chosen and not part.name.startswith(tuple(chosen)):
+        passed = {**about, "status": "passed"}.items() <= results[part.name].items()
+        if not part.name.startswith(tuple(chosen) or ""):
             continue
-        has_passed = {**about, "status": "passed"}.items() <= results[part.name].items()
-        if has_passed and not chosen and not again:
+        if passed and not chosen and not again:
             click.echo(f"== {part.name}: has passed; --again measures it once more")
             continue
         click.echo(f"== {part.name} on {machine['device']}")
         result = run(part, limit)
-        if left_out := pack(failures, part.name, out / "failures.zip"):
-            result["failures_left_out"] = left_out
-        status = result["status"]
-        failed += status == "failed"
-        click.echo(f"{status}{format_result(result)}")
-        if status in LESS and results[part.name]["status"] == "passed":
+        pack(failures, out / "failures.zip")
+        click.echo(format_result(result))
+        is_less = result["status"] in ("interrupted", "not measured")
+        if is_less and results[part.name]["status"] == "passed":
             click.echo("what was measured before is kept")
         else:
             results[part.name] = {**result, "date": str(date.today()), **about}
         write(path, {"format": "lockstep-gpu/2", "parts": results})
-        if status == "interrupted":
+        if result["status"] == "interrupted":
             return 130
+        status |= result["status"] == "failed"
     click.echo(f"written to {path}")
-    return int(failed > 0)
+    return status
 
 
-LESS = ("interrupted", "not measured")
-"""What does not take the place of a whole measurement."""
+def format_result(result: Result) -> str:
+    why = f": {result['why']}" if "why" in result else ""
+    seconds = f" in {result['seconds']} s" if "seconds" in result else ""
+    output = f"\n{result['last_words']}" if "last_words" in result else ""
+    return result["status"] + why + seconds + output
 
 
 def write(path: Path, document: Result) -> None:
@@ -141,47 +399,18 @@ def write(path: Path, document: Result) -> None:
     draft.replace(path)
 
 
-MOST_PACKED = 2 << 20
-"""Bytes of a part's programs that failed, before they are compressed."""
-
-
-def pack(folder: Path, name: str, archive: Path) -> int:
-    """Adds the files of a folder to an archive, below a name, in place of those that were
-    there before; the folder is empty then.
-
-    Returns:
-        The number of files that were too much; those are the largest.
-    """
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    smallest = sorted(files, key=get_size)
-    fitting = sum(end <= MOST_PACKED for end in accumulate(map(get_size, smallest)))
-    kept = {}
-    if archive.exists():
-        with zipfile.ZipFile(archive) as old:
-            names = [one for one in old.namelist() if not one.startswith(f"{name}/")]
-            kept = {one: old.read(one) for one in names}
-    for file in smallest[:fitting]:
-        kept[f"{name}/{file.relative_to(folder)}"] = file.read_bytes()
-    for file in files:
-        file.unlink()
-    if kept:
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as new:
-            for place, content in kept.items():
-                new.writestr(place, content)
-    else:
-        archive.unlink(missing_ok=True)
-    return len(files) - fitting
-
-
-def get_size(file: Path) -> int:
-    return file.stat().st_size
-
-
-def format_result(result: Result) -> str:
-    words = [f": {result['why']}"] if "why" in result else []
-    words += [f" in {result['seconds']} s"] if "seconds" in result else []
-    words += [f"\n{result['last_words']}"] if "last_words" in result else []
-    return "".join(words)
+def pack(folder: Path, archive: Path) -> None:
+    """Writes the files of a folder into an archive, the smallest first, as many as there
+    is room for; none, if there is no file."""
+    files = sorted(folder.rglob("*.json"), key=lambda file: file.stat().st_size)
+    size = 0
+    if not files:
+        return
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for file in files:
+            size += file.stat().st_size
+            if size <= MAX_PACKED:
+                packed.write(file, file.relative_to(folder))
 
 
 @click.command()
@@ -231,8 +460,8 @@ def main(
                 names = ", ".join(part.name for part in parts)
                 raise click.UsageError(f"no part begins with {name!r}; there are {names}")
         try:
-            own = machine, parts, chosen, out, limit, Path(failures), again
-            sys.exit(measure(*own))
+            folder = Path(failures)
+            sys.exit(measure(machine, parts, chosen, out, limit, folder, again))
         except KeyboardInterrupt:  # between two parts
             sys.exit(130)
 
