@@ -41,7 +41,7 @@ REACHED.start()
 import click  # noqa: E402
 
 from ci.work import list_work  # noqa: E402
-from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
+from lockstep.harness.jobs.settings import PROFILES, Settings  # noqa: E402
 
 BACKENDS = "torch-cpu", "mlx-cpu"
 

@@ -34,7 +34,7 @@ import click  # noqa: E402
 
 from ci.work import Work, list_different, list_work  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
-from lockstep.harness.jobs.outcome import PROFILES, Settings  # noqa: E402
+from lockstep.harness.jobs.settings import PROFILES, Settings  # noqa: E402
 
 FILES = {
     **dict.fromkeys(("swa", "swa-memory", "chunked"), "causal"),

@@ -55,7 +55,7 @@ from ci.bench.options import JSON, load  # noqa: E402
 from lockstep.harness.backends.backend import Backend  # noqa: E402
 from lockstep.harness.core.errors import Unavailable, Unloadable  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
-from lockstep.harness.jobs.outcome import SLICE  # noqa: E402
+from lockstep.harness.jobs.settings import SLICE  # noqa: E402
 from lockstep.harness.programs.corpus import open_corpus  # noqa: E402
 from lockstep.harness.programs.generate import GENERATORS, GUIDED  # noqa: E402
 from lockstep.harness.programs.ledger import Entry, load_ledger  # noqa: E402

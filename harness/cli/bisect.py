@@ -25,8 +25,10 @@ from lockstep.harness.jobs.bisect.releases import (
     select,
 )
 from lockstep.harness.jobs.bisect.scratch import get_cache_folder
-from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.jobs.replay import get_own_backend
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.bisect import (

@@ -23,8 +23,14 @@ from lockstep.harness.jobs.campaign.terms import (
     require_terms,
     require_version,
 )
-from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
+from lockstep.harness.jobs.outcome import (
+    Outcome,
+)
+from lockstep.harness.jobs.settings import (
+    PROFILES,
+    Settings,
+    open_pool,
+)
 from lockstep.harness.reports.campaign import describe_state, get_campaign_status
 from lockstep.harness.reports.console import (
     Pace,

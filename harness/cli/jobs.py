@@ -22,10 +22,17 @@ from lockstep.harness.cli.options import define, get_default, require_guided
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import shielded
-from lockstep.harness.jobs.explore import Explorer
+from lockstep.harness.jobs.check import check as run_check
+from lockstep.harness.jobs.explore import Exploration
+from lockstep.harness.jobs.explore import explore as run_exploration
 from lockstep.harness.jobs.faults import Hunt
-from lockstep.harness.jobs.outcome import PROFILES, Outcome, Settings
-from lockstep.harness.jobs.saved import Recheck
+from lockstep.harness.jobs.outcome import (
+    Outcome,
+)
+from lockstep.harness.jobs.settings import (
+    PROFILES,
+    Settings,
+)
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.console import (
     Pace,
@@ -123,16 +130,15 @@ def check(
     )
     console = PlainConsole(stderr=as_json)
     names = [name for name in list_names() if name != REFERENCE_NAME]
-    work = Recheck(settings, names)
+    started = Outcome(settings)
     if not settings.backends:
         console.print(EVERYTHING)
-    with kept(work.outcome) as outcome:
+    with kept(started) as outcome:
         pace = Pace()
         draw = partial(draw_progress, pace, console.width)
         shown = draw, partial(get_check_status, pace)
         with Progress(console, *shown) as progress:
-            work.watch = progress.show
-            work.run()
+            run_check(outcome, names, progress.show)
         if outcome.unwritten:
             print_error(outcome.unwritten)
         with printing(outcome.get_exit_status):
@@ -221,8 +227,8 @@ def explore(
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
-        explorer = Explorer(settings, names, size, depth, resume, progress.show)
-        exploration = explorer.explore()
+        begun = Exploration(size, depth, Outcome(replace(settings, generator="every")))
+        exploration = run_exploration(begun, names, resume, progress.show)
     outcome = exploration.outcome
     with printing(outcome.get_exit_status):
         if as_json:

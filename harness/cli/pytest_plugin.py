@@ -243,15 +243,15 @@ def read_declared(path: Path) -> Declared:
 
 def ask_backends(config: pytest.Config) -> Declared:
     """Loads the chosen backends in the worker process, for what they declare."""
-    from lockstep.harness.jobs.check import Check
-    from lockstep.harness.jobs.outcome import Pair, Settings
+    from lockstep.harness.jobs.check import declare
+    from lockstep.harness.jobs.outcome import Outcome, Pair
+    from lockstep.harness.jobs.settings import Settings
     from lockstep.harness.workers.registry import list_names
 
     chosen = choose(config)
     named = chosen.backends
-    asked = Check(Settings(named, chosen.kinds), list(list_names()))
-    asked.declare(get_pool(config))
-    outcome = asked.outcome
+    outcome = Outcome(Settings(named, chosen.kinds))
+    declare(get_pool(config), outcome, list(list_names()))
 
     def estimate_work(pair: Pair) -> float:
         """Kinds with many states have long programs."""
@@ -302,8 +302,9 @@ def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Pool
 ) -> Callable[[Case], Outcome]:
     """Runs a case, and fails the test with the story of each divergence."""
-    from lockstep.harness.jobs.outcome import Settings
-    from lockstep.harness.jobs.saved import Recheck
+    from lockstep.harness.jobs.check import check_in
+    from lockstep.harness.jobs.outcome import Outcome
+    from lockstep.harness.jobs.settings import Settings
     from lockstep.harness.reports.model import list_saved_notes
 
     options, chosen = request.config.option, choose(request.config)
@@ -319,7 +320,7 @@ def lockstep_check(
             require_complete=options.lockstep_require_complete,
             failures=chosen.failures,
         )
-        outcome = Recheck(settings, ()).run_in(lockstep_pool)
+        outcome = check_in(lockstep_pool, Outcome(settings))
         if outcome.get_exit_status():
             pytest.fail(describe(outcome), pytrace=False)
         for note in list_saved_notes(outcome.saved):

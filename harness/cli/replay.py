@@ -13,8 +13,11 @@ import click
 from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
 from lockstep.harness.cli.options import Seconds, define
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings, describe_stop, make_failure, save
+from lockstep.harness.jobs.failures import (
+    describe_stop,
+    make_failure,
+    save,
+)
 from lockstep.harness.jobs.replay import (
     Replayed,
     get_own_backend,
@@ -22,6 +25,10 @@ from lockstep.harness.jobs.replay import (
     get_single,
     replay_paths,
     replayed_to_json,
+)
+from lockstep.harness.jobs.settings import (
+    Settings,
+    open_pool,
 )
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program

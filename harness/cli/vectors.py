@@ -12,12 +12,15 @@ import click
 from lockstep.harness.cli.frame import printing
 from lockstep.harness.cli.options import command, shared
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.vectors.export import (
     GENERATOR,
-    Verification,
     audit_set,
     export,
+)
+from lockstep.harness.jobs.vectors.export import (
+    verify as run_set,
 )
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import PlainConsole, Progress
@@ -114,7 +117,7 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     if status == 0 and settings.backends:
         settings = replace(settings, generator=GENERATOR)
         with Progress(console, get_run_status, get_run_status) as running:
-            outcome = Verification(settings, audit.programs, running.show).run()
+            outcome = run_set(Outcome(settings), audit.programs, running.show)
         status = outcome.get_exit_status()
     with printing(lambda: status):
         if as_json:

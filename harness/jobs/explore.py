@@ -13,8 +13,13 @@ from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, slug
+from lockstep.harness.jobs.check import declare, finishing, list_asked
+from lockstep.harness.jobs.failures import describe_stop, slug
+from lockstep.harness.jobs.fold import require_kinds
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.related import compare_backends, number_causes
+from lockstep.harness.jobs.settings import open_pool
+from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Natural, SliceDone, unfold
 from lockstep.harness.workers.pool import Pool
@@ -28,8 +33,8 @@ MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A slice that is over."""
+class Line:
+    """A slice that is over, as a line of a journal."""
 
     part: Natural
     done: SliceDone
@@ -61,7 +66,7 @@ class Journal:
 
     def add(self, part: int, done: SliceDone) -> None:
         counts = replace(done.counts, seconds=0.0)  # all runs write the same lines
-        entry = Entry(part, structs.replace(done, counts=counts))
+        entry = Line(part, structs.replace(done, counts=counts))
         self.write(json.dumps(entry, default=unfold) + "\n", "a")
 
     def write(self, text: str, mode: str) -> None:
@@ -100,10 +105,10 @@ class Journal:
             self.write("".join(f"{line}\n" for line in lines), "w")
         return {entry.part: entry.done for entry in entries}
 
-    def read(self, line: str, number: int) -> Entry:
+    def read(self, line: str, number: int) -> Line:
         document = self.parse(line, number)
         try:
-            entry = convert(document, type=Entry)
+            entry = convert(document, type=Line)
             if entry.part >= self.parts:
                 raise ValidationError(f"there is no slice {entry.part}")
         except ValidationError as error:
@@ -162,100 +167,123 @@ class Exploration:
     surveys: list[Survey] = field(default_factory=list)
 
 
-class Explorer(Check):
-    """Cuts the tree of programs into slices, hands them to a pool, and keeps a journal
-    of those that are over.
+def explore(
+    exploration: Exploration,
+    names: Sequence[str],
+    resume: bool,
+    watch: Callable[[Exploration], None],
+) -> Exploration:
+    """Runs all programs until all is done, time is up, or Ctrl-C.
 
     Args:
-        settings: what the user chose.
+        exploration: what to explore; gets the result.
         names: the registered backends, if the settings name none.
-        size: of the domains.
-        depth: operations of the longest programs.
         resume: leave out the slices that an earlier run has done.
         watch: is called with the exploration whenever it may have changed.
+
+    Raises:
+        UsageError: nothing can be run.
     """
+    outcome = exploration.outcome
+    with finishing(outcome), open_pool(outcome.settings) as pool:
+        explore_in(pool, exploration, names, resume, watch)
+    return exploration
 
-    def __init__(
-        self,
-        settings: Settings,
-        names: Sequence[str],
-        size: str,
-        depth: int,
-        resume: bool = False,
-        watch: Callable[[Exploration], None] = lambda _: None,
-    ) -> None:
-        super().__init__(settings, names, lambda _: watch(self.exploration))
-        self.exploration = Exploration(size, depth, self.outcome)
-        self.generator, self.resume = "every", resume
 
-    def explore(self) -> Exploration:
-        """Until all is done, time is up, or Ctrl-C: what was found is kept then."""
-        self.run()
-        return self.exploration
-
-    def declare(self, pool: Pool) -> None:
-        """Asks each backend for its declaration, and for the programs of its domain."""
-        super().declare(pool)
-        size, depth = self.exploration.size, self.exploration.depth
-        for pair in self.outcome.pairs:
-            event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
-            if isinstance(event, messages.Surveyed):
-                pair.avoided = event.avoided
-                self.exploration.surveys.append(self.make_survey(pair, event))
-            elif isinstance(event, messages.Refused):
-                raise UsageError(f"{pair.name}: {event.why}")
-            elif isinstance(event, messages.Stopped):
-                pair.errors.append(self.describe(event, pair.backend))
-            self.tick()
-
-    def make_survey(self, pair: Pair, found: messages.Surveyed) -> Survey:
-        size, depth = self.exploration.size, self.exploration.depth
-        about = {
-            "backend": pair.backend,
-            "kind": pair.kind,
-            "size": size,
-            "depth": depth,
-            "domain": found.digest,
-            "code": found.code,
-            "versions": found.versions,
-        }
-        name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
-        journal = Journal(self.settings.failures, name, about, len(found.parts))
-        domain = found.moves, found.symmetries, found.config, found.parts
-        return Survey(pair, *domain, journal)
-
-    def plan(self) -> None:
-        """The slices of all pairs in turn, but for those that were done before."""
-        waiting = [self.list_tasks(survey) for survey in self.exploration.surveys]
-        self.tasks.extend(filter(None, chain.from_iterable(zip_longest(*waiting))))
-
-    def list_tasks(self, survey: Survey) -> list[messages.ExhaustiveTask]:
-        done = survey.journal.load() if self.resume else {}
-        if not done:
-            survey.journal.begin()
-        for number, slice_done in done.items():
-            survey.pair.add(number, slice_done)
-        survey.done, survey.resumed = len(done), survey.pair.covered
-        return [
-            messages.ExhaustiveTask(
-                *survey.pair.key,
-                number,
-                size=self.exploration.size,
-                depth=self.exploration.depth,
-                path=path,
-                covered=covered,
-            )
-            for number, (path, covered) in enumerate(survey.parts)
-            if number not in done
-        ]
-
-    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
-        super().handle_slice(task, event)
+def explore_in(
+    pool: Pool,
+    exploration: Exploration,
+    names: Sequence[str] = (),
+    resume: bool = False,
+    watch: Callable[[Exploration], None] = lambda _: None,
+) -> Exploration:
+    """Does the same in a pool that is open already."""
+    outcome = exploration.outcome
+    declare(pool, outcome, names, lambda _: watch(exploration))
+    require_kinds(outcome, list_asked(outcome, names))
+    groups = [[pair] for pair in outcome.pairs]
+    shards = Shards(outcome, groups, lambda _: watch(exploration))
+    survey_all(pool, exploration, shards.tick)
+    surveys = {survey.pair.key: survey for survey in exploration.surveys}
+    waiting = [list_tasks(exploration, survey, resume) for survey in surveys.values()]
+    shards.tasks.extend(filter(None, chain.from_iterable(zip_longest(*waiting))))
+    shards.tick()  # time may be up once all backends are imported
+    for task, event in pool.run(shards.tasks, shards.tick):
+        assert isinstance(task, messages.ExhaustiveTask)
+        shards.take(task, event)
         if isinstance(event, messages.SliceDone):
-            pair = self.find_pair(task)
-            survey = next(each for each in self.exploration.surveys if each.pair is pair)
-            survey.done += 1
-            # What is wrong or not written is found anew by every run.
-            is_clean = not event.counts.signatures and not event.counts.missing
-            if is_clean and not pair.agreed:
-                survey.journal.add(task.number, event)
+            finish_slice(surveys[task.backend, task.contract, task.kind], task, event)
+    number_causes(pool, outcome.pairs)
+    compare_backends(pool, outcome.pairs, shards.tick)
+    return exploration
+
+
+def survey_all(pool: Pool, exploration: Exploration, watch: Callable[[], None]) -> None:
+    """Asks each backend for the programs of its domain.
+
+    Raises:
+        UsageError: there are too many.
+    """
+    outcome, size, depth = exploration.outcome, exploration.size, exploration.depth
+    for pair in outcome.pairs:
+        event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
+        if isinstance(event, messages.Surveyed):
+            pair.avoided = event.avoided
+            exploration.surveys.append(make_survey(exploration, pair, event))
+        elif isinstance(event, messages.Refused):
+            raise UsageError(f"{pair.name}: {event.why}")
+        elif isinstance(event, messages.Stopped):
+            failures = outcome.settings.failures
+            pair.errors.append(describe_stop(failures, event, pair.backend))
+        watch()
+
+
+def make_survey(exploration: Exploration, pair: Pair, event: messages.Surveyed) -> Survey:
+    size, depth = exploration.size, exploration.depth
+    about = {
+        "backend": pair.backend,
+        "kind": pair.kind,
+        "size": size,
+        "depth": depth,
+        "domain": event.digest,
+        "code": event.code,
+        "versions": event.versions,
+    }
+    name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
+    failures = exploration.outcome.settings.failures
+    journal = Journal(failures, name, about, len(event.parts))
+    return Survey(pair, event.moves, event.symmetries, event.config, event.parts, journal)
+
+
+def list_tasks(
+    exploration: Exploration, survey: Survey, resume: bool
+) -> list[messages.ExhaustiveTask]:
+    """Lists the slices of a pair, but for those that were done before."""
+    done = survey.journal.load() if resume else {}
+    if not done:
+        survey.journal.begin()
+    for number, slice_done in done.items():
+        survey.pair.add(number, slice_done)
+    survey.done, survey.resumed = len(done), survey.pair.covered
+    return [
+        messages.ExhaustiveTask(
+            *survey.pair.key,
+            number,
+            size=exploration.size,
+            depth=exploration.depth,
+            path=path,
+            covered=covered,
+        )
+        for number, (path, covered) in enumerate(survey.parts)
+        if number not in done
+    ]
+
+
+def finish_slice(
+    survey: Survey, task: messages.ExhaustiveTask, event: messages.SliceDone
+) -> None:
+    survey.done += 1
+    # What is wrong or not written is found anew by every run.
+    is_clean = not event.counts.signatures and not event.counts.missing
+    if is_clean and not survey.pair.agreed:
+        survey.journal.add(task.number, event)

@@ -13,8 +13,13 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.jobs.check import open_pool
-from lockstep.harness.jobs.outcome import Settings, describe_stop
+from lockstep.harness.jobs.failures import (
+    describe_stop,
+)
+from lockstep.harness.jobs.settings import (
+    Settings,
+    open_pool,
+)
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -225,7 +230,7 @@ class Hunt:
         if not search.is_found:
             search.programs = task.number * SLICE + event.programs
             search.seconds += event.seconds
-        program = event.parse()
+        program = event.parsed
         operations = len(program.ops)
         if search.operations is None or operations < search.operations:
             search.operations = operations

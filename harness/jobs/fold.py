@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings, describe_stop
+from lockstep.harness.jobs.failures import Failure, Failures, describe_stop, make_failure
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import Settings
+from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers import messages
 
-
-def list_pairs(
-    name: str, declared: messages.Declared, settings: Settings
-) -> Iterator[Pair]:
-    environment = declared.get_environment()
-    for contract, kinds in declared.contracts.items():
-        for kind, promised in kinds.items():
-            if not settings.kinds or kind in settings.kinds:
-                unchecked = declared.unchecked.get(kind, [])
-                given = promised, environment, declared.share, unchecked, declared.name
-                yield Pair(name, contract, kind, *given)
+# --- what backends declare --------------------------------------------------------------
 
 
 def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
@@ -34,6 +29,26 @@ def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
         outcome.unavailable[name] = why
 
 
+def list_pairs(
+    name: str, declared: messages.Declared, settings: Settings
+) -> Iterator[Pair]:
+    environment = declared.get_environment()
+    for contract, kinds in declared.contracts.items():
+        for kind, promised in kinds.items():
+            if not settings.kinds or kind in settings.kinds:
+                unchecked = declared.unchecked.get(kind, [])
+                given = promised, environment, declared.share, unchecked, declared.name
+                yield Pair(name, contract, kind, *given)
+
+
+def add_refusal(outcome: Outcome, name: str, event: messages.Stopped) -> None:
+    """Adds a backend that could not be loaded."""
+    if isinstance(event, messages.Refused):
+        outcome.unavailable[name] = event.why
+    else:
+        outcome.dead[name] = event.describe()
+
+
 def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
     """Raises UsageError if no backend declares a kind that was asked for."""
     kinds = outcome.settings.kinds
@@ -42,6 +57,9 @@ def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
     if absent and not outcome.dead and not outcome.unavailable:
         message = "no chosen backend declares a kind"
         raise UsageError(f"{message} {' or '.join(absent)}: {', '.join(names)}")
+
+
+# --- what workers report ----------------------------------------------------------------
 
 
 def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
@@ -62,14 +80,88 @@ def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
                 pair.outdated.append(f"{entry.id}: expected {entry.signature}; {got}")
 
 
-def fold_counts(pair: Pair, number: int, event: messages.Event) -> None:
-    """Adds the progress of a slice, or its end, to the sums of its pair."""
-    if isinstance(event, messages.Progress):
-        pair.running[number] = event.counts
+def fold_shard(
+    outcome: Outcome,
+    failures: Failures,
+    pair: Pair,
+    task: messages.SliceTask,
+    event: messages.Event,
+    environment: Mapping[str, Any] | None = None,
+) -> None:
+    """Adds an event of a shard.
+
+    Args:
+        outcome: the result so far; it gets the failures that are kept.
+        failures: gets the programs that diverge.
+        pair: of the outcome; the event is about it.
+        task: the shard.
+        event: one of the shard.
+        environment: where it ran; None for that of the pair.
+    """
+    if isinstance(event, messages.Found):
+        about = pair.environment if environment is None else environment
+        failure = describe_failure(outcome.settings, pair, task, event, about)
+        failures.add(failure, event.original)
+        failures.write()
+        show_failures(outcome, failures)
+    elif isinstance(event, messages.Agreed):
+        message = save_agreed(failures, event, pair.backend)
+        pair.outdated += [] if event.entry in pair.agreed else [message]
+        pair.agreed.add(event.entry)
+    elif isinstance(event, messages.Progress):
+        pair.running[task.number] = event.counts
         pair.reached.update(event.reached)
-        return
-    counts = pair.running.pop(number, None)
-    if isinstance(event, messages.SliceDone):
-        pair.add(number, event)
-    elif counts is not None:
-        pair.include(counts)
+    elif isinstance(event, messages.SliceDone):
+        pair.running.pop(task.number, None)
+        pair.add(task.number, event)
+    else:
+        counts = pair.running.pop(task.number, None)
+        if counts is not None:
+            pair.include(counts)
+
+
+def describe_failure(
+    settings: Settings,
+    pair: Pair,
+    task: messages.SliceTask,
+    event: messages.Found,
+    environment: Mapping[str, Any],
+) -> Failure:
+    """Describes a program of a shard, with the content and the place of its file."""
+    found: dict[str, Any] = {
+        "front": settings.generator,
+        "seed": settings.seed,
+        "shard": task.number,
+    }
+    if event.programs:
+        found |= {"programs": event.programs, "seconds": event.seconds}
+    meta: dict[str, Any] = {"found": found}
+    meta |= {} if event.flaky is None else {"flaky": event.flaky}
+    meta |= {"states": event.states} if event.original and event.programs else {}
+    about = event.parsed, event.divergence, pair.backend, environment, meta
+    return make_failure(settings.failures, *about, settings.get_options())
+
+
+def show_failures(outcome: Outcome, failures: Failures) -> None:
+    """Gives each pair the failures that are kept."""
+    chosen = failures.choose()
+    for pair in outcome.pairs:
+        pair.failures[:] = [
+            failure
+            for failure in chosen
+            if (failure.backend, failure.program.contract, failure.program.kind)
+            == pair.key
+        ]
+
+
+def save_agreed(failures: Failures, event: messages.Agreed, backend: str) -> str:
+    """Saves a program that should show a known divergence, and agrees.
+
+    Returns:
+        The message about it.
+    """
+    program = parse_program(event.program, "a program of the ledger")
+    what = f"the ledger's entry {event.entry} describes an operation that agrees"
+    program = replace(program, meta={"backend": backend, "what": what})
+    message = f"{event.entry}: describes an operation that agrees: its `when` is too wide"
+    return f"{message}{failures.save_agreed(program, event.entry, backend)}"

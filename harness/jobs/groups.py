@@ -21,25 +21,25 @@ Key = tuple[str, str, str]
 
 def group_pairs(
     pairs: Sequence[Pair], declared: Mapping[str, Declared]
-) -> dict[Key, list[Pair]]:
-    """Chooses, for some of the pairs, others that run their programs beside them.
+) -> list[list[Pair]]:
+    """Groups the pairs of a check that can run the same programs.
 
     Args:
         pairs: of the check.
         declared: backend → its declaration.
 
     Returns:
-        The key of a pair → the others, of which none has others of its own.
+        Each group with the pair first for which its programs are drawn.
     """
-    groups: dict[Key, tuple[Pair, list[Pair]]] = {}
+    groups: list[list[Pair]] = []
     for pair in sorted(pairs, key=lambda pair: -len(pair.declared.config)):
-        for lead, others in groups.values():
-            if can_follow(pair, lead, declared):
-                others.append(pair)
+        for group in groups:
+            if can_follow(pair, group[0], declared):
+                group.append(pair)
                 break
         else:
-            groups[pair.key] = pair, []
-    return {key: others for key, (_, others) in groups.items() if others}
+            groups.append([pair])
+    return groups
 
 
 def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, Declared]) -> bool:
@@ -51,16 +51,18 @@ def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, Declared]) -> bool
     rules = CONTRACTS[pair.contract]
     if pair.key[1:] != lead.key[1:] or pair.share != lead.share:
         return False
-    sides = [declared[one.backend] for one in (pair, lead)]
-    if any(side.has_ledger or side.name for side in sides):
+    events = [declared[member.backend] for member in (pair, lead)]
+    if any(event.has_ledger or event.name for event in events):
         return False  # what is left out, and how long a driver may take, is its own
     dropped = list_undeclared(rules, pair.declared)
-    return sides[0].dtypes == sides[1].dtypes and (
+    return events[0].dtypes == events[1].dtypes and (
         strip(pair.declared, dropped) == strip(lead.declared, dropped)
     )
 
 
 def strip(declared: Kind, dropped: Container[str]) -> Kind:
-    """What a kind declares about its programs, without some fields of the config."""
-    config = {name: own for name, own in declared.config.items() if name not in dropped}
+    """Strips what a kind declares of some fields of the config, and of its memory."""
+    config = {
+        name: values for name, values in declared.config.items() if name not in dropped
+    }
     return replace(declared, config=config, inputs="copied", held=None)

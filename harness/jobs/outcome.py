@@ -1,272 +1,22 @@
-"""Settings of a check, its result so far, and its failures on disk.
-
-A failure is `failures/<signature>/<digest>-<backend>.json`, one shrunk program; of one
-signature there may be several.
-"""
+"""The result of a check so far."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePath
-from shlex import quote
 from typing import Any
 
-from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.execution.shrink import Rank, get_rank
-from lockstep.harness.programs.files import write_program
-from lockstep.harness.programs.program import (
-    Divergence,
-    Flaky,
-    Program,
-    parse_program,
-    read_flaky,
-)
-from lockstep.harness.workers.messages import (
-    Counts,
-    HarnessFailed,
-    SliceDone,
-    SliceTask,
-    Stopped,
-    Task,
-)
-
-# --- failures on disk -------------------------------------------------------------------
-
-
-OUTDATED = "outdated"
-"""The folder of programs that agree, against an entry of the ledger."""
-
-HARNESS_FAILED = "harness-failed"
-"""The folder of programs at which the harness failed."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A program that diverges, and its file.
-
-    Attributes:
-        cause: the number of its likely cause in the outcome, from 1: the same for all
-            failures that probably have one; see `harness.execution.causes`. 0 if that is
-            not known.
-        flaky: the failure did not come back each time.
-        options: of the command that runs it again, as its `meta` has them: without them
-            the verdict may be another.
-        unsaved: why there is no such file.
-        asked: what a command has to be given as the backend, if that is not its name.
-        answers: other backends of the check that have run the program → "agrees", "same"
-            if they give the same wrong answer, or the signature that they show.
-    """
-
-    program: Program
-    divergence: Divergence
-    backend: str
-    signature: str
-    path: Path
-    cause: int = 0
-    flaky: Flaky | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    unsaved: str | None = None
-    asked: str = ""
-    answers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def form(self) -> Sequence[str]:
-        """The operations without their fields and order. Programs with one signature and
-        another form may show another bug."""
-        return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
-
-    def to_json(self) -> dict[str, Any]:
-        """The program as its file would have it."""
-        meta = {"signature": self.signature, "backend": self.backend, **self.options}
-        meta |= {"step": self.divergence.step, "what": self.divergence.message}
-        return replace(self.program, meta=meta).to_json()
-
-    @property
-    def replay(self) -> str:
-        """The command that runs it again."""
-        return get_replay_line(self.path, self.asked or self.backend, self.options)
-
-
-def save(failure: Failure) -> Failure:
-    """Writes the file of a failure. If that is not possible, the result says why."""
-    try:
-        write_program(failure.path, failure.program)
-    except OSError as error:
-        return replace(failure, unsaved=error.strerror or str(error))
-    return failure
-
-
-def make_failure(
-    folder: PurePath,
-    program: Program,
-    divergence: Divergence,
-    backend: str,
-    environment: Mapping[str, Any],
-    found: Mapping[str, Any],
-    options: Mapping[str, Any] = {},
-    asked: str = "",
-) -> Failure:
-    """A failure with the content and the place of its file.
-
-    Args:
-        folder: of all failures.
-        program: diverges, as `divergence` says.
-        divergence: the first one of the program.
-        backend: by the name that the user gave.
-        environment: for `meta`: versions, device and platform, see `get_environment`.
-        found: for `meta`: how it was found (front, seed, number of the slice).
-        options, asked: see `Failure`.
-    """
-    signature = divergence.get_signature(program)
-    path = Path(folder / signature / f"{program.digest()}-{slug(backend)}.json")
-    meta = {
-        "signature": signature,
-        "backend": backend,
-        **environment,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **found,
-        **options,
-        "step": divergence.step,
-        "what": divergence.message,
-        "expected": divergence.expected,
-        "got": divergence.got,
-        "replay": get_replay_line(path, asked or backend, options),
-    }
-    program = replace(program, meta=meta)
-    return Failure(
-        *(program, divergence, backend, signature, path),
-        flaky=read_flaky(meta),
-        options=options,
-        asked=asked,
-    )
-
-
-MAX_KEPT = 3
-"""Programs that are kept of one signature."""
-
-
-def choose_kept(
-    before: Sequence[Failure], new: Failure, original: str | None
-) -> list[Failure]:
-    """Chooses the failures with one signature that are kept: of each form the simplest,
-    `MAX_KEPT` in all.
-
-    Args:
-        before: those that are kept.
-        new: one more.
-        original: the digest of the one that `new` replaces.
-    """
-    simplest: dict[str, Failure] = {}
-    rest = [failure for failure in before if failure.program.digest() != original]
-    for failure in sorted([*rest, new], key=get_order):
-        simplest.setdefault(" ".join(failure.form), failure)
-    return list(simplest.values())[:MAX_KEPT]
-
-
-def get_order(failure: Failure) -> tuple[Rank, str]:
-    """Of failures, the simplest first; of equally simple ones always the same."""
-    return get_rank(failure.program), failure.program.digest()
-
-
-def save_agreed(folder: Path, program: Program, entry: str, backend: str) -> Path:
-    """Writes a program that should show a known divergence of the ledger, and agrees."""
-    path = folder / OUTDATED / f"{slug(entry)}-{slug(backend)}.json"
-    what = f"the ledger's entry {entry} describes an operation that agrees"
-    write_program(path, replace(program, meta={"backend": backend, "what": what}))
-    return path
-
-
-def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> str:
-    """Writes the program at which the harness failed, for a report to its makers.
-
-    Returns:
-        What to do, as the end of a message.
-    """
-    if failed.program is None:
-        return "please report this"
-    program = parse_program(failed.program, "a program")
-    path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
-    meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
-    try:
-        write_program(path, replace(program, meta=meta))
-    except OSError as error:
-        document = json.dumps(program.to_json())
-        return f"please report this with the program (not saved: {error}): {document}"
-    return f"please report this with {path}"
-
-
-def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
-    """Why a task has no answer; the program at which the harness failed is saved."""
-    words = stopped.describe()
-    if isinstance(stopped, HarnessFailed):
-        words += f"; {save_harness_failure(folder, stopped, backend)}"
-    return words
-
-
-def slug(backend: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
-
-
-OPTIONS: Mapping[str, tuple[type, ...]] = {
-    "strict": (bool,),
-    "step_time": (int, float),
-    "start_time": (int, float),
-}
-"""Options of a check that may change a verdict, as `meta` names them → their types."""
-
-
-def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
-    """The command that runs a failure again. options: see `Failure`."""
-    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
-    for name, value in options.items():
-        words.append(f"--{name.replace('_', '-')}")
-        words += [] if value is True else [f"{value:g}"]
-    return " ".join(words)
-
-
-# --- settings and results ---------------------------------------------------------------
-
-
-SLICE = 125
-"""Programs in a slice. Many small slices keep all workers busy until the end."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """How many programs each backend runs of each kind.
-
-    Attributes:
-        programs: the most.
-        least: a pair that has run so many, times the `depth` of its contract, may end;
-            see `Pair.is_explored`. None: it runs all.
-    """
-
-    programs: int
-    least: int | None = None
-
-    def __str__(self) -> str:
-        most = f"{self.programs:,}"
-        return most if self.least is None else f"{self.least:,} to {most}"
-
-
-PROFILES: Mapping[str, Profile] = {
-    "quick": Profile(100),
-    "ci": Profile(1000, least=250),
-    "nightly": Profile(25_000),
-}
-"""ci: of 131 planted mistakes, searched for with five seeds, the last was found after 256
-programs of its kind, in contracts of depth 3 after 363 (`ci/bench/find.py`)."""
+from lockstep.harness.jobs.failures import Failure
+from lockstep.harness.jobs.settings import Settings
+from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 OFTEN = 3
 """A cell that so many steps have reached counts as explored."""
@@ -433,55 +183,6 @@ class Pair(Counts):
             self.coverage[state, operation] += times
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The choices of the user.
-
-    Attributes:
-        backends: empty for all that are available here.
-        programs, least: see `Profile`.
-        step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
-        strict: validate the messages of drivers against their schemas.
-        unsupported: run registered backends with versions that are not tested, too.
-        require_complete: what was not run or reached makes the exit status 2.
-        slice: programs in a slice.
-        corpus: the folder or URL with programs to start from, which gets more.
-        trusted: backends of the project's settings: a program file may name one.
-    """
-
-    backends: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    programs: int = PROFILES["ci"].programs
-    least: int | None = None
-    generator: str = "hypothesis"
-    seed: int = 0
-    seconds: float | None = None
-    jobs: int = 1
-    failures: Path = Path("failures")
-    step_seconds: float = STEP_SECONDS
-    start_seconds: float = START_SECONDS
-    strict: bool = False
-    unsupported: bool = False
-    require_complete: bool = False
-    slice: int = SLICE
-    corpus: str | None = None
-    trusted: Sequence[str] = ()
-
-    def get_options(self) -> dict[str, Any]:
-        """The options of `OPTIONS` that are not at their default."""
-        own = {
-            "strict": (self.strict, False),
-            "step_time": (self.step_seconds, STEP_SECONDS),
-            "start_time": (self.start_seconds, START_SECONDS),
-        }
-        return {name: value for name, (value, usual) in own.items() if value != usual}
-
-    def list_slices(self) -> list[tuple[int, int]]:
-        """(number, programs) of the slices."""
-        begins = enumerate(range(0, self.programs, self.slice))
-        return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]
-
-
 @dataclass
 class Rerun:
     """The failures that earlier runs have saved, and that ran again before all else.
@@ -537,6 +238,20 @@ class Outcome:
         self.is_cut, self.interrupted = True, get_interrupt_status(interrupt)
         for pair in self.pairs:
             pair.stop()
+
+    def give_up(self, error: UsageError) -> None:
+        """Nothing can be run any more: what was done counts.
+
+        Raises:
+            UsageError: nothing was done.
+        """
+        if not any(pair.steps or pair.running or pair.failures for pair in self.pairs):
+            raise error
+        self.is_cut = True
+        for pair in self.pairs:
+            pair.stop()
+            if pair.programs < pair.wanted:
+                pair.errors.append(str(error))
 
     @property
     def failures(self) -> list[Failure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, structs
@@ -60,7 +60,7 @@ class Progress(Event, frozen=True):
     reached: list[Cell] = []
 
 
-class Found(Event, frozen=True):
+class Found(Event, frozen=True, dict=True):
     """A program that diverges, as it was found or made shorter.
 
     Attributes:
@@ -79,11 +79,12 @@ class Found(Event, frozen=True):
     states: list[str] = []
     flaky: str | None = None
 
-    def parse(self) -> Program:
+    @cached_property
+    def parsed(self) -> Program:
         return parse_program(self.program, "a failing program")
 
     def check(self) -> None:
-        program = self.parse()
+        program = self.parsed
         if self.divergence.step >= max(1, len(program.ops)):
             raise ValueError(f"the program has no step {self.divergence.step}")
         check_divergence(self.divergence)
@@ -274,14 +275,14 @@ OfSlice = Progress | Found | Agreed | SliceDone
 """Events about one backend of a slice."""
 
 
-class Beside(Event, frozen=True):
-    """An event about a backend that runs beside the one of the task.
+class OfGroup(Event, frozen=True):
+    """An event about another backend of the group than the first.
 
     Attributes:
-        side: its number among those that run the programs; the first is 0.
+        index: its number in the group; that of the first is 0.
     """
 
-    side: Annotated[int, Meta(ge=1)]
+    index: Annotated[int, Meta(ge=1)]
     inner: OfSlice
 
     def check(self) -> None:
@@ -318,7 +319,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
         corpus: programs to start from; at the end, those that the next slice could start
             from are sent. None: they are not wanted.
         rare: cells that were reached seldom; some of the programs aim at them alone.
-        beside: each further backend that runs the programs → the same as `known`.
+        group: each further backend that runs the programs → the same as `known`.
     """
 
     generator: str
@@ -327,16 +328,16 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     enough: int = 0
     corpus: list[Document] | None = None
     rare: list[Cell] = []
-    beside: dict[str, dict[str, Shown]] = {}
+    group: dict[str, dict[str, Shown]] = {}
 
     @property
     def knowing(self) -> dict[str, dict[str, Shown]]:
-        return {self.backend: self.known, **self.beside}
+        return {self.backend: self.known, **self.group}
 
     def list_alone(self) -> list[RandomTask]:
         """The same for each backend alone."""
         return [
-            structs.replace(self, backend=name, known=known, beside={})
+            structs.replace(self, backend=name, known=known, group={})
             for name, known in self.knowing.items()
         ]
 
@@ -556,9 +557,9 @@ def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
     try:
         event: Event = convert(json.loads(data), type=list_events(type(task), *others))
         event.check()
-        sides = len(task.knowing) if isinstance(task, SliceTask) else 1
-        if isinstance(event, Beside) and event.side >= sides:
-            raise ValueError(f"the task has no backend of the number {event.side}")
+        count = len(task.knowing) if isinstance(task, SliceTask) else 1
+        if isinstance(event, OfGroup) and event.index >= count:
+            raise ValueError(f"the task has no backend of the number {event.index}")
     except RecursionError:  # each version of Python has other words for it
         raise ValueError("is nested too deeply") from None
     except (ValidationError, UsageError) as error:
@@ -572,4 +573,4 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
     own = Progress, Found, Agreed, Kept, Refused, LoadFailed, HarnessFailed, answer
-    return Union[(*own, *others, *([Beside] if task is RandomTask else []))]
+    return Union[(*own, *others, *([OfGroup] if task is RandomTask else []))]

@@ -94,7 +94,7 @@ class Side:
 
     def emit(self, event: messages.OfSlice) -> None:
         """Sends an event about this backend."""
-        own = messages.Beside(self.number, event) if self.number else event
+        own = messages.OfGroup(self.number, event) if self.number else event
         self.worker.emit(own)
 
     def adapt(self, program: Program) -> Program:

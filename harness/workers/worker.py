@@ -236,7 +236,7 @@ def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Dra
 def draw_programs(worker: Worker, backend: Backend, task: m.RandomTask) -> m.SliceDone:
     others = [
         Side(worker, worker.get_backend(name), task, known, number)
-        for number, (name, known) in enumerate(task.beside.items(), 1)
+        for number, (name, known) in enumerate(task.group.items(), 1)
     ]
     return RandomSlice(worker, backend, task, others).check()
 

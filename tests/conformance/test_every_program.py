@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.cli.pytest_plugin import describe
-from lockstep.harness.jobs.explore import Explorer
-from lockstep.harness.jobs.outcome import Settings
+from lockstep.harness.jobs.explore import Exploration, explore_in
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
 from lockstep.harness.workers.pool import Pool
 from tests.harness.building import list_pairs
 
@@ -19,13 +22,12 @@ DEPTH = 3
 def test_every_program_of_up_to_three_operations_agrees(
     backend: str, kind: str, tmp_path: Path, lockstep_pool: Pool
 ) -> None:
-    settings = Settings((backend,), (kind,), failures=tmp_path)
-    explorer = Explorer(settings, (), "small", DEPTH)
-    outcome = explorer.run_in(lockstep_pool)
+    outcome = Outcome(Settings((backend,), (kind,), failures=tmp_path))
+    exploration = explore_in(lockstep_pool, Exploration("small", DEPTH, outcome))
     if outcome.unavailable:
         pytest.skip(f"{backend}: {outcome.unavailable[backend]}")
     assert outcome.get_exit_status() == 0, describe(outcome)
-    (survey,) = explorer.exploration.surveys
+    (survey,) = exploration.surveys
     assert survey.is_complete
     assert len(survey.moves) >= 15
     assert survey.covered > 300

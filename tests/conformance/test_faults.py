@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import Outcome, Settings
+from lockstep.harness.jobs.check import declare
+from lockstep.harness.jobs.groups import group_pairs
+from lockstep.harness.jobs.outcome import (
+    Outcome,
+)
 from lockstep.harness.jobs.replay import judge
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
+from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.messages import RandomTask, RunProgram
 from lockstep.harness.workers.pool import Pool
@@ -30,22 +37,20 @@ EXCESS = 2
 """By how many operations a shrunk program may exceed the shortest one."""
 
 
-class Search(Check):
-    """A check that is over when a program of at most `most` operations was found."""
-
-    def __init__(self, settings: Settings, most: int) -> None:
-        super().__init__(settings, (), self.stop)
-        self.most = most
-
-    def plan(self) -> None:
-        super().plan()
-        for place, task in enumerate(self.tasks):
-            if isinstance(task, RandomTask):
-                self.tasks[place] = structs.replace(task, enough=self.most)
-
-    def stop(self, outcome: Outcome) -> None:
-        if any(len(failure.program.ops) <= self.most for failure in outcome.failures):
-            self.tasks.clear()
+def search(pool: Pool, settings: Settings, most: int) -> Outcome:
+    """Checks a backend until a program of at most `most` operations was found."""
+    outcome = Outcome(settings)
+    declared = declare(pool, outcome)
+    shards = Shards(outcome, group_pairs(outcome.pairs, declared), lambda _: None)
+    shards.plan()
+    for index, task in enumerate(shards.tasks):
+        assert isinstance(task, RandomTask)
+        shards.tasks[index] = structs.replace(task, enough=most)
+    for task, event in pool.run(shards.tasks):
+        shards.take(task, event)
+        if any(len(failure.program.ops) <= most for failure in outcome.failures):
+            shards.tasks.clear()
+    return outcome
 
 
 def list_cases() -> Iterator[Any]:
@@ -65,7 +70,7 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, slice=SLICE)
     most = fault.shortest + EXCESS
     started = time.monotonic()
-    outcome = Search(settings, most).run_in(lockstep_pool)
+    outcome = search(lockstep_pool, settings, most)
     seconds = time.monotonic() - started
 
     assert outcome.get_exit_status() == 1

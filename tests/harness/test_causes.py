@@ -16,8 +16,16 @@ from lockstep.harness.execution.causes import (
     tell_cause,
 )
 from lockstep.harness.execution.executor import run
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import Failure, Outcome, Settings
+from lockstep.harness.jobs.check import check
+from lockstep.harness.jobs.failures import (
+    Failure,
+)
+from lockstep.harness.jobs.outcome import (
+    Outcome,
+)
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
 from lockstep.harness.reports.console import PlainConsole, print_causes
 from tests.harness.buggy import BUGS, declare
 from tests.harness.building import make, trim, update
@@ -89,7 +97,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder: Path = tmp_path_factory.mktemp("failures")
     names = f"{PLACE}all_bugs", f"{PLACE}clone"
     settings = Settings(names, programs=250, jobs=2, failures=folder, seed=1)
-    return Check(settings, ()).run()
+    return check(Outcome(settings), (), lambda _: None)
 
 
 def list_bugs(failure: Failure) -> set[str]:

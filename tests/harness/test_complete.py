@@ -7,8 +7,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import OFTEN, PROFILES, Pair, Settings
+from lockstep.harness.jobs.check import check as run_check
+from lockstep.harness.jobs.outcome import (
+    OFTEN,
+    Outcome,
+    Pair,
+)
+from lockstep.harness.jobs.settings import (
+    PROFILES,
+    Settings,
+)
 from tests.harness.commands import CORRECT, HERE, Run
 
 ALL = 400
@@ -58,7 +66,7 @@ def test_programs_that_were_not_run(run: Run, tmp_path: Path) -> None:
 def run_slices(folder: Path, **more: int) -> Pair:
     """Programs in small slices on the correct cache."""
     settings = Settings((CORRECT,), ("kv",), failures=folder, slice=10)
-    (pair,) = Check(replace(settings, **more), ()).run().pairs
+    (pair,) = run_check(Outcome(replace(settings, **more)), (), lambda _: None).pairs
     return pair
 
 

@@ -46,7 +46,7 @@ def get_signatures(backend: Backend, tmp_path: Path) -> set[str]:
     RandomSlice(Runner(record, events.append), backend, task).check()
     record.close()
     found = [event for event in events if type(event) is Found]
-    return {each.divergence.get_signature(each.parse()) for each in found}
+    return {each.divergence.get_signature(each.parsed) for each in found}
 
 
 def test_no_program_breaks_a_duty(tmp_path: Path) -> None:

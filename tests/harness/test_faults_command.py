@@ -86,7 +86,7 @@ def count_programs(enough: int, tmp_path: Path) -> tuple[int, int]:
     task = RandomTask(*names, generator="plain", seed=1, programs=40, enough=enough)
     done = RandomSlice(Runner(record, events.append), raises_at_length(), task).check()
     record.close()
-    found = [len(event.parse().ops) for event in events if type(event) is Found]
+    found = [len(event.parsed.ops) for event in events if type(event) is Found]
     return done.counts.programs, min(found)
 
 

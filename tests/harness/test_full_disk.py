@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.programs import files
+from lockstep.harness.core.folder import LocalFolder
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.reports import outcome_file
 from tests.harness.building import make, update
@@ -30,7 +30,7 @@ def refuse(*_: Any) -> None:
 def test_a_program_without_a_file_stands_in_the_outcome(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(files, "write_whole", refuse)
+    monkeypatch.setattr(LocalFolder, "replace", refuse)
     backend = f"{HERE}:{name}"
     ended = run("check", "--backend", backend, "--programs", 5)
     assert (ended.status, ended.err) == (1, "")
@@ -46,7 +46,7 @@ def test_a_program_without_a_file_stands_in_the_outcome(
 def test_if_there_is_no_outcome_either_it_is_a_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "write_whole", refuse)
+    monkeypatch.setattr(LocalFolder, "replace", refuse)
     monkeypatch.setattr(outcome_file, "write_whole", refuse)
     ended = run("check", "--backend", NAN, "--programs", 5)
     assert ended.status == 1

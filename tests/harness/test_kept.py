@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import MAX_KEPT, Pair, Settings
+from lockstep.harness.jobs.failures import (
+    MAX_KEPT,
+)
+from lockstep.harness.jobs.outcome import (
+    Outcome,
+    Pair,
+)
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
+from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
@@ -41,13 +50,14 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.check = Check(Settings(failures=folder), ["mine"])
-        self.check.tasks.append(TASK)
         self.pair = Pair("mine", "layer", "kv", KIND)
+        outcome = Outcome(Settings(failures=folder), [self.pair])
+        self.shards = Shards(outcome, [[self.pair]], lambda _: None)
+        self.shards.tasks.append(TASK)
 
     def tell(self, *found: Found) -> None:
         for each in found:
-            self.check.keep(self.pair, TASK, each)
+            self.shards.take(TASK, each)
 
     def list_programs(self) -> list[list[str]]:
         """The operations of what is kept, and of the files, which must be the same."""

@@ -14,8 +14,11 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.record import Record
-from lockstep.harness.jobs.check import Check
-from lockstep.harness.jobs.outcome import Pair, Settings
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
+from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.condition import parse_condition
 from lockstep.harness.programs.ledger import find_known, load_ledger
 from lockstep.harness.programs.program import load_programs, walk
@@ -306,7 +309,7 @@ THREE = make(update(3), trim(3)).to_json()
 
 
 def get_found(events: Any) -> set[str]:
-    return {e.divergence.get_signature(e.parse()) for e in events if type(e) is Found}
+    return {e.divergence.get_signature(e.parsed) for e in events if type(e) is Found}
 
 
 def test_known_programs_show_the_signature_of_their_entry(tmp_path: Path) -> None:
@@ -340,9 +343,11 @@ def test_another_divergence_behind_a_known_operation_is_found(tmp_path: Path) ->
 
 def test_what_an_outdated_entry_describes_is_saved(tmp_path: Path) -> None:
     pair = Pair("mine", "layer", "kv", Kind(frozenset({"update"})))
-    work = Check(Settings(failures=tmp_path), ["mine"])
+    outcome = Outcome(Settings(failures=tmp_path), [pair])
+    shards = Shards(outcome, [[pair]], lambda _: None)
+    task = RandomTask(*pair.key, 0, generator="plain", seed=0, programs=1)
     for program in (PROGRAM, TWO):
-        work.keep_agreed(pair, Agreed("one", program))
+        shards.take(task, Agreed("one", program))
     (words,) = pair.outdated
     path = tmp_path / "outdated" / "one-mine.json"
     assert words.startswith("one: describes an operation that agrees: its `when` is too")

@@ -215,12 +215,12 @@ def test_a_failure_behind_what_is_known_is_told_without_it(
     found = [event for event in events if isinstance(event, Found)]
     assert found
     for event in found:
-        failing = event.parse()
+        failing = event.parsed
         divergence = run(failing, declare(Forgetful)).divergence
         assert divergence is not None
         assert divergence.step == event.divergence.step < len(failing.ops)
         assert divergence.get_signature(failing) == "paged-paged-full-evict-result"
-    shortest = min((event.parse() for event in found), key=lambda one: len(one.ops))
+    shortest = min((event.parsed for event in found), key=lambda one: len(one.ops))
     assert len(shortest.ops) == 1
 
 

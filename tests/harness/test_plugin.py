@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.cli.pytest_plugin import PROGRAMS
-from lockstep.harness.jobs.outcome import PROFILES, make_failure, save
+from lockstep.harness.jobs.failures import (
+    make_failure,
+    save,
+)
+from lockstep.harness.jobs.settings import (
+    PROFILES,
+)
 from lockstep.harness.programs.program import Divergence
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import ROOT
@@ -174,10 +180,10 @@ def test_a_registered_backend_that_is_not_here_is_one_line(project: Path) -> Non
 def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     """By its name; the seed and the number of programs are those that were given."""
     (project / "test_x.py").write_text(
-        "from lockstep.harness.jobs.check import Check\n"
+        "from lockstep.harness.jobs import check\n"
         "from lockstep.harness.jobs.outcome import Outcome\n"
         "def test_agrees(lockstep_case, lockstep_check, monkeypatch):\n"
-        "    monkeypatch.setattr(Check, 'run_in', lambda self, pool: self.outcome)\n"
+        "    monkeypatch.setattr(check, 'check_in', lambda pool, outcome: outcome)\n"
         "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
         "    settings = lockstep_check(lockstep_case).settings\n"
         "    assert (settings.seed, settings.programs) == (7, 1000)\n"
@@ -191,9 +197,9 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
 
 SETTINGS = """
 def test_agrees(lockstep_case, lockstep_check, monkeypatch):
-    from lockstep.harness.jobs.check import Check
+    from lockstep.harness.jobs import check
     from lockstep.harness.jobs.outcome import Outcome
-    monkeypatch.setattr(Check, "run_in", lambda self, pool: self.outcome)
+    monkeypatch.setattr(check, "check_in", lambda pool, outcome: outcome)
     monkeypatch.setattr(Outcome, "get_exit_status", lambda self: 0)
     settings = lockstep_check(lockstep_case).settings
     print(settings.programs, settings.failures, *lockstep_case)

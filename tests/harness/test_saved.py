@@ -13,7 +13,14 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.jobs import saved
-from lockstep.harness.jobs.outcome import Pair, Rerun, make_failure, save
+from lockstep.harness.jobs.failures import (
+    make_failure,
+    save,
+)
+from lockstep.harness.jobs.outcome import (
+    Pair,
+    Rerun,
+)
 from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.runner import Runner
 from tests.harness.building import SMALL, make, trim, update
@@ -277,7 +284,7 @@ def test_only_files_of_the_pair_are_read(tmp_path: Path) -> None:
 
 def test_the_shortest_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(saved, "MOST_SAVED", 2)
+    monkeypatch.setattr(saved, "MAX_SAVED", 2)
     paths = [keep(program, "mine") for program in (LONG, SHORT, AFTER_TRIM)]
     rerun = Rerun()
     found = saved.find_saved(Path("failures"), make_pair("layer", "kv"), rerun)

@@ -23,8 +23,10 @@ from lockstep.harness.jobs.bisect.search import (
     estimate_left,
     find_change,
 )
-from lockstep.harness.jobs.outcome import Settings
 from lockstep.harness.jobs.replay import AGREEING, Replayed, ReplayedDocument
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
 from lockstep.harness.programs.program import Program
 
 

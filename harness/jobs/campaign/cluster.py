@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError, clean
-from lockstep.harness.jobs.campaign.runners import LocalPool, Lost
+from lockstep.harness.jobs.campaign.runners import Lost, Worker
 from lockstep.harness.jobs.campaign.terms import Spec, require_version
 from lockstep.harness.workers import messages
 
@@ -29,8 +29,8 @@ CONNECT_SECONDS = 3.0
 LOOK_SECONDS = 2.0
 """How often machines are looked for."""
 
-POOLS: dict[str, LocalPool] = {}
-"""Of a process of Ray, which runs one shard after the other: its worker."""
+WORKERS: dict[str, Worker] = {}
+"""Of a process of Ray, by the numbers of its GPUs."""
 
 
 def run_remote(spec: Spec) -> Iterator[messages.Event]:
@@ -38,9 +38,9 @@ def run_remote(spec: Spec) -> Iterator[messages.Event]:
     require_version(f"machine {ray.util.get_node_ip_address()}", spec)
     # Ray may leave the GPUs of a machine visible to those that asked for none.
     devices = ",".join(map(str, ray.get_gpu_ids()))
-    if devices not in POOLS:
-        POOLS[devices] = LocalPool({"CUDA_VISIBLE_DEVICES": devices})
-    yield from POOLS[devices].run(spec)
+    if devices not in WORKERS:
+        WORKERS[devices] = Worker({"CUDA_VISIBLE_DEVICES": devices})
+    yield from WORKERS[devices].run(spec)
 
 
 class RayRunner:

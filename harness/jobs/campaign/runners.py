@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from lockstep.harness.jobs.campaign.shard import Cancelled, run_shard
@@ -38,48 +38,12 @@ class Runner(Protocol):
         """Stops what runs."""
 
 
-class LocalRunner:
-    """Runs shards in worker processes of this machine.
+class Worker:
+    """A worker process that runs one shard after the other.
 
     Args:
-        jobs: the most shards at a time.
+        variables: of its environment.
     """
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self.is_closed = jobs, False
-        self.pools: deque[LocalPool] = deque()
-        self.busy: set[LocalPool] = set()
-
-    def count(self) -> int:
-        return self.jobs
-
-    def watch(self) -> None:
-        if self.is_closed:
-            raise Cancelled
-
-    def run(self, spec: Spec) -> Iterator[messages.Event]:
-        try:
-            pool = self.pools.popleft()
-        except IndexError:
-            pool = LocalPool()
-        self.busy.add(pool)
-        try:
-            yield from pool.run(spec, self.watch)
-        finally:
-            self.pools.append(pool)
-            self.busy.remove(pool)
-
-    def close(self) -> None:
-        self.is_closed = True
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while self.busy and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for pool in list(self.pools):  # the guard of any other worker ends it after us
-            pool.close()
-
-
-class LocalPool:
-    """A worker process that stays for further shards. variables: of its environment."""
 
     def __init__(self, variables: Mapping[str, str] = {}) -> None:
         self.stack, self.variables = ExitStack(), variables
@@ -99,8 +63,42 @@ class LocalPool:
             self.pool = self.stack.enter_context(open_pool({}))
         yield from run_shard(spec, self.pool, open_pool, watch)
 
+
+class LocalRunner:
+    """Runs shards in worker processes of this machine.
+
+    Args:
+        jobs: the most shards at a time.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs, self.is_closed = jobs, False
+        self.idle: list[Worker] = []
+        self.busy: set[Worker] = set()
+
+    def count(self) -> int:
+        return self.jobs
+
+    def watch(self) -> None:
+        if self.is_closed:
+            raise Cancelled
+
+    def run(self, spec: Spec) -> Iterator[messages.Event]:
+        worker = self.idle.pop() if self.idle else Worker()
+        self.busy.add(worker)
+        try:
+            yield from worker.run(spec, self.watch)
+        finally:
+            self.idle.append(worker)
+            self.busy.remove(worker)
+
     def close(self) -> None:
-        self.stack.close()
+        self.is_closed = True
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self.busy and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for worker in self.idle:  # the guard of any other worker ends it after us
+            worker.stack.close()
 
 
 Message = messages.Event | BaseException | None
@@ -108,54 +106,41 @@ Message = messages.Event | BaseException | None
 
 
 def run_specs(
-    runner: Runner, specs: deque[Spec], watch: Callable[[], None]
+    runner: Runner, specs: Iterator[Spec], watch: Callable[[], None]
 ) -> Iterator[tuple[Spec, messages.Event]]:
-    """Runs shards and yields their events, until all are over. One that is lost begins
-    again, with the declaration of its backend.
+    """Runs shards and yields their events, until all are over. One whose machine is lost
+    begins again, with the declaration of its backend.
 
     Args:
         runner: runs them.
-        specs: the caller may add to it or clear it in between.
+        specs: each is taken when it can run.
         watch: is called several times a second.
     """
-    running: set[str] = set()
-    queue: Queue[tuple[Spec, Message]] = Queue()
-    while specs or running:
-        while specs and len(running) < runner.count():
-            spec = specs.popleft()
-            running.add(spec.name)
-            threading.Thread(
-                target=follow, args=(runner, spec, queue), daemon=True
-            ).start()
-        for spec, message in drain(queue):
+    queue: SimpleQueue[tuple[Spec, Message]] = SimpleQueue()
+
+    def follow(spec: Spec) -> None:
+        try:
+            for event in runner.run(spec):
+                queue.put((spec, event))
+            queue.put((spec, None))
+        except BaseException as error:
+            queue.put((spec, error))
+
+    running = 0
+    while True:
+        while running < runner.count() and (spec := next(specs, None)) is not None:
+            threading.Thread(target=follow, args=(spec,), daemon=True).start()
+            running += 1
+        if not running:
+            return
+        watch()
+        with suppress(Empty):
+            spec, message = queue.get(timeout=TICK)
             if isinstance(message, messages.Event):
                 yield spec, message
                 continue
-            running.remove(spec.name)
+            running -= 1
             if isinstance(message, Lost):
-                specs.appendleft(spec)
+                specs = chain([spec], specs)
             elif message is not None:
                 raise message
-        watch()
-
-
-def follow(runner: Runner, spec: Spec, queue: Queue[tuple[Spec, Message]]) -> None:
-    """The thread of a shard."""
-    try:
-        for event in runner.run(spec):
-            queue.put((spec, event))
-    except BaseException as error:
-        queue.put((spec, error))
-    else:
-        queue.put((spec, None))
-
-
-def drain(queue: Queue[tuple[Spec, Message]]) -> Iterator[tuple[Spec, Message]]:
-    """Takes what is there, or comes within a tick."""
-    seconds = TICK
-    while True:
-        try:
-            yield queue.get(timeout=seconds)
-        except Empty:
-            return
-        seconds = 0.001

@@ -18,7 +18,7 @@ from msgspec import Struct, ValidationError, structs
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, format_exit, shorten
 from lockstep.harness.jobs.campaign.terms import Spec
-from lockstep.harness.jobs.check import BLOCKING, MAX_CRASHES, shrink_crash
+from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Natural, NonNegative
 from lockstep.harness.workers.pool import Pool
@@ -74,7 +74,12 @@ def run_shard(
     yield declared
     if isinstance(task, messages.Declare) or not isinstance(declared, messages.Declared):
         return
-    killed, fatal, shown = 0, list[str](), set[str]()
+    killed, fatal, shown, ticks = 0, list[str](), set[str](), count()
+
+    def tick() -> float:
+        watch()  # before each program that is tried
+        return next(ticks)
+
     while True:
         end = yield from follow(pool, task, watch)
         if not isinstance(end, messages.Died):
@@ -84,7 +89,13 @@ def run_shard(
             killed += 1  # by a person, or by the kernel when memory is short
             continue
         if end.running is not None and isinstance(task, messages.RandomTask):
-            yield from report_crash(task, end, shown, open_pool, watch)
+            for event in report_crash(
+                *(task.backend, end, shown.__contains__, lambda: open_pool(BLOCKING)),
+                CRASH_TRIES,
+                tick,
+            ):
+                shown.add(event.divergence.get_signature(event.parsed))
+                yield event
             fatal.append(end.running.digest())
             if len(fatal) < MAX_CRASHES:
                 task, killed = structs.replace(task, fatal=[*fatal]), 0
@@ -106,60 +117,23 @@ def follow(
     raise AssertionError("a task always ends with an event")
 
 
-def report_crash(
-    task: messages.RandomTask,
-    died: messages.Died,
-    shown: set[str],
-    open_pool: Open,
-    watch: Callable[[], None],
-) -> Iterator[messages.Found]:
-    """Yields a program that ends its process as it was found, and, of each signature
-    once, made shorter."""
-    blamed = died.blame()
-    assert blamed is not None
-    program, divergence = blamed
-    signature = divergence.get_signature(program)
-    yield messages.Found(program.to_json(), divergence)
-    if signature in shown:
-        return
-    shown.add(signature)
-    ticks = count()
-
-    def tick() -> float:
-        watch()  # before each program that is tried
-        return next(ticks)
-
-    with open_pool(BLOCKING) as pool:
-        small = shrink_crash(
-            *(pool, task.backend, program, divergence, CRASH_TRIES), tick
-        )
-    yield messages.Found(
-        small.program.to_json(),
-        small.divergence,
-        original=program.digest(),
-        flaky=None if small.flaky is None else str(small.flaky),
-    )
-
-
 # --- on disk ----------------------------------------------------------------------------
 
 
-ENDS = messages.SliceDone | messages.LedgerRun | messages.Declared | Abandoned
+ENDS = messages.SliceDone | messages.LedgerRun | Abandoned
 
 
-class Shard(Struct, frozen=True, forbid_unknown_fields=True):
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
     """A shard that is done.
 
     Attributes:
-        environment: where it ran; see `get_environment`.
         seconds: how long the campaign had run.
-        events: what was found, and the last one.
+        events: the declaration of the backend where it ran, what was found, the last one.
     """
 
     spec: Spec
-    environment: dict[str, Any]
     seconds: NonNegative
-    events: list[messages.Found | messages.Agreed | ENDS]
+    events: list[messages.Declared | messages.Found | messages.Agreed | ENDS]
     format: Literal["lockstep-shard/2"] = "lockstep-shard/2"
 
     def encode(self) -> bytes:
@@ -168,18 +142,19 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True):
         return json.dumps(fields, default=messages.unfold).encode() + b"\n"
 
 
-def decode_shard(content: bytes, name: str) -> Shard:
+def decode_result(content: bytes, name: str) -> Result:
     """Raises UsageError for what is not the file of a shard of this name."""
     document = parse_json(decode(content, name), name)
     try:
-        shard = msgspec.convert(document, Shard)
-        for event in shard.events:
+        result = msgspec.convert(document, Result)
+        for event in result.events:
             event.check()
-        if not shard.events or not isinstance(shard.events[-1], ENDS):
-            raise ValueError("it has no end")
+        first, *_, last = result.events
+        if not isinstance(first, messages.Declared) or not isinstance(last, ENDS):
+            raise ValueError("it has no declaration, or no end")
     except (ValidationError, ValueError, RecursionError) as error:
         why = shorten(str(error))
         raise UsageError(f"{name}: is not a shard of a campaign: {why}") from None
-    if shard.spec.name != name:
+    if result.spec.name != name:
         raise UsageError(f"{name}: belongs to another campaign")
-    return shard
+    return result

@@ -19,7 +19,15 @@ from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.core.document import decode, parse_json, show
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.core.folder import Folder
-from lockstep.harness.jobs.outcome import Pair, Settings, slug
+from lockstep.harness.jobs.failures import (
+    slug,
+)
+from lockstep.harness.jobs.outcome import (
+    Pair,
+)
+from lockstep.harness.jobs.settings import (
+    Settings,
+)
 from lockstep.harness.workers import messages
 
 CAMPAIGN = "campaign.json"
@@ -111,20 +119,16 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         endless = ((number, self.slice) for number in count())
         for number, programs in settings.list_slices() if self.programs else endless:
             for pair in pairs:
-                if self.has(pair.key, number):
-                    yield self.make_spec(make_task(self, pair, number, programs))
-
-
-def make_task(
-    terms: Terms, pair: Pair, number: int, programs: int
-) -> messages.RandomTask:
-    return messages.RandomTask(
-        *pair.key,
-        number,
-        generator=Settings().generator,
-        seed=terms.seed,
-        programs=-(-programs // pair.share),
-    )
+                if not self.has(pair.key, number):
+                    continue
+                task = messages.RandomTask(
+                    *pair.key,
+                    number,
+                    generator=settings.generator,
+                    seed=self.seed,
+                    programs=-(-programs // pair.share),
+                )
+                yield self.make_spec(task)
 
 
 def compare(before: Terms, after: Terms) -> str | None:
@@ -181,6 +185,14 @@ def require_version(place: str, begun: Terms | Spec) -> None:
 
 
 def write_terms(folder: Folder, terms: Terms) -> None:
-    """Raises OSError."""
-    fields = structs.asdict(terms)
-    folder.replace(CAMPAIGN, (json.dumps(fields, indent=1) + "\n").encode())
+    """Raises UsageError if the folder cannot be written."""
+    content = (json.dumps(structs.asdict(terms), indent=1) + "\n").encode()
+    try:
+        folder.replace(CAMPAIGN, content)
+    except OSError as error:
+        raise UsageError(describe_unwritable(folder, error)) from None
+
+
+def describe_unwritable(folder: Folder, error: OSError) -> str:
+    why = error.strerror or error
+    return f"{folder.place}: cannot be written: {why}; nothing that was done is lost"

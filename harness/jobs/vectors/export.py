@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,14 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import BITS, Role, compute_vectors
-from lockstep.harness.jobs.check import MAX_CRASHES, Check, run_tasks
-from lockstep.harness.jobs.outcome import Outcome, Pair, Settings
+from lockstep.harness.jobs.check import declare, finishing
+from lockstep.harness.jobs.crash import MAX_CRASHES
+from lockstep.harness.jobs.fold import require_kinds
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.related import compare_backends, number_causes
+from lockstep.harness.jobs.settings import open_pool
+from lockstep.harness.jobs.shards import Shards
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors import Problem
 from lockstep.harness.programs.vectors.manifest import (
     MANIFEST,
@@ -30,6 +39,7 @@ from lockstep.harness.programs.vectors.manifest import (
 from lockstep.harness.programs.vectors.schema import make_schema
 from lockstep.harness.programs.vectors.selection import ADDED, SIZES
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
 # --- a set is made ----------------------------------------------------------------------
 
@@ -97,6 +107,24 @@ def export(
     manifest = write_pretty(make_manifest(size, work.contents, work.done))
     write_set(folder, replaced, work.contents, manifest)
     return work
+
+
+def run_tasks(
+    tasks: Iterable[messages.Task[Any]],
+    jobs: int,
+    handle: Callable[[Any, messages.Event], None],
+    watch: Callable[[], None],
+) -> None:
+    """Runs tasks that need the reference alone.
+
+    The results do not depend on which worker runs a task.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-") as records,
+        Pool(jobs, Path(records) / RUNNING) as pool,
+    ):
+        for task, event in pool.run(deque(tasks), watch):
+            handle(task, event)
 
 
 def get_name(contract: str, kind: str) -> str:
@@ -319,45 +347,57 @@ def keep_audited(work: Audit, task: messages.AuditFile, event: messages.Event) -
         work.problems += event.problems
 
 
-class Verification(Check):
-    """The programs of a set on each chosen backend, as far as it declares them."""
+def verify(
+    outcome: Outcome,
+    programs: Mapping[tuple[str, str], Sequence[Any]],
+    watch: Callable[[Outcome], None] = lambda _: None,
+) -> Outcome:
+    """Runs the programs of a set on each chosen backend, as far as it declares them.
 
-    def __init__(
-        self,
-        settings: Settings,
-        programs: Mapping[tuple[str, str], Sequence[Any]],
-        watch: Callable[[Outcome], None] = lambda _: None,
-    ) -> None:
-        super().__init__(settings, (), watch)
-        self.programs = programs
-        self.slices = 0
-
-    def plan(self) -> None:
-        """Plans slices of the programs, of all pairs in turn."""
-        pairs = self.outcome.pairs
-        pairs[:] = [pair for pair in pairs if (pair.contract, pair.kind) in self.programs]
+    Args:
+        outcome: with the settings; gets the result.
+        programs: (contract, kind) → its programs as JSON.
+        watch: is called with the outcome whenever it may have changed.
+    """
+    with finishing(outcome), open_pool(outcome.settings) as pool:
+        declare(pool, outcome, (), watch)
+        require_kinds(outcome, outcome.settings.backends)
+        pairs = outcome.pairs
+        pairs[:] = [pair for pair in pairs if pair.key[1:] in programs]
+        shards = Shards(outcome, [[pair] for pair in pairs], watch)
         for pair in pairs:
-            pair.wanted = len(self.programs[pair.contract, pair.kind])
+            pair.wanted = len(programs[pair.key[1:]])
         most = max((pair.wanted for pair in pairs), default=0)
+        numbers = count()
         for begin in range(0, most, SLICE):
             for pair in pairs:
-                programs = self.programs[pair.contract, pair.kind]
-                self.add_slice(pair, programs[begin : begin + SLICE])
+                chosen = list(programs[pair.key[1:]][begin : begin + SLICE])
+                if chosen:
+                    task = messages.GivenTask(*pair.key, next(numbers), programs=chosen)
+                    shards.tasks.append(task)
+        shards.tick()
+        for given, event in pool.run(shards.tasks, shards.tick):
+            assert isinstance(given, messages.GivenTask)
+            take(shards, given, event, numbers)
+        number_causes(pool, pairs)
+        compare_backends(pool, pairs, shards.tick)
+    return outcome
 
-    def add_slice(self, pair: Pair, programs: Sequence[Any]) -> None:
-        if programs:
-            task = messages.GivenTask(*pair.key, self.slices, programs=list(programs))
-            self.tasks.append(task)
-            self.slices += 1
 
-    def handle_slice(self, task: messages.SliceTask, event: messages.Event) -> None:
-        """Handles an event; after a crash, another process gets the programs that follow
-        the one that was running."""
-        assert isinstance(task, messages.GivenTask)
-        pair = self.find_pair(task)
-        counts = pair.running.get(task.number, messages.Counts())
-        over = counts.programs + counts.avoided + sum(counts.undeclared.values())
-        super().handle_slice(task, event)
-        has_ended = isinstance(event, messages.Stopped) and event.blame()
-        if has_ended and pair.crashes < MAX_CRASHES:
-            self.add_slice(pair, task.programs[over + 1 :])
+def take(
+    shards: Shards,
+    task: messages.GivenTask,
+    event: messages.Event,
+    numbers: Iterator[int],
+) -> None:
+    """Adds an event; after a crash, another process gets the programs that follow the one
+    that was running."""
+    (pair,) = shards.list_pairs(task)
+    counts = pair.running.get(task.number, messages.Counts())
+    over = counts.programs + counts.avoided + sum(counts.undeclared.values())
+    shards.take(task, event)
+    remaining = task.programs[over + 1 :]
+    has_ended = isinstance(event, messages.Stopped) and event.blame()
+    if has_ended and remaining and pair.crashes < MAX_CRASHES:
+        number = next(numbers)
+        shards.tasks.append(messages.GivenTask(*pair.key, number, programs=remaining))

@@ -1,0 +1,108 @@
+"""Programs that end their process: found again, and made shorter, in processes of their
+own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
+from lockstep.harness.programs.program import Divergence, Flaky, Program
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
+
+MAX_CRASHES = 2
+"""After so many, the remaining programs of a pair or of a shard are left out."""
+
+SHRINK_SECONDS = 10.0
+
+BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
+"""Where a crash is replayed: an error in a kernel shows in the step that launched it."""
+
+
+def report_crash(
+    backend: str,
+    died: messages.Died,
+    is_known: Callable[[str], bool],
+    open_pool: Callable[[], Pool],
+    seconds: float = SHRINK_SECONDS,
+    clock: Clock = time.monotonic,
+) -> Iterator[messages.Found]:
+    """Yields a program that ends its process as it was found, and made shorter.
+
+    Args:
+        backend: ran the program.
+        died: the end of the process, with the program that was running.
+        is_known: says of a signature whether a program that shows it was made shorter.
+        open_pool: opens a pool of one worker, with the variables of `BLOCKING`.
+        seconds, clock: see `shrink_crash`.
+    """
+    blamed = died.blame()
+    assert blamed is not None
+    program, divergence = blamed
+    if is_known(divergence.get_signature(program)):
+        return
+    yield messages.Found(program.to_json(), divergence)
+    with open_pool() as pool:
+        shrunk = shrink_crash(pool, backend, program, divergence, seconds, clock)
+    yield messages.Found(
+        shrunk.program.to_json(),
+        shrunk.divergence,
+        original=program.digest(),
+        flaky=None if shrunk.flaky is None else str(shrunk.flaky),
+    )
+
+
+def shrink_crash(
+    pool: Pool,
+    backend: str,
+    program: Program,
+    divergence: Divergence,
+    seconds: float = SHRINK_SECONDS,
+    clock: Clock = time.monotonic,
+) -> Shrunk:
+    """Shortens a program that ends its process, or hangs, in processes of its own.
+
+    First it runs alone, and what it does then counts: beside others, an error in a kernel
+    (see `BLOCKING`) may have shown in a later step, or in another program.
+
+    Args:
+        pool: one worker, with the variables of `BLOCKING`.
+        backend: runs the candidates.
+        program: has ended a process.
+        divergence: says how.
+        seconds: when to stop, at the latest.
+        clock: measures `seconds`.
+
+    Returns:
+        The shortest program; the given one, as flaky, if it ends nothing alone.
+    """
+    alone = find_end(pool, backend, program)
+    if alone is None:
+        return Shrunk(program, divergence, flaky=Flaky(0, 1))
+    signature = alone.get_signature(program)
+    latest = shown = alone
+
+    def fails(candidate: Program) -> bool:
+        nonlocal latest
+        divergence = find_end(pool, backend, candidate)
+        if divergence is None or divergence.get_signature(candidate) != signature:
+            return False
+        latest = divergence
+        return True
+
+    def cut(failing: Program) -> Program:
+        nonlocal shown
+        shown = latest  # of the program that is the best from now on
+        return replace(failing, ops=failing.ops[: latest.step + 1])
+
+    best = Shrinker(cut(program), fails, seconds, cut=cut, clock=clock).shrink()
+    return Shrunk(best, shown)
+
+
+def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:
+    """Runs a program in a process; says how it ends or hangs, if it does."""
+    event = pool.call(messages.RunProgram(backend, program.to_json()))
+    blamed = event.blame() if isinstance(event, messages.Died) else None
+    return None if blamed is None else blamed[1]

@@ -1,0 +1,354 @@
+"""The failing programs of a job, and their files.
+
+A failure is `failures/<signature>/<digest>-<backend>.json`, one shrunk program; of one
+signature there may be several.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from shlex import quote
+from typing import Any
+
+from lockstep.harness import __version__
+from lockstep.harness.core.document import decode
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.folder import Folder
+from lockstep.harness.execution.shrink import Rank, get_rank
+from lockstep.harness.programs.files import format_program, write_program
+from lockstep.harness.programs.program import (
+    Divergence,
+    Flaky,
+    Program,
+    parse_program,
+    parse_programs,
+    read_flaky,
+)
+from lockstep.harness.workers.messages import HarnessFailed, Stopped
+
+OUTDATED = "outdated"
+"""The folder of programs that agree, against an entry of the ledger."""
+
+HARNESS_FAILED = "harness-failed"
+"""The folder of programs at which the harness failed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that diverges, and its file.
+
+    Attributes:
+        cause: the number of its likely cause in the outcome, from 1: the same for all
+            failures that probably have one; see `harness.execution.causes`. 0 if that is
+            not known.
+        flaky: the failure did not come back each time.
+        options: of the command that runs it again, as its `meta` has them: without them
+            the verdict may be another.
+        unsaved: why there is no such file.
+        asked: what a command has to be given as the backend, if that is not its name.
+        answers: other backends of the check that have run the program → "agrees", "same"
+            if they give the same wrong answer, or the signature that they show.
+    """
+
+    program: Program
+    divergence: Divergence
+    backend: str
+    signature: str
+    path: Path
+    cause: int = 0
+    flaky: Flaky | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    unsaved: str | None = None
+    asked: str = ""
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def form(self) -> Sequence[str]:
+        """The operations without their fields and order. Programs with one signature and
+        another form may show another bug."""
+        return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
+
+    def to_json(self) -> dict[str, Any]:
+        """The program as its file would have it."""
+        meta = {"signature": self.signature, "backend": self.backend, **self.options}
+        meta |= {"step": self.divergence.step, "what": self.divergence.message}
+        return replace(self.program, meta=meta).to_json()
+
+    @property
+    def replay(self) -> str:
+        """The command that runs it again."""
+        return get_replay_line(self.path, self.asked or self.backend, self.options)
+
+
+def save(failure: Failure) -> Failure:
+    """Writes the file of a failure. If that is not possible, the result says why."""
+    try:
+        write_program(failure.path, failure.program)
+    except OSError as error:
+        return replace(failure, unsaved=error.strerror or str(error))
+    return failure
+
+
+def make_failure(
+    folder: PurePath,
+    program: Program,
+    divergence: Divergence,
+    backend: str,
+    environment: Mapping[str, Any],
+    found: Mapping[str, Any],
+    options: Mapping[str, Any] = {},
+    asked: str = "",
+) -> Failure:
+    """A failure with the content and the place of its file.
+
+    Args:
+        folder: of all failures.
+        program: diverges, as `divergence` says.
+        divergence: the first one of the program.
+        backend: by the name that the user gave.
+        environment: for `meta`: versions, device and platform, see `get_environment`.
+        found: for `meta`: how it was found (front, seed, number of the slice).
+        options, asked: see `Failure`.
+    """
+    signature = divergence.get_signature(program)
+    path = Path(folder / signature / f"{program.digest()}-{slug(backend)}.json")
+    meta = {
+        "signature": signature,
+        "backend": backend,
+        **environment,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **found,
+        **options,
+        "step": divergence.step,
+        "what": divergence.message,
+        "expected": divergence.expected,
+        "got": divergence.got,
+        "replay": get_replay_line(path, asked or backend, options),
+    }
+    program = replace(program, meta=meta)
+    return Failure(
+        *(program, divergence, backend, signature, path),
+        flaky=read_flaky(meta),
+        options=options,
+        asked=asked,
+    )
+
+
+def get_order(failure: Failure) -> tuple[Rank, str]:
+    """Of failures, the simplest first; of equally simple ones always the same."""
+    return get_rank(failure.program), failure.program.digest()
+
+
+def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> str:
+    """Writes the program at which the harness failed, for a report to its makers.
+
+    Returns:
+        What to do, as the end of a message.
+    """
+    if failed.program is None:
+        return "please report this"
+    program = parse_program(failed.program, "a program")
+    path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
+    meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
+    try:
+        write_program(path, replace(program, meta=meta))
+    except OSError as error:
+        document = json.dumps(program.to_json())
+        return f"please report this with the program (not saved: {error}): {document}"
+    return f"please report this with {path}"
+
+
+def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
+    """Why a task has no answer; the program at which the harness failed is saved."""
+    words = stopped.describe()
+    if isinstance(stopped, HarnessFailed):
+        words += f"; {save_harness_failure(folder, stopped, backend)}"
+    return words
+
+
+def slug(backend: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
+
+
+OPTIONS: Mapping[str, tuple[type, ...]] = {
+    "strict": (bool,),
+    "step_time": (int, float),
+    "start_time": (int, float),
+}
+"""Options of a check that may change a verdict, as `meta` names them → their types."""
+
+
+def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
+    """The command that runs a failure again. options: see `Failure`."""
+    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
+    for name, value in options.items():
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True else [f"{value:g}"]
+    return " ".join(words)
+
+
+# --- of one job -------------------------------------------------------------------------
+
+
+MAX_KEPT = 3
+"""Programs that are kept of one signature."""
+
+Key = tuple[str, str]
+"""Backend and signature."""
+
+
+class Failures:
+    """The failing programs that a job has found, and which of them have a file.
+
+    Those are a function of all that were found, in whatever order: of each signature the
+    simplest programs of different forms, or one that was not made shorter.
+
+    Args:
+        folder: gets the files.
+        below: the beginning of their names in the folder.
+
+    Attributes:
+        shrunk: form → the simplest failure.
+        unshrunk: digest → a failure that was not made shorter.
+        met: backend and digest of all programs that were found.
+        replaced: backend, digest and `what` of programs that were made shorter.
+        kept: names of files that are never removed.
+        left: file → a failure of a shard that did not end; it may be the only one.
+        agreed: file → the program that an entry of the ledger describes.
+        written: name of a file that is there → its program, if it is known.
+        unsaved: name of a file that could not be written → why.
+    """
+
+    def __init__(self, folder: Folder, below: str = "") -> None:
+        self.folder, self.below = folder, below
+        self.shrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
+        self.unshrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
+        self.met: set[Key] = set()
+        self.replaced: set[tuple[str, str, str]] = set()
+        self.kept: set[str] = set()
+        self.left: dict[str, Failure] = {}
+        self.agreed: dict[str, Program] = {}
+        self.written: dict[str, Program | None] = {}
+        self.unsaved: dict[str, str] = {}
+
+    def add(self, failure: Failure, original: str | None) -> None:
+        """Adds a failure. original: the digest of the program that was made shorter."""
+        key, digest = (failure.backend, failure.signature), failure.program.digest()
+        for met in (digest, original or digest):
+            self.met.add((slug(failure.backend), met))
+        if original is None:
+            self.unshrunk[key][digest] = failure
+            return
+        if original != digest:
+            self.replaced.add((failure.backend, original, failure.divergence.what))
+        form = " ".join(failure.form)
+        simplest = self.shrunk[key].get(form, failure)
+        self.shrunk[key][form] = min(simplest, failure, key=get_order)
+
+    def is_known(self, backend: str, signature: str) -> bool:
+        key = backend, signature
+        return bool(self.shrunk.get(key) or self.unshrunk.get(key))
+
+    def choose(self) -> list[Failure]:
+        """Chooses the failures that have a file."""
+        chosen: list[Failure] = []
+        for key in sorted({*self.shrunk, *self.unshrunk}):
+            groups = self.shrunk.get(key, {}), self.unshrunk.get(key, {})
+            simplest, whole = (
+                sorted(filter(self.is_last, group.values()), key=get_order)
+                for group in groups
+            )
+            chosen += simplest[:MAX_KEPT] or whole[:1]
+        chosen += [self.left[name] for name in sorted(self.left) if not self.is_met(name)]
+        return [
+            replace(failure, unsaved=self.unsaved.get(self.get_name(failure)))
+            for failure in chosen
+        ]
+
+    def is_last(self, failure: Failure) -> bool:
+        """Says whether a program was not made shorter still."""
+        key = failure.backend, failure.program.digest(), failure.divergence.what
+        return key not in self.replaced
+
+    def write(self) -> None:
+        """Writes the files that are chosen now, and removes those that were."""
+        programs = {self.get_name(failure): failure.program for failure in self.choose()}
+        for name, program in programs.items():
+            if self.written.get(name) is not program:
+                self.write_file(name, program)
+        for name in sorted(self.written.keys() - programs.keys() - self.kept):
+            # A longer program with a file is better than one without.
+            if self.is_met(name) and not self.unsaved:
+                self.folder.take(name)
+                del self.written[name]
+
+    def write_file(self, name: str, program: Program) -> None:
+        try:
+            self.folder.replace(name, format_program(program).encode())
+        except OSError as error:
+            self.unsaved[name] = error.strerror or str(error)
+        else:
+            self.written[name] = program
+            self.unsaved.pop(name, None)
+
+    def get_name(self, failure: Failure) -> str:
+        return f"{self.below}{failure.signature}/{failure.path.name}"
+
+    def is_met(self, name: str) -> bool:
+        """Says whether a file is of a program that this job has found."""
+        digest, _, backend = PurePath(name).stem.partition("-")
+        return (backend, digest) in self.met
+
+    def save_agreed(self, program: Program, entry: str, backend: str) -> str:
+        """Writes a program that should show a known divergence, of each entry and backend
+        the simplest; says where it is."""
+        name = f"{self.below}{OUTDATED}/{slug(entry)}-{slug(backend)}.json"
+        self.agreed[name] = min(self.agreed.get(name, program), program, key=get_rank)
+        try:
+            self.folder.replace(name, format_program(self.agreed[name]).encode())
+        except OSError as error:
+            return f" (not saved: {error}): {json.dumps(program.to_json())}"
+        return f": {self.folder.path / name}"
+
+    def read_left(self) -> None:
+        """Reads the files of programs that no shard has reported: they are kept."""
+        for name, content in self.folder.read_all(
+            list_failure_files(self.folder, self.below.rstrip("/"))
+        ):
+            self.written[name] = None
+            try:
+                if isinstance(content, UsageError):
+                    raise content
+                (program,) = parse_programs(decode(content, name), name).values()
+                self.left[name] = read_failure(Path(self.folder.path / name), program)
+                self.written[name] = program
+            except (UsageError, ValueError):
+                continue  # somebody else's, or half a file
+
+
+def list_failure_files(folder: Folder, below: str) -> Iterator[str]:
+    """Lists the files of failures below a folder."""
+    for name in folder.list(below):
+        signature, _, file = name.removeprefix(f"{below}/").partition("/")
+        is_other = signature in (OUTDATED, HARNESS_FAILED) or "/" in file
+        if file.endswith(".json") and not is_other:
+            yield name
+
+
+def read_failure(path: Path, program: Program) -> Failure:
+    """A failure from its file. Raises ValueError if its `meta` is not that of one."""
+    meta = program.meta
+    signature, backend, step = (meta.get(key) for key in ("signature", "backend", "step"))
+    if not (isinstance(signature, str) and isinstance(backend, str)):
+        raise ValueError("it does not say how it fails")
+    if not (isinstance(step, int) and 0 <= step < len(program.ops)):
+        raise ValueError("it does not say where it fails")
+    operation, message = program.ops[step]["op"], str(meta.get("what"))
+    divergence = Divergence(signature.rpartition("-")[2], step, operation, message)
+    failure = Failure(program, divergence, backend, signature, path)
+    return replace(failure, flaky=read_flaky(meta))

@@ -1,0 +1,138 @@
+"""How failures of a check are related: likely causes, and answers of other backends."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
+
+from lockstep.harness.execution.causes import Evidence, get_evidence, join_causes
+from lockstep.harness.jobs.failures import Failure
+from lockstep.harness.jobs.outcome import Pair
+from lockstep.harness.programs.ledger import drop_undeclared
+from lockstep.harness.programs.program import Divergence
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
+
+# --- likely causes ----------------------------------------------------------------------
+
+
+def number_causes(pool: Pool, pairs: Sequence[Pair]) -> None:
+    """Notes which failures of a backend probably have one cause.
+
+    Args:
+        pool: runs programs again with the steps of others.
+        pairs: their failures get numbers.
+    """
+    count = 0
+    for backend in dict.fromkeys(pair.backend for pair in pairs):
+        slots = [
+            (pair, index)
+            for pair in pairs
+            if pair.backend == backend
+            for index in range(len(pair.failures))
+        ]
+        failures = [pair.failures[index] for pair, index in slots]
+        evidence = [get_evidence(item.program, item.divergence) for item in failures]
+        joined = find_same_steps(pool, backend, failures, evidence)
+        roots = join_causes(evidence, joined)
+        numbers = {root: at for at, root in enumerate(sorted(set(roots)), count + 1)}
+        count += len(numbers)
+        for (pair, index), root in zip(slots, roots, strict=True):
+            pair.failures[index] = replace(pair.failures[index], cause=numbers[root])
+
+
+def find_same_steps(
+    pool: Pool,
+    backend: str,
+    failures: Sequence[Failure],
+    evidence: Sequence[Evidence],
+) -> list[tuple[int, int]]:
+    """Lists pairs of indices of failures to which the same steps lead."""
+    joined: list[tuple[int, int]] = []
+    for kind in dict.fromkeys(item.family for item in evidence):
+        indices = [
+            index
+            for index, failure in enumerate(failures)
+            if evidence[index].family == kind and not failure.divergence.is_fatal
+        ]
+        known = join_causes([evidence[index] for index in indices])
+        if len(set(known)) < 2:
+            continue
+        programs = [failures[index].program.to_json() for index in indices]
+        signatures = [failures[index].signature for index in indices]
+        answer = pool.call(messages.Cluster(backend, programs, signatures, known))
+        if isinstance(answer, messages.Stopped):
+            continue
+        joined += [
+            (indices[later], indices[first])
+            for later, first in answer.likely
+            if max(later, first) < len(indices)
+        ]
+    return joined
+
+
+# --- answers of other backends ----------------------------------------------------------
+
+
+MAX_COMPARED = 32
+"""Failures of a check that other backends run, too: one of each cause first."""
+
+
+def compare_backends(
+    pool: Pool, pairs: Sequence[Pair], watch: Callable[[], None]
+) -> None:
+    """Notes what other backends answer to programs that diverge: whether they agree with
+    the reference tells whom to suspect.
+
+    Args:
+        pool: runs the programs.
+        pairs: of the check, with their failures.
+        watch: see `Pool.run`.
+    """
+    seen: Counter[int] = Counter()
+    slots = []
+    for pair in pairs:
+        for index, failure in enumerate(pair.failures):
+            seen[failure.cause] += 1
+            slots.append((seen[failure.cause], pair, index))
+    usable = [pair for pair in pairs if not pair.crashes]
+    for _, pair, index in sorted(slots, key=itemgetter(0))[:MAX_COMPARED]:
+        failure = pair.failures[index]
+        peers = [peer for peer in usable if peer.kind == pair.kind and peer is not pair]
+        answers, died = ask(pool, failure, peers, watch)
+        pair.failures[index] = replace(failure, answers=answers)
+        usable = [peer for peer in usable if peer.backend not in died]
+
+
+def ask(
+    pool: Pool, failure: Failure, peers: Sequence[Pair], watch: Callable[[], None]
+) -> tuple[dict[str, str], list[str]]:
+    """Runs a program on other backends, as far as they declare it; see
+    `Failure.answers`. Also returns those that have ended the process, or hung."""
+    tasks: deque[messages.Task[messages.Ran]] = deque()
+    for peer in peers:
+        program = drop_undeclared(failure.program, peer.declared)
+        tasks.append(messages.RunProgram(peer.backend, program.to_json()))
+    answers: dict[str, str] = {}
+    died = []
+    for task, event in pool.run(tasks, watch):
+        if isinstance(event, messages.Ran):
+            answers[task.backend] = compare(event.divergence, failure)
+        elif isinstance(event, messages.Died):
+            died.append(task.backend)
+    backends = [peer.backend for peer in peers if peer.backend in answers]
+    return {backend: answers[backend] for backend in backends}, died
+
+
+def compare(divergence: Divergence | None, failure: Failure) -> str:
+    """One word for what a backend answers, beside the one that has failed."""
+    if divergence is None:
+        return "agrees"
+    first = failure.divergence
+    if (divergence.step, divergence.got, divergence.message) == (
+        *(first.step, first.got, first.message),
+    ):
+        return "same"
+    return divergence.get_signature(failure.program)

@@ -1,0 +1,106 @@
+"""What the user of a job has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
+from lockstep.harness.programs.files import RUNNING
+from lockstep.harness.workers.pool import Pool
+
+SLICE = 125
+"""Programs in a slice. Many small slices keep all workers busy until the end."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How many programs each backend runs of each kind.
+
+    Attributes:
+        programs: the most.
+        least: a pair that has run so many, times the `depth` of its contract, may end;
+            see `Pair.is_explored`. None: it runs all.
+    """
+
+    programs: int
+    least: int | None = None
+
+    def __str__(self) -> str:
+        most = f"{self.programs:,}"
+        return most if self.least is None else f"{self.least:,} to {most}"
+
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile(100),
+    "ci": Profile(1000, least=250),
+    "nightly": Profile(25_000),
+}
+"""ci: of 131 planted mistakes, searched for with five seeds, the last was found after 256
+programs of its kind, in contracts of depth 3 after 363 (`ci/bench/find.py`)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of the user.
+
+    Attributes:
+        backends: empty for all that are available here.
+        programs, least: see `Profile`.
+        step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
+        strict: validate the messages of drivers against their schemas.
+        unsupported: run registered backends with versions that are not tested, too.
+        require_complete: what was not run or reached makes the exit status 2.
+        slice: programs in a slice.
+        corpus: the folder or URL with programs to start from, which gets more.
+        trusted: backends of the project's settings: a program file may name one.
+    """
+
+    backends: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    programs: int = PROFILES["ci"].programs
+    least: int | None = None
+    generator: str = "hypothesis"
+    seed: int = 0
+    seconds: float | None = None
+    jobs: int = 1
+    failures: Path = Path("failures")
+    step_seconds: float = STEP_SECONDS
+    start_seconds: float = START_SECONDS
+    strict: bool = False
+    unsupported: bool = False
+    require_complete: bool = False
+    slice: int = SLICE
+    corpus: str | None = None
+    trusted: Sequence[str] = ()
+
+    def get_options(self) -> dict[str, Any]:
+        """The options of `OPTIONS` that are not at their default."""
+        own = {
+            "strict": (self.strict, False),
+            "step_time": (self.step_seconds, STEP_SECONDS),
+            "start_time": (self.start_seconds, START_SECONDS),
+        }
+        return {name: value for name, (value, usual) in own.items() if value != usual}
+
+    def list_slices(self) -> list[tuple[int, int]]:
+        """(number, programs) of the slices."""
+        begins = enumerate(range(0, self.programs, self.slice))
+        return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]
+
+
+def open_pool(
+    settings: Settings, jobs: int | None = None, variables: Mapping[str, str] = {}
+) -> Pool:
+    """Opens a pool as the user asked for it.
+
+    Args:
+        settings: what the user chose.
+        jobs: workers; None for as many as the user chose.
+        variables: environment variables of the workers.
+    """
+    limits = settings.step_seconds, settings.start_seconds, settings.strict
+    folder = settings.failures / RUNNING
+    return Pool(jobs or settings.jobs, folder, *limits, variables, settings.unsupported)

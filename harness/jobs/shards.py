@@ -1,0 +1,236 @@
+"""The shards of a job: those that wait for a worker, and what their events lead to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from msgspec import structs
+
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.folder import LocalFolder
+from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
+from lockstep.harness.jobs.failures import Failures, describe_stop
+from lockstep.harness.jobs.fold import fold_ledger, fold_shard
+from lockstep.harness.jobs.groups import Key
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.saved import Saved, leave_out_saved
+from lockstep.harness.jobs.settings import open_pool
+from lockstep.harness.workers import messages
+from lockstep.harness.workers.counts import Shown
+
+
+class Shards:
+    """Plans shards, and gathers what comes back.
+
+    Args:
+        outcome: gets the result.
+        groups: the pairs, with those that run the same programs in one group.
+        watch: is called with the outcome whenever it may have changed.
+
+    Attributes:
+        tasks: wait for a worker.
+        deferred: by the key of the first pair of a group, the shards that it may end
+            without.
+        unfinished: how many shards of each pair are not over, `deferred` aside.
+        groups: by the key of each pair, its group.
+        saved: failures of earlier runs.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        groups: Iterable[Sequence[Pair]],
+        watch: Callable[[Outcome], None],
+    ) -> None:
+        self.outcome, self.watch = outcome, watch
+        self.settings = outcome.settings
+        self.failures = Failures(LocalFolder(str(self.settings.failures)))
+        self.tasks: deque[messages.Task[Any]] = deque()
+        self.deferred: dict[Key, deque[messages.RandomTask]] = {}
+        self.unfinished: Counter[Key] = Counter()
+        self.groups: dict[Key, Sequence[Pair]] = {}
+        self.saved: Sequence[Saved] = ()
+        for group in groups:
+            self.groups |= {pair.key: group for pair in group}
+            for pair in group[1:]:
+                pair.programs_of = group[0].backend
+
+    def tick(self) -> None:
+        """Is called several times a second: once time is up, no shard is handed out."""
+        outcome, seconds = self.outcome, self.settings.seconds
+        if seconds is not None and time.monotonic() - outcome.started > seconds:
+            is_waiting = bool(self.tasks) or any(self.deferred.values())
+            outcome.is_cut = outcome.is_cut or is_waiting
+            self.tasks.clear()
+            self.deferred.clear()
+        self.watch(outcome)
+
+    # --- what is to do ------------------------------------------------------------------
+
+    def plan(self) -> None:
+        """Plans the shards of all groups in turn; those that may be left out wait."""
+        settings = self.settings
+        leads = [pair for pair in self.outcome.pairs if self.groups[pair.key][0] is pair]
+        least = settings.least or settings.programs
+        certain = {lead.key: least * CONTRACTS[lead.contract].depth for lead in leads}
+        self.deferred = {lead.key: deque() for lead in leads}
+        for number, programs in settings.list_slices():
+            for lead in leads:
+                group = self.groups[lead.key]
+                count = -(-programs // lead.share)
+                for pair in group:
+                    pair.wanted += count
+                task = messages.RandomTask(
+                    *lead.key,
+                    number,
+                    generator=settings.generator,
+                    seed=settings.seed,
+                    programs=count,
+                    group={pair.backend: {} for pair in group[1:]},
+                )
+                if number * settings.slice < certain[lead.key]:
+                    self.hand_out(task)
+                else:
+                    self.deferred[lead.key].append(task)
+
+    def hand_out(self, task: messages.RandomTask) -> None:
+        self.tasks.append(task)
+        self.unfinished.update(pair.key for pair in self.list_pairs(task))
+
+    def go_on(self, pair: Pair) -> None:
+        """Once all shards of a pair are over that were handed out: the next one, or the
+        end. What is decided depends on their programs, not on the number of workers."""
+        deferred = self.deferred.get(pair.key)
+        if not deferred or self.unfinished[pair.key]:
+            return
+        group = self.groups[pair.key]
+        deciding = [member for member in group if not member.failures] or group
+        if all(member.is_explored for member in deciding):
+            for member in group:
+                member.wanted -= sum(task.programs for task in deferred)
+            deferred.clear()
+        else:
+            rare = dict.fromkeys(
+                cell for member in deciding for cell in member.list_rare()
+            )
+            self.hand_out(structs.replace(deferred.popleft(), rare=[*rare]))
+
+    def list_pairs(self, task: messages.SliceTask) -> list[Pair]:
+        """Lists the pairs whose programs a task runs, in the order of its backends."""
+        pairs = {pair.key: pair for pair in self.outcome.pairs}
+        return [pairs[name, task.contract, task.kind] for name in task.knowing]
+
+    def split(self, pair: Pair) -> None:
+        """Lets each pair of a group run alone what the group has not begun."""
+        group = self.groups[pair.key]
+        if len(group) == 1:
+            return
+        lead = group[0]
+        for member in group:
+            member.programs_of = ""
+            self.groups[member.key] = [member]
+        deferred = self.deferred.pop(lead.key, deque())
+        for index, member in enumerate(group):
+            alone = (task.list_alone()[index] for task in deferred)
+            self.deferred[member.key] = deque(alone)
+        waiting = [
+            task.list_alone()
+            if isinstance(task, messages.RandomTask) and lead.owns(task)
+            else [task]
+            for task in self.tasks
+        ]
+        self.tasks.clear()
+        self.tasks.extend(chain.from_iterable(waiting))
+
+    def leave_out(self, pair: Pair) -> None:
+        """Removes the tasks of a pair whose backend does not answer."""
+        self.split(pair)
+        self.deferred.pop(pair.key, None)
+        self.remove([task for task in self.tasks if pair.owns(task)])
+        leave_out_saved(self, pair)
+
+    def remove(self, tasks: Sequence[messages.Task[Any]]) -> None:
+        removed = {*map(id, tasks)}
+        remaining = [task for task in self.tasks if id(task) not in removed]
+        self.tasks.clear()
+        self.tasks.extend(remaining)
+
+    # --- what comes back ----------------------------------------------------------------
+
+    def take(self, task: messages.Task[Any], event: messages.Event) -> None:
+        """Adds an event to the outcome, and plans what follows from it."""
+        if not isinstance(task, messages.SliceTask):
+            fold_ledger(self.outcome, task.backend, event)
+            return
+        group = self.list_pairs(task)
+        pair = group[0]
+        if isinstance(event, messages.OfGroup):
+            pair, event = group[event.index], event.inner
+        elif isinstance(event, messages.Stopped) and len(group) > 1:
+            self.run_alone(task, group, event.describe())
+            return
+        fold_shard(self.outcome, self.failures, pair, task, event)
+        if isinstance(event, messages.Found):
+            digest = event.parsed.digest()
+            states = {digest: event.states} if event.original else {}
+            signature = event.divergence.get_signature(event.parsed)
+            self.tell(pair, {signature: Shown(1, states)})
+        elif isinstance(event, messages.SliceDone):
+            counts = pair.signatures.items()
+            self.tell(pair, {signature: Shown(count) for signature, count in counts})
+            self.finish(pair)
+        elif isinstance(event, messages.Stopped):
+            self.blame(pair, task, event)
+            self.finish(pair)
+
+    def run_alone(
+        self, task: messages.SliceTask, group: Sequence[Pair], why: str
+    ) -> None:
+        """Hands a shard that had to end out again, for each of its backends alone: the
+        one whose turn it was need not be the one that is wrong."""
+        assert isinstance(task, messages.RandomTask)
+        self.split(group[0])
+        for pair, alone in zip(group, task.list_alone(), strict=True):
+            others = ", ".join(member.backend for member in group if member is not pair)
+            pair.parted = f"a slice beside {others} had to end: {why}"
+            if task.number not in pair.digests:  # or it was done before
+                self.tasks.append(alone)
+            self.go_on(pair)
+
+    def finish(self, pair: Pair) -> None:
+        """A shard is over."""
+        self.unfinished[pair.key] -= 1
+        if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
+            self.leave_out(pair)
+        self.go_on(pair)
+
+    def blame(
+        self, pair: Pair, task: messages.SliceTask, event: messages.Stopped
+    ) -> None:
+        """Adds the program at which a worker ended; without one, it is an error."""
+        if not isinstance(event, messages.Died) or event.blame() is None:
+            failures = self.settings.failures
+            pair.errors.append(describe_stop(failures, event, pair.backend))
+            return
+        pair.crashes += 1
+        for found in report_crash(
+            pair.backend,
+            event,
+            lambda signature: self.failures.is_known(pair.backend, signature),
+            lambda: open_pool(self.settings, 1, BLOCKING),
+        ):
+            fold_shard(self.outcome, self.failures, pair, task, found)
+
+    def tell(self, pair: Pair, known: Mapping[str, Shown]) -> None:
+        """Tells tasks that wait which programs have shown a signature."""
+        for task in chain(self.tasks, *self.deferred.values()):
+            if isinstance(task, messages.SliceTask) and pair.backend in task.knowing:
+                told = task.knowing[pair.backend]
+                for signature, addition in known.items():
+                    shown = told.setdefault(signature, Shown())
+                    shown.programs = max(shown.programs, addition.programs)
+                    shown.states.update(addition.states)
