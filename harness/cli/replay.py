@@ -238,7 +238,7 @@ def shrink_program(
         console.print(f"{path}: {name} agrees with the reference: nothing to shrink")
         return 0
     else:
-        small, divergence = event.found.parse(), event.found.divergence
+        small, divergence = event.found.parsed, event.found.divergence
         if event.found.flaky is not None:
             meta["flaky"] = event.found.flaky
     shrunk = settings.failures, small, divergence, name, declared.get_environment()
