@@ -20,9 +20,11 @@ from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.failures import (
     get_replay_line,
 )
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.settings import (
     Settings,
-    open_pool,
 )
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs

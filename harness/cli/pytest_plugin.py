@@ -243,7 +243,7 @@ def read_declared(path: Path) -> Declared:
 
 def ask_backends(config: pytest.Config) -> Declared:
     """Loads the chosen backends in the worker process, for what they declare."""
-    from lockstep.harness.jobs.check import declare
+    from lockstep.harness.jobs.fold import declare
     from lockstep.harness.jobs.outcome import Outcome, Pair
     from lockstep.harness.jobs.settings import Settings
     from lockstep.harness.workers.registry import list_names

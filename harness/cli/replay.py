@@ -18,6 +18,9 @@ from lockstep.harness.jobs.failures import (
     make_failure,
     save,
 )
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.replay import (
     Replayed,
     get_own_backend,
@@ -28,7 +31,6 @@ from lockstep.harness.jobs.replay import (
 )
 from lockstep.harness.jobs.settings import (
     Settings,
-    open_pool,
 )
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program

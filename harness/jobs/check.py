@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from bisect import insort
+from collections.abc import Sequence
+from itertools import chain
 
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.fold import add_pairs, add_refusal, require_kinds
+from lockstep.harness.jobs.failures import describe_stop
+from lockstep.harness.jobs.fold import (
+    Watch,
+    declare,
+    finishing,
+    list_asked,
+    require_kinds,
+    show_failures,
+)
 from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.related import compare_backends, number_causes
-from lockstep.harness.jobs.saved import plan_saved, take_saved
-from lockstep.harness.jobs.settings import open_pool
+from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
+from lockstep.harness.jobs.saved import Saved, find_saved, list_files
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
-
-Watch = Callable[[Outcome], None]
-"""Is called with the outcome whenever it may have changed."""
 
 
 def check(outcome: Outcome, names: Sequence[str], watch: Watch) -> Outcome:
@@ -65,39 +72,54 @@ def check_in(
     return outcome
 
 
-def list_asked(outcome: Outcome, names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(outcome.settings.backends or names))
+# --- failures of earlier runs -----------------------------------------------------------
 
 
-def declare(
-    pool: Pool, outcome: Outcome, names: Sequence[str], watch: Watch = lambda _: None
-) -> dict[str, messages.Declared]:
-    """Asks each backend for its declaration, and adds its pairs to the outcome."""
-    declared: dict[str, messages.Declared] = {}
-    asked = list_asked(outcome, names)
-    tasks: deque[messages.Task[messages.Declared]] = deque(map(messages.Declare, asked))
-    for task, event in pool.run(tasks, lambda: watch(outcome)):
-        if isinstance(event, messages.Declared):
-            declared[task.backend] = event
-        elif isinstance(event, messages.Stopped):
-            add_refusal(outcome, task.backend, event)
-    for name in asked:
-        if name in declared:
-            add_pairs(outcome, name, declared[name])
-    return declared
+def plan_saved(shards: Shards) -> None:
+    """Plans the failures of earlier runs. Their files stay, whatever comes of them."""
+    outcome, folder = shards.outcome, shards.settings.failures
+    saved = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
+    files = [list_files(folder, pair) for pair in outcome.pairs]
+    names = {f"{path.parent.name}/{path.name}" for path in chain.from_iterable(files)}
+    shards.failures.kept |= names
+    shards.saved = list(chain.from_iterable(saved))
+    shards.tasks.extend(failure.task for failure in shards.saved)
 
 
-@contextmanager
-def finishing(outcome: Outcome) -> Iterator[None]:
-    """Keeps what was found when Ctrl-C or an error ends its body, and notes the time.
+def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
+    """Adds the result of a failure of an earlier run.
 
-    Raises:
-        UsageError: nothing was found.
+    One that cannot run any more, as the backend does not declare it, is passed over.
     """
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        outcome.stop(interrupt)
-    except UsageError as error:  # no worker can be started any more
-        outcome.give_up(error)
-    outcome.seconds = time.monotonic() - outcome.started
+    assert isinstance(event, Ran | Stopped)
+    saved = next(failure for failure in shards.saved if failure.task is task)
+    status, _ = judge(event, saved.program, saved.flaky)
+    rerun, path = shards.outcome.saved, str(saved.path)
+    rerun.ran += status != "ERROR"
+    if status == "FAILED":
+        keep_saved(shards, saved, event)
+    elif status in AGREEING:
+        insort(rerun.agreeing, path)
+    elif status == "FLAKY":
+        insort(rerun.absent, path)
+    elif not isinstance(event, Ran | messages.Refused):
+        failures = shards.settings.failures
+        saved.pair.errors.append(describe_stop(failures, event, task.backend))
+        shards.leave_out(saved.pair)
+
+
+def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
+    """Adds a failure of an earlier run that still diverges."""
+    divergence, failures = get_divergence(event), shards.failures
+    assert divergence is not None
+    failure = saved.make_failure(divergence, event, shards.settings)
+    if failure.path == saved.path:
+        failures.written[failures.get_name(failure)] = failure.program
+    failures.add(failure, failure.program.digest())
+    failures.write()
+    show_failures(shards.outcome, failures)
+    if saved.is_short:
+        shown = saved.get_shown(divergence)
+        shards.tell(saved.pair, {failure.signature: shown})
+    if divergence.is_fatal:  # each costs a process, and maybe the time of a hang
+        shards.leave_out_saved(saved.pair, saved.signature)

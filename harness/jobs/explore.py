@@ -13,12 +13,13 @@ from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.check import declare, finishing, list_asked
 from lockstep.harness.jobs.failures import describe_stop, slug
-from lockstep.harness.jobs.fold import require_kinds
+from lockstep.harness.jobs.fold import declare, finishing, list_asked, require_kinds
 from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.related import compare_backends, number_causes
-from lockstep.harness.jobs.settings import open_pool
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Natural, SliceDone, unfold

@@ -16,9 +16,11 @@ from lockstep.harness.core.interrupts import get_interrupt_status
 from lockstep.harness.jobs.failures import (
     describe_stop,
 )
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.settings import (
     Settings,
-    open_pool,
 )
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool

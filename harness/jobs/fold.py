@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +15,35 @@ from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.pool import Pool
 
 # --- what backends declare --------------------------------------------------------------
+
+
+Watch = Callable[[Outcome], None]
+"""Is called with the outcome whenever it may have changed."""
+
+
+def list_asked(outcome: Outcome, names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(outcome.settings.backends or names))
+
+
+def declare(
+    pool: Pool, outcome: Outcome, names: Sequence[str], watch: Watch = lambda _: None
+) -> dict[str, messages.Declared]:
+    """Asks each backend for its declaration, and adds its pairs to the outcome."""
+    declared: dict[str, messages.Declared] = {}
+    asked = list_asked(outcome, names)
+    tasks: deque[messages.Task[messages.Declared]] = deque(map(messages.Declare, asked))
+    for task, event in pool.run(tasks, lambda: watch(outcome)):
+        if isinstance(event, messages.Declared):
+            declared[task.backend] = event
+        elif isinstance(event, messages.Stopped):
+            add_refusal(outcome, task.backend, event)
+    for name in asked:
+        if name in declared:
+            add_pairs(outcome, name, declared[name])
+    return declared
 
 
 def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
@@ -57,6 +87,22 @@ def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
     if absent and not outcome.dead and not outcome.unavailable:
         message = "no chosen backend declares a kind"
         raise UsageError(f"{message} {' or '.join(absent)}: {', '.join(names)}")
+
+
+@contextmanager
+def finishing(outcome: Outcome) -> Iterator[None]:
+    """Keeps what was found when Ctrl-C or an error ends its body, and notes the time.
+
+    Raises:
+        UsageError: nothing was found.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        outcome.stop(interrupt)
+    except UsageError as error:  # no worker can be started any more
+        outcome.give_up(error)
+    outcome.seconds = time.monotonic() - outcome.started
 
 
 # --- what workers report ----------------------------------------------------------------

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.shrink import get_rank
-from lockstep.harness.jobs.failures import Failure, describe_stop, make_failure, slug
-from lockstep.harness.jobs.fold import show_failures
+from lockstep.harness.jobs.failures import Failure, make_failure, slug
 from lockstep.harness.jobs.outcome import Pair, Rerun
-from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import (
@@ -25,12 +21,8 @@ from lockstep.harness.programs.program import (
     find_states,
     read_flaky,
 )
-from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
-
-if TYPE_CHECKING:
-    from lockstep.harness.jobs.shards import Shards
 
 MAX_SAVED = 100
 """Programs that run again of one backend and kind."""
@@ -154,65 +146,3 @@ def get_size(path: Path) -> int | None:
     except OSError:
         return None
     return status.st_size if S_ISREG(status.st_mode) else None
-
-
-def plan_saved(shards: Shards) -> None:
-    """Plans the failures of earlier runs. Their files stay, whatever comes of them."""
-    outcome, folder = shards.outcome, shards.settings.failures
-    saved = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
-    files = [list_files(folder, pair) for pair in outcome.pairs]
-    names = {f"{path.parent.name}/{path.name}" for path in chain.from_iterable(files)}
-    shards.failures.kept |= names
-    shards.saved = list(chain.from_iterable(saved))
-    shards.tasks.extend(failure.task for failure in shards.saved)
-
-
-def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
-    """Adds the result of a failure of an earlier run.
-
-    One that cannot run any more, as the backend does not declare it, is passed over.
-    """
-    assert isinstance(event, Ran | Stopped)
-    saved = next(failure for failure in shards.saved if failure.task is task)
-    status, _ = judge(event, saved.program, saved.flaky)
-    rerun, path = shards.outcome.saved, str(saved.path)
-    rerun.ran += status != "ERROR"
-    if status == "FAILED":
-        keep_saved(shards, saved, event)
-    elif status in AGREEING:
-        insort(rerun.agreeing, path)
-    elif status == "FLAKY":
-        insort(rerun.absent, path)
-    elif not isinstance(event, Ran | messages.Refused):
-        failures = shards.settings.failures
-        saved.pair.errors.append(describe_stop(failures, event, task.backend))
-        shards.leave_out(saved.pair)
-
-
-def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
-    """Adds a failure of an earlier run that still diverges."""
-    divergence, failures = get_divergence(event), shards.failures
-    assert divergence is not None
-    failure = saved.make_failure(divergence, event, shards.settings)
-    if failure.path == saved.path:
-        failures.written[failures.get_name(failure)] = failure.program
-    failures.add(failure, failure.program.digest())
-    failures.write()
-    show_failures(shards.outcome, failures)
-    if saved.is_short:
-        shown = saved.get_shown(divergence)
-        shards.tell(saved.pair, {failure.signature: shown})
-    if divergence.is_fatal:  # each costs a process, and maybe the time of a hang
-        leave_out_saved(shards, saved.pair, saved.signature)
-
-
-def leave_out_saved(shards: Shards, pair: Pair, signature: str | None = None) -> None:
-    """Removes failures of a pair from the tasks that wait. signature: None for all."""
-    chosen = {
-        id(failure.task)
-        for failure in shards.saved
-        if failure.pair is pair and signature in (None, failure.signature)
-    }
-    removed = [task for task in shards.tasks if id(task) in chosen]
-    shards.outcome.saved.left_out += len(removed)
-    shards.remove(removed)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
-from lockstep.harness.programs.files import RUNNING
-from lockstep.harness.workers.pool import Pool
 
 SLICE = 125
 """Programs in a slice. Many small slices keep all workers busy until the end."""
@@ -89,18 +87,3 @@ class Settings:
         """(number, programs) of the slices."""
         begins = enumerate(range(0, self.programs, self.slice))
         return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]
-
-
-def open_pool(
-    settings: Settings, jobs: int | None = None, variables: Mapping[str, str] = {}
-) -> Pool:
-    """Opens a pool as the user asked for it.
-
-    Args:
-        settings: what the user chose.
-        jobs: workers; None for as many as the user chose.
-        variables: environment variables of the workers.
-    """
-    limits = settings.step_seconds, settings.start_seconds, settings.strict
-    folder = settings.failures / RUNNING
-    return Pool(jobs or settings.jobs, folder, *limits, variables, settings.unsupported)

@@ -17,8 +17,10 @@ from lockstep.harness.jobs.failures import Failures, describe_stop
 from lockstep.harness.jobs.fold import fold_ledger, fold_shard
 from lockstep.harness.jobs.groups import Key
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.saved import Saved, leave_out_saved
-from lockstep.harness.jobs.settings import open_pool
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
+from lockstep.harness.jobs.saved import Saved
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
 
@@ -151,7 +153,23 @@ class Shards:
         self.split(pair)
         self.deferred.pop(pair.key, None)
         self.remove([task for task in self.tasks if pair.owns(task)])
-        leave_out_saved(self, pair)
+        self.leave_out_saved(pair)
+
+    def leave_out_saved(self, pair: Pair, signature: str | None = None) -> None:
+        """Removes failures of earlier runs from the tasks that wait.
+
+        Args:
+            pair: had the failures.
+            signature: of the failures; None for all.
+        """
+        chosen = {
+            id(failure.task)
+            for failure in self.saved
+            if failure.pair is pair and signature in (None, failure.signature)
+        }
+        removed = [task for task in self.tasks if id(task) in chosen]
+        self.outcome.saved.left_out += len(removed)
+        self.remove(removed)
 
     def remove(self, tasks: Sequence[messages.Task[Any]]) -> None:
         removed = {*map(id, tasks)}

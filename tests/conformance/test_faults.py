@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lockstep.harness.jobs.check import declare
+from lockstep.harness.jobs.fold import declare
 from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import (
     Outcome,

@@ -19,12 +19,13 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import BITS, Role, compute_vectors
-from lockstep.harness.jobs.check import declare, finishing
 from lockstep.harness.jobs.crash import MAX_CRASHES
-from lockstep.harness.jobs.fold import require_kinds
+from lockstep.harness.jobs.fold import declare, finishing, require_kinds
 from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.pools import (
+    open_pool,
+)
 from lockstep.harness.jobs.related import compare_backends, number_causes
-from lockstep.harness.jobs.settings import open_pool
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.vectors import Problem
