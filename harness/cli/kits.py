@@ -23,7 +23,6 @@ class Language:
             there is nothing to build.
         start: the command that runs the driver.
         joint: what stands for - in the name of a file.
-        taken: names that a driver cannot have.
     """
 
     kit: str
@@ -31,15 +30,11 @@ class Language:
     build: str
     start: str = "{program}"
     joint: str = "_"
-    taken: tuple[str, ...] = ()
 
 
 LANGUAGES: Mapping[str, Language] = {
     "c": Language(
         "lockstep.h", "example.c", "gcc -std=c11 -O2 {source} -o {program} -lm"
-    ),
-    "cpp": Language(
-        "lockstep.hpp", "example.cpp", "g++ -std=c++17 -O2 {source} -o {program}"
     ),
     "rust": Language(
         "lockstep.rs", "example.rs", "rustc --edition 2021 -O {source} -o {program}"
@@ -49,12 +44,6 @@ LANGUAGES: Mapping[str, Language] = {
         "example.go",
         "go build -o {program} {kit} {source}",
         joint="",  # Go passes over _x.go, x_windows.go and x_test.go
-    ),
-    "swift": Language(
-        "lockstep.swift",
-        "example.swift",
-        "swiftc -O {kit} {source} -o {program}",
-        taken=("main",),  # Swift reads main.swift as a script
     ),
     "javascript": Language("lockstep.js", "example.js", "", "node {source}"),
 }
@@ -72,7 +61,7 @@ def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
             " --language, a driver in Python is begun for any kind"
         )
     folder = files("lockstep.impl") / "kits" / language
-    of = LANGUAGES[language]
-    kit, example = (folder / each for each in (of.kit, of.example))
+    names = LANGUAGES[language]
+    kit, example = folder / names.kit, folder / names.example
     text = example.read_text(encoding="utf-8").replace(f"kit-{language}", name)
     return kit.read_text(encoding="utf-8"), text

@@ -413,7 +413,7 @@ def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
     stem = get_module(name).replace("_", of.joint)
     source = folder / f"{stem}{Path(of.example).suffix}"
     names = {name.casefold(), source.name.casefold()}  # of the program, and its source
-    if not stem or name in of.taken or copy.name in names:
+    if not stem or copy.name in names:
         raise UsageError(f"{name!r} cannot name a driver in {language}; choose another")
     is_there = copy.is_file() and copy.read_text() == kit  # of another driver here
     for path in (source,) if is_there else (copy, source):

@@ -266,7 +266,7 @@ def test_go_does_not_pass_over_a_driver(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("language", "name"),
     [
-        *(("swift", "main"), ("go", "_"), ("rust", "lockstep"), ("swift", "Lockstep")),
+        *(("go", "_"), ("rust", "lockstep")),
         *(("go", "lock-step"), ("javascript", "lockstep"), ("c", "lockstep.h")),
     ],
 )

@@ -91,19 +91,6 @@ static void echo(void *cache) {
 
 /* --- what is declared"""
 
-CPP_ECHO = """
-    void echo(const Message &message, Answer &answer) {
-        std::cout << "noise" << std::endl;
-        if (message.has("tokens")) message.get_integers("tokens");
-        answer.put_text("read", message.get_text("é😀\\n"));
-        auto texts = message.get_texts("texts");
-        std::size_t place = 0;
-        for (const Message &object : message.get_objects("objects"))
-            answer.put_text(object.get_text("name"), texts.at(place++).value_or("none"));
-    }
-
-    void free("""
-
 RUST_ECHO = """("echo", Some(|_, message, answer| {
             if message.is_null("tokens").is_ok() {
                 message.get_integers("tokens")?;
@@ -132,19 +119,6 @@ GO_ECHO = """{"echo", func(_ *layerCache, message Message, answer *Answer) {
 			}
 		}},
 		{"free","""
-
-SWIFT_ECHO = """("echo", { _, message, answer in
-                print("noise")
-                if (try? message.isNull("tokens")) != nil {
-                    _ = try message.getIntegers("tokens")
-                }
-                answer.putText("read", try message.getText("é😀\\n"))
-                let texts = try message.getTexts("texts")
-                for (object, text) in zip(try message.getObjects("objects"), texts) {
-                    answer.putText(try object.getText("name"), text ?? "none")
-                }
-            }),
-            ("free","""
 
 JAVASCRIPT_ECHO = """ echo: (message, answer) => {
   console.log("noise");
@@ -176,19 +150,6 @@ KIT = {
             (('\\"poison\\": true}"', '\\"poison\\": true"'),),
         ),
         Kit(
-            "cpp",
-            ("lockstep.hpp", "example.cpp"),
-            "g++",
-            "g++ -std=c++17 -Wall -Wextra -Werror example.cpp -o driver",
-            (
-                ('{"size", &Layer::size}', '{"size", nullptr}'),
-                (DECLARES, LINES),
-                ("\n    void free(", CPP_ECHO),
-                ('{"free",', '{"echo", &Layer::echo}, {"free",'),
-            ),
-            (('"1"}', '"1"'),),
-        ),
-        Kit(
             "rust",
             ("lockstep.rs", "example.rs"),
             "rustc",
@@ -218,19 +179,6 @@ KIT = {
             ),
             (('"1"}', '"1"'),),
             format="gofmt -l lockstep.go example.go",
-        ),
-        Kit(
-            "swift",
-            ("lockstep.swift", "example.swift"),
-            "swiftlang",
-            "swiftc -swift-version 6 -warnings-as-errors lockstep.swift example.swift"
-            " -o driver",
-            (
-                ('("size", { $0.size($1, $2) })', '("size", nil)'),
-                (f'#"{DECLARES}"#', f'#"""\n{LINES}"""#'),
-                ('("free",', SWIFT_ECHO),
-            ),
-            (('"1"}', '"1"'),),
         ),
         Kit(
             "javascript",

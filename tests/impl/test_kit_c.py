@@ -95,6 +95,72 @@ def test_it_agrees_under_sanitizers_by_strict_messages(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+CPP = r"""
+#include "lockstep.h"
+
+#include <vector>
+
+// A kv cache with `update`: K and V of all tokens, each [heads * dim] numbers.
+struct Cache {
+    int heads, key_dim, value_dim;
+    std::vector<float> keys, values;
+    int count() const { return int(keys.size()) / (heads * key_dim); }
+};
+
+static void *open_cache() {
+    int heads = int(lockstep_get_integer("heads"));
+    int key_dim = int(lockstep_get_integer("key_dim"));
+    return new Cache{heads, key_dim, int(lockstep_get_integer("value_dim")), {}, {}};
+}
+
+static void drop_cache(void *cache) { delete static_cast<Cache *>(cache); }
+
+static void update(void *content) {
+    Cache &cache = *static_cast<Cache *>(content);
+    lockstep_tokens keys = lockstep_get_tokens("keys", cache.heads, cache.key_dim);
+    lockstep_tokens values = lockstep_get_tokens("values", cache.heads, cache.value_dim);
+    int rows = int(lockstep_get_integer("rows")), first = cache.count();
+    if (keys.count != values.count || rows < keys.count)
+        lockstep_refuse("usage", "K of %d, V of %d tokens", keys.count, values.count);
+    const float *key = keys.data, *value = values.data;
+    int vectors = keys.count * cache.heads;
+    cache.keys.insert(cache.keys.end(), key, key + vectors * cache.key_dim);
+    cache.values.insert(cache.values.end(), value, value + vectors * cache.value_dim);
+    int count = cache.count();
+    lockstep_put_integer("offset", count);
+    lockstep_put_tokens("keys", cache.heads, cache.key_dim, {count, cache.keys.data()});
+    lockstep_put_tokens("values", cache.heads, cache.value_dim,
+                        {count, cache.values.data()});
+    bool *seen = static_cast<bool *>(lockstep_borrow(size_t(rows * count), sizeof(bool)));
+    for (int row = 0; row < keys.count; row++)
+        for (int column = 0; column <= first + row; column++)
+            seen[row * count + column] = true;
+    lockstep_put_mask(rows, count, seen, false);
+}
+
+int main() {
+    const lockstep_operation operations[] = {{"update", update}, {nullptr, nullptr}};
+    const lockstep_kind kinds[] = {
+        {"layer", "kv", "{\"refuses\": true}", open_cache, drop_cache, operations},
+        {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}};
+    const lockstep_driver driver = {"{\"name\": \"kit-cpp\"}", kinds};
+    return lockstep_run(&driver);
+}
+"""
+
+
+def test_cpp_includes_the_kit(tmp_path: Path) -> None:
+    """A class stands behind the functions of a kind."""
+    compiler = shutil.which("g++") or pytest.skip("g++ is not on PATH")
+    source, program = tmp_path / "driver.cpp", tmp_path / "driver"
+    source.write_text(CPP)
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE.parent}")
+    command = [compiler, *flags, str(source), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    check_all(program, 40, Limits())
+
+
 # --- the transcript of the protocol -----------------------------------------------------
 
 

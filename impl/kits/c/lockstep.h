@@ -23,6 +23,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifdef __cplusplus
+#define LOCKSTEP_NORETURN [[noreturn]]
+#else
+#define LOCKSTEP_NORETURN _Noreturn
+#endif
+
 #define LOCKSTEP_DEEPEST 64 /* lists in lists */
 
 /* The largest size of an axis: a list of so many tokens fits in memory, even if V has no
@@ -79,7 +85,7 @@ struct lockstep_integers {
 
 /* --- memory --------------------------------------------------------------------------*/
 
-static inline _Noreturn void lockstep_die(const char *why) {
+LOCKSTEP_NORETURN static inline void lockstep_die(const char *why) {
     fprintf(stderr, "lockstep.h: %s\n", why);
     exit(1);
 }
@@ -160,7 +166,7 @@ static struct {
 
 static inline void *lockstep_borrow(size_t count, size_t size) {
     struct lockstep_piece *piece =
-        lockstep_allocate(1, sizeof *piece + (count ? count : 1) * size);
+        (struct lockstep_piece *)lockstep_allocate(1, sizeof *piece + (count ? count : 1) * size);
     piece->next = lockstep.borrowed;
     lockstep.borrowed = piece;
     return piece->memory;
@@ -180,7 +186,7 @@ static inline void lockstep_add(const char *text) {
     size_t length = strlen(text);
     if (lockstep.length + length + 1 > lockstep.room) {
         lockstep.room = 2 * (lockstep.length + length + 1);
-        lockstep.answer = lockstep_grow(lockstep.answer, lockstep.room, 1);
+        lockstep.answer = (char *)lockstep_grow(lockstep.answer, lockstep.room, 1);
     }
     memcpy(lockstep.answer + lockstep.length, text, length + 1);
     lockstep.length += length;
@@ -224,7 +230,7 @@ static inline void lockstep_add_name(const char *name) {
 /* --- refusals ------------------------------------------------------------------------*/
 
 /* Answers an error in the place of all else, and ends the operation. */
-static inline _Noreturn void lockstep_refuse(const char *error, const char *format, ...) {
+LOCKSTEP_NORETURN static inline void lockstep_refuse(const char *error, const char *format, ...) {
     char message[200];
     va_list arguments;
     va_start(arguments, format);
@@ -242,7 +248,7 @@ static inline _Noreturn void lockstep_refuse(const char *error, const char *form
  * A line becomes a tree of values. Their memory, and the text that they point into, is
  * used again for the next line. */
 
-static inline _Noreturn void lockstep_reject(void) {
+LOCKSTEP_NORETURN static inline void lockstep_reject(void) {
     lockstep_refuse("failed", "the line is not JSON of a message");
 }
 
@@ -259,10 +265,12 @@ static inline void lockstep_expect(char wanted) {
 static inline uint32_t lockstep_make_value(enum lockstep_type type) {
     if (lockstep.value_count == lockstep.value_room) {
         lockstep.value_room = lockstep.value_room ? 2 * lockstep.value_room : 1024;
-        lockstep.values =
-            lockstep_grow(lockstep.values, lockstep.value_room, sizeof *lockstep.values);
+        lockstep.values = (struct lockstep_value *)lockstep_grow(
+            lockstep.values, lockstep.value_room, sizeof *lockstep.values);
     }
-    lockstep.values[lockstep.value_count] = (struct lockstep_value){.type = type};
+    struct lockstep_value *value = &lockstep.values[lockstep.value_count];
+    memset(value, 0, sizeof *value);
+    value->type = type;
     return lockstep.value_count++;
 }
 
@@ -472,7 +480,8 @@ static inline void lockstep_leave(uint32_t before) { lockstep.message = before; 
  * usage. */
 static inline struct lockstep_integers lockstep_get_integers(const char *name) {
     const struct lockstep_value *list = lockstep_get_typed(name, LOCKSTEP_LIST, "a list");
-    struct lockstep_integers integers = {0, lockstep_borrow(list->count, sizeof(long))};
+    struct lockstep_integers integers = {
+        0, (long *)lockstep_borrow(list->count, sizeof(long))};
     for (uint32_t item = list->first; item; item = lockstep.values[item].next) {
         if (!lockstep_is_integer(&lockstep.values[item]))
             lockstep_refuse("usage", "%s has an item that is not an integer", name);
@@ -509,7 +518,7 @@ static inline struct lockstep_array lockstep_get_array(const char *name) {
     if (count != data->count)
         lockstep_refuse("failed", "%s has %u numbers, not as many as its shape says",
                         name, (unsigned)data->count);
-    array.data = lockstep_borrow(data->count, sizeof(float));
+    array.data = (float *)lockstep_borrow(data->count, sizeof(float));
     float *to = array.data;
     for (uint32_t item = data->first; item; item = lockstep.values[item].next)
         *to++ = lockstep_to_float(&lockstep.values[item]);
@@ -526,7 +535,8 @@ static inline struct lockstep_tokens lockstep_get_tokens(const char *name, int h
         lockstep_refuse("usage", "%s: the shape is not [1, %d, tokens, %d]", name, heads,
                         dim);
     int count = shape[2], all = count * heads * dim;
-    struct lockstep_tokens tokens = {count, lockstep_borrow((size_t)all, sizeof(float))};
+    struct lockstep_tokens tokens = {
+        count, (float *)lockstep_borrow((size_t)all, sizeof(float))};
     for (int place = 0; place < all; place++) {
         int head = place / dim / count, token = place / dim % count;
         tokens.data[(token * heads + head) * dim + place % dim] = array.data[place];
@@ -541,7 +551,7 @@ static inline int lockstep_number(struct lockstep_table *table, void *item) {
     while (number < table->count && table->items[number]) number++;
     if (number == table->count)
         table->items =
-            lockstep_grow(table->items, (size_t)++table->count, sizeof(void *));
+            (void **)lockstep_grow(table->items, (size_t)++table->count, sizeof(void *));
     table->items[number] = item;
     return number;
 }
@@ -554,21 +564,22 @@ static inline void *lockstep_look_up(const struct lockstep_table *table, long nu
 }
 
 static inline void lockstep_drop_cache(int number) {
-    struct lockstep_cache *cache = lockstep.caches.items[number];
+    struct lockstep_cache *cache = (struct lockstep_cache *)lockstep.caches.items[number];
     cache->kind->drop(cache->content);
     free(cache);
     lockstep.caches.items[number] = NULL;
 }
 
 static inline void lockstep_drop_snapshot(int number) {
-    struct lockstep_snapshot *snapshot = lockstep.snapshots.items[number];
+    struct lockstep_snapshot *snapshot =
+        (struct lockstep_snapshot *)lockstep.snapshots.items[number];
     snapshot->drop(snapshot->content);
     free(snapshot);
     lockstep.snapshots.items[number] = NULL;
 }
 
 static inline void lockstep_drop_saved(int number) {
-    struct lockstep_saved *saved = lockstep.saved.items[number];
+    struct lockstep_saved *saved = (struct lockstep_saved *)lockstep.saved.items[number];
     saved->drop(saved->content);
     free(saved);
     lockstep.saved.items[number] = NULL;
@@ -577,7 +588,8 @@ static inline void lockstep_drop_saved(int number) {
 /* NULL if the field is null. The snapshot stays the kit's. */
 static inline const struct lockstep_snapshot *lockstep_get_snapshot(const char *name) {
     if (lockstep_is_null(name)) return NULL;
-    return lockstep_look_up(&lockstep.snapshots, lockstep_get_integer(name), name);
+    return (const struct lockstep_snapshot *)lockstep_look_up(
+        &lockstep.snapshots, lockstep_get_integer(name), name);
 }
 
 /* The snapshot is used up: drops it, and frees its number. */
@@ -587,8 +599,8 @@ static inline void lockstep_use_snapshot(const char *name) {
 }
 
 static inline void *lockstep_get_saved(const char *name) {
-    struct lockstep_saved *saved =
-        lockstep_look_up(&lockstep.saved, lockstep_get_integer(name), name);
+    struct lockstep_saved *saved = (struct lockstep_saved *)lockstep_look_up(
+        &lockstep.saved, lockstep_get_integer(name), name);
     return saved->content;
 }
 
@@ -662,7 +674,8 @@ static inline void lockstep_put_tokens(const char *name, int heads, int dim,
 /* What each row sees of each column; `additive`: as 0 and -inf. */
 static inline void lockstep_put_mask(int rows, int columns, const bool *seen,
                                      bool additive) {
-    size_t count = lockstep_begin_array("mask", 2, (const int[]){rows, columns});
+    const int shape[] = {rows, columns};
+    size_t count = lockstep_begin_array("mask", 2, shape);
     const char *yes = additive ? "0" : "1", *no = additive ? "\"-inf\"" : "0";
     for (size_t place = 0; place < count; place++) {
         if (place) lockstep_add(",");
@@ -673,7 +686,8 @@ static inline void lockstep_put_mask(int rows, int columns, const bool *seen,
 
 /* A new cache, of the kind of the one that was asked. */
 static inline void lockstep_put_cache(void *content) {
-    struct lockstep_cache *cache = lockstep_allocate(1, sizeof *cache);
+    struct lockstep_cache *cache =
+        (struct lockstep_cache *)lockstep_allocate(1, sizeof *cache);
     *cache = (struct lockstep_cache){lockstep.kind, content};
     lockstep_put_integer("cache", lockstep_number(&lockstep.caches, cache));
 }
@@ -683,7 +697,8 @@ static inline void lockstep_add_snapshot(struct lockstep_snapshot snapshot) {
         lockstep_add("null");
         return;
     }
-    struct lockstep_snapshot *kept = lockstep_allocate(1, sizeof *kept);
+    struct lockstep_snapshot *kept =
+        (struct lockstep_snapshot *)lockstep_allocate(1, sizeof *kept);
     *kept = snapshot;
     lockstep_add("{\"number\":");
     lockstep_add_integer(lockstep_number(&lockstep.snapshots, kept));
@@ -713,7 +728,8 @@ static inline void lockstep_put_snapshots(const char *name, int count,
 }
 
 static inline void lockstep_put_saved(void *content, void (*drop)(void *content)) {
-    struct lockstep_saved *saved = lockstep_allocate(1, sizeof *saved);
+    struct lockstep_saved *saved =
+        (struct lockstep_saved *)lockstep_allocate(1, sizeof *saved);
     *saved = (struct lockstep_saved){content, drop};
     lockstep_put_integer("saved", lockstep_number(&lockstep.saved, saved));
 }
@@ -731,7 +747,7 @@ static inline void lockstep_add_inside(const char *object) {
     const char *begin = strchr(object, '{'), *end = strrchr(object, '}');
     if (!begin || !end || end < begin)
         lockstep_die("what a driver declares is not an object of JSON");
-    char *inside = lockstep_borrow((size_t)(end - begin) + 1, 1);
+    char *inside = (char *)lockstep_borrow((size_t)(end - begin) + 1, 1);
     memcpy(inside, begin + 1, (size_t)(end - begin) - 1);
     for (char *at = inside; (at = strpbrk(at, "\r\n"));) *at = ' ';
     if (inside[strspn(inside, " \t")]) lockstep_add(",");
@@ -798,8 +814,8 @@ static inline void lockstep_drop(const char *name, const struct lockstep_table *
 }
 
 static inline void lockstep_operate(const char *name) {
-    struct lockstep_cache *cache =
-        lockstep_look_up(&lockstep.caches, lockstep_get_integer("cache"), "cache");
+    struct lockstep_cache *cache = (struct lockstep_cache *)lockstep_look_up(
+        &lockstep.caches, lockstep_get_integer("cache"), "cache");
     lockstep.kind = cache->kind;
     for (const struct lockstep_operation *each = cache->kind->operations; each->name;
          each++)
@@ -855,7 +871,7 @@ static inline char *lockstep_read_line(void) {
     for (;; letter = getchar()) {
         if (length == lockstep.line_room) {
             lockstep.line_room = length ? 2 * length : 4096;
-            lockstep.line = lockstep_grow(lockstep.line, lockstep.line_room, 1);
+            lockstep.line = (char *)lockstep_grow(lockstep.line, lockstep.line_room, 1);
         }
         if (letter == EOF || letter == '\n') break;
         lockstep.line[length++] = (char)letter;
