@@ -18,7 +18,7 @@ from lockstep.harness.cli.frame import (
     print_line,
     printing,
 )
-from lockstep.harness.cli.options import define, get_default, require_guided
+from lockstep.harness.cli.options import define, flag, get_default, option, require_guided
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import shielded
@@ -57,27 +57,21 @@ from lockstep.harness.workers.registry import list_names
 
 @define(
     *("backends", "kinds"),
-    click.option(
+    option(
         "--profile",
-        type=click.Choice(list(PROFILES)),
-        default=lambda: get_default("profile")() or "ci",
-        show_default="ci",
-        help="Programs for each backend and kind: "
+        "Programs for each backend and kind: "
         + ", ".join(f"{name} {profile}" for name, profile in PROFILES.items())
         + ". Between the two numbers, a pair ends as soon as each cell (an operation in"
         " an abstract state) that it has reached was reached three times.",
+        type=click.Choice(list(PROFILES)),
+        default=lambda: get_default("profile")() or "ci",
+        show_default="ci",
     ),
-    click.option(
-        "--programs",
-        "count",
-        type=click.IntRange(1),
-        help="Another number of programs.",
-    ),
-    click.option(
-        "--seed",
-        "chosen",
+    option("--programs count", "Another number of programs.", type=click.IntRange(1)),
+    option(
+        "--seed chosen",
+        "Seed of the programs; default: 0, for --profile nightly the current time.",
         type=int,
-        help="Seed of the programs; default: 0, for --profile nightly the current time.",
     ),
     *("seconds", "generator"),
     click.option(
@@ -86,16 +80,13 @@ from lockstep.harness.workers.registry import list_names
         help="With --generator guided: begin some programs as one in this folder or URL,"
         " and add those that reach more.",
     ),
-    click.option(
+    flag(
         "--require-complete",
-        is_flag=True,
-        help="Exit status 2 if a program was not run or a cell not reached.",
+        "Exit status 2 if a program was not run or a cell not reached.",
     ),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        help="List what was run of each pair, what cannot be checked, and missed cells.",
+    flag(
+        "-v --verbose",
+        "List what was run of each pair, what cannot be checked, and missed cells.",
     ),
     *("jobs", "step", "start", "strict", "failures", "json"),
     examples="""
@@ -191,23 +182,23 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
 
 @define(
     *("backends", "kinds"),
-    click.option(
+    option(
         "--depth",
+        "Operations of the longest programs.",
         type=click.IntRange(1, 16),
         default=4,
         show_default=True,
         metavar="N",
-        help="Operations of the longest programs.",
     ),
-    click.option(
+    option(
         "--size",
+        "Operations in the domain: about 8, 20 or 35.",
         type=click.Choice(SIZES),
         default="small",
         show_default=True,
-        help="Operations in the domain: about 8, 20 or 35.",
     ),
     "seconds",
-    click.option("--resume", is_flag=True, help="Continue an earlier run."),
+    flag("--resume", "Continue an earlier run."),
     *("jobs", "step", "start", "strict", "failures", "json"),
     examples="""
   lockstep explore --backend torch-cpu --kind rotating --depth 5
@@ -243,21 +234,20 @@ def explore(
 
 @define(
     "given",
-    click.option(
-        "--fault",
-        "ids",
+    option(
+        "--fault ids",
+        "Look for this mistake only; may be repeated.",
         multiple=True,
         metavar="ID",
-        help="Look for this mistake only; may be repeated.",
     ),
-    click.option(
+    option(
         "--programs",
+        "Give up on a mistake after this many programs.",
         type=click.IntRange(1),
         default=2000,
         show_default=True,
-        help="Give up on a mistake after this many programs.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True),
+    option("--seed", "Seed of the programs.", type=int, default=0, show_default=True),
     *("generator", "jobs", "step", "start", "failures", "json"),
     examples="""
   lockstep faults                                 all, in every backend that has some

@@ -42,7 +42,7 @@ def define(
         group: that it belongs to.
     """
     epilog = f"\b\nExamples:\n{examples.strip(chr(10))}" if examples else None
-    adds = [OPTIONS[each] if isinstance(each, str) else each for each in options]
+    adds = [OPTIONS[add] if isinstance(add, str) else add for add in options]
 
     def decorate(function: Callable[..., int]) -> click.Command:
         make = group.command if group else click.command
@@ -131,120 +131,100 @@ def check_backends(context: click.Context, option: Any, value: Any) -> Any:
 def check_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> Any:
     for kind in kinds:
         if kind not in KINDS:
-            near = suggest(kind, dict.fromkeys(KINDS))
-            raise click.BadParameter(f"there is no kind {kind}{near}")
+            similar = suggest(kind, dict.fromkeys(KINDS))
+            raise click.BadParameter(f"there is no kind {kind}{similar}")
     return kinds
 
 
-BACKEND_HELP = (
-    'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
-)
+def option(names: str, help: str, **more: Any) -> Callable[..., Any]:
+    """Returns click's decorator for an option; `names` are separated by spaces."""
+    return click.option(*names.split(), help=help, **more)
 
-FOLDERS = click.option(
-    "--python-path",
-    multiple=True,
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Also import backends from this folder; may be repeated.",
-)
+
+def flag(names: str, help: str) -> Callable[..., Any]:
+    return option(names, help, is_flag=True)
+
+
+def limit(names: str, help: str, default: float, least: float = 0.1) -> Any:
+    """Returns the decorator for an option with a number of seconds, up to an hour."""
+    type = Seconds(least, 3600)
+    return option(names, help, type=type, default=default, show_default=True, metavar="S")
 
 
 def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a decorator that adds these options in this order."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
+        for decorate in reversed(options):
+            function = decorate(function)
         return function
 
     return add
 
 
-def make_backends(default: Callable[[], Any] | None, note: str) -> Callable[..., Any]:
+def name_backends(names: str, note: str, **more: Any) -> Callable[..., Any]:
+    """Returns the decorator for options that name backends, and where they are."""
+    kinds = 'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
+    folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    note = f"{kinds}; {note}."
     return compose(
-        click.option(
-            "-b",
-            "--backend",
-            "backends",
+        option(names, note, metavar="NAME", callback=check_backends, **more),
+        option(
+            "--python-path",
+            "Also import backends from this folder; may be repeated.",
             multiple=True,
-            metavar="NAME",
-            default=default,
-            callback=check_backends,
-            help=f"{BACKEND_HELP}; may be repeated{note}.",
+            metavar="DIR",
+            type=folder,
         ),
-        FOLDERS,
     )
 
 
 OPTIONS: Mapping[str, Callable[..., Any]] = {
     "paths": click.argument(
-        "paths",
-        nargs=-1,
-        required=True,
-        metavar="PATH…",
-        type=click.Path(path_type=Path),
+        "paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(path_type=Path)
     ),
-    "backend": compose(
-        click.option(
-            "-b",
-            "--backend",
-            metavar="NAME",
-            callback=check_backends,
-            help=f"{BACKEND_HELP}; default: the backend of the file.",
-        ),
-        FOLDERS,
+    "backend": name_backends("-b --backend", "default: the backend of the file"),
+    "backends": name_backends(
+        "-b --backend backends",
+        "may be repeated; default: the project's settings, else all",
+        multiple=True,
+        default=get_default("backends"),
     ),
-    "backends": make_backends(
-        get_default("backends"), "; default: the project's settings, else all"
-    ),
-    "given": make_backends(None, ""),
-    "kinds": click.option(
-        "-k",
-        "--kind",
-        "kinds",
+    "given": name_backends("-b --backend backends", "may be repeated", multiple=True),
+    "kinds": option(
+        "-k --kind kinds",
+        f"One of {', '.join(KINDS)}; may be repeated.",
         multiple=True,
         metavar="KIND",
         default=get_default("kinds"),
         callback=check_kinds,
-        help=f"One of {', '.join(KINDS)}; may be repeated.",
     ),
-    "failures": click.option(
+    "failures": option(
         "--failures",
+        "Folder for failing programs.",
         type=click.Path(file_okay=False, path_type=Path),
         default=get_default("failures"),
         show_default="failures",
-        help="Folder for failing programs.",
     ),
-    "step": click.option(
-        "--step-time",
-        "step_seconds",
-        type=Seconds(0.1, 3600),
-        default=STEP_SECONDS,
-        show_default=True,
-        metavar="S",
-        help="Report a step that takes longer than S seconds as a hang.",
+    "step": limit(
+        "--step-time step_seconds",
+        "Report a step that takes longer than S seconds as a hang.",
+        STEP_SECONDS,
     ),
-    "start": click.option(
-        "--start-time",
-        "start_seconds",
-        type=Seconds(0.1, 3600),
-        default=START_SECONDS,
-        show_default=True,
-        metavar="S",
-        help="Report a backend that takes longer than S seconds to load as a hang.",
+    "start": limit(
+        "--start-time start_seconds",
+        "Report a backend that takes longer than S seconds to load as a hang.",
+        START_SECONDS,
     ),
-    "strict": click.option(
-        "--strict",
-        is_flag=True,
-        help="Validate every message of an exec: backend against its JSON Schema.",
+    "strict": flag(
+        "--strict", "Validate every message of an exec: backend against its JSON Schema."
     ),
-    "unsupported": click.option(
+    "unsupported": flag(
         "--unsupported",
-        is_flag=True,
-        help="Also run backends with package versions that they are not tested with.",
+        "Also run backends with package versions that they are not tested with.",
     ),
-    "seconds": click.option(
-        "--time", "seconds", type=Seconds(0), metavar="S", help="Stop after S seconds."
+    "seconds": option(
+        "--time seconds", "Stop after S seconds.", type=Seconds(0), metavar="S"
     ),
     "generator": click.option(
         "--generator",
@@ -256,16 +236,13 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         " numbers; hypothesis: a seed for 25 programs; choices: each choice, as tests"
         " with lockstep.programs draw; guided: longer programs.",
     ),
-    "jobs": click.option(
-        "-j",
-        "--jobs",
+    "jobs": option(
+        "-j --jobs",
+        "Worker processes; default: one for each core.",
         type=click.IntRange(1, 256),
         default=count_cores,
-        help="Worker processes; default: one for each core.",
     ),
-    "json": click.option(
-        "--json", "as_json", is_flag=True, help="Print the outcome as JSON."
-    ),
+    "json": flag("--json as_json", "Print the outcome as JSON."),
 }
 
 

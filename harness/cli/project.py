@@ -22,24 +22,25 @@ from lockstep.harness.workers.registry import get_target
 FILE = "pyproject.toml"
 TABLE = "[tool.lockstep]"
 
-SEPARATORS = {"backends": ",", "kinds": ",", "python-path": os.pathsep}
-"""Settings that are lists → what is between two items in an environment variable."""
-
 NAMES = ("backends", "kinds", "profile", "failures", "python-path")
+
+SEPARATORS = {"backends": ",", "kinds": ",", "python-path": os.pathsep}
+"""Settings that are lists → the separator in their environment variables."""
+
+CHOICES = {"kinds": dict.fromkeys(KINDS), "profile": PROFILES}
 
 
 @dataclass(frozen=True)
 class Project:
-    """What a project has settled. Options of a command win over it.
+    """The settings of a project; a command's options override them.
 
     Attributes:
-        backends: those that are checked where no other is named; a program file may name
-            them, too.
-        kinds: the same of kinds.
-        profile: None if the project has no choice.
+        backends: to check by default, and that a program file may name.
+        kinds: to check by default.
+        profile: None if the project has none.
         failures: folder for failing programs.
         python_path: folders from which workers import backends.
-        origins: setting → where it is settled, and its value, in words.
+        origins: setting → its value and where it is set, for people.
     """
 
     backends: tuple[str, ...] = ()
@@ -51,40 +52,37 @@ class Project:
 
 
 def load_project() -> Project:
-    """Reads the settings for the current folder; the environment wins over the file.
+    """Reads the settings for the current folder; the environment overrides the file.
 
     Raises:
-        UsageError: the file cannot be read, or a setting cannot be used.
+        UsageError: the file cannot be read, or a setting is invalid.
     """
     path, table = find_table()
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     origins = {}
     for name in NAMES:
         variable = f"LOCKSTEP_{name.upper().replace('-', '_')}"
-        text = os.environ.get(variable)
+        text, value = os.environ.get(variable), table.get(name)
+        where, folder, origin = f"{path}: {TABLE} {name}", path.parent, str(path)
         if text:
             where, folder, origin = variable, Path(), variable
-            parts = text.split(SEPARATORS.get(name, "\0"))
-            value: Any = [part.strip() for part in parts if part.strip()]
-            value = value if name in SEPARATORS else text
-        elif name in table:
-            where, folder, origin = f"{path}: {TABLE} {name}", path.parent, str(path)
-            value = table[name]
-        else:
-            continue
-        found[name.replace("-", "_")] = read_setting(name, value, where, folder)
-        origins[name] = f"{show(value)} ({origin})"
-    return Project(**found, origins=origins)
+            items = map(str.strip, text.split(SEPARATORS.get(name, "\0")))
+            value = list(filter(None, items)) if name in SEPARATORS else text
+        if text or name in table:
+            reader = read_list if name in SEPARATORS else read_text_setting
+            settings[name.replace("-", "_")] = reader(name, value, where, folder)
+            origins[name] = f"{show(value)} ({origin})"
+    return Project(**settings, origins=origins)
 
 
 def find_table() -> tuple[Path, Mapping[str, Any]]:
-    """The nearest pyproject.toml upwards that has our table, and the table."""
+    """Returns the nearest pyproject.toml upwards that has our table, and the table."""
     try:
-        here = Path.cwd()
+        folder = Path.cwd()
     except FileNotFoundError:  # the current folder is gone
         return Path(FILE), {}
-    for folder in (here, *here.parents):
-        path = Path(os.path.relpath(folder / FILE))
+    for parent in (folder, *folder.parents):
+        path = Path(os.path.relpath(parent / FILE))
         if not isfile(path):
             continue
         try:
@@ -92,76 +90,69 @@ def find_table() -> tuple[Path, Mapping[str, Any]]:
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise UsageError(f"{path}: is not TOML: {error}") from None
         table = tool.get("lockstep") if isinstance(tool, dict) else None
-        if table is not None:
-            check_names(path, table)
-            return path, table
+        if table is None:
+            continue
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {TABLE} is {show(table)}, not a table")
+        for name in table:
+            require(name, dict.fromkeys(NAMES), f"{path}: {TABLE} has no setting {name}")
+        return path, table
     return Path(FILE), {}
 
 
-def check_names(path: Path, table: Any) -> None:
-    if not isinstance(table, dict):
-        raise UsageError(f"{path}: {TABLE} is {show(table)}, not a table")
-    for name in table:
-        if name not in NAMES:
-            near = suggest(name, dict.fromkeys(NAMES))
-            raise UsageError(f"{path}: {TABLE} has no setting {name}{near}")
-
-
-def read_setting(name: str, value: Any, where: str, folder: Path) -> Any:
-    """Returns a setting as `Project` has it.
+def read_text_setting(name: str, value: Any, where: str, folder: Path) -> Path | str:
+    """Reads a setting that is a text.
 
     Args:
         name: of the setting.
-        value: as it stands there.
-        where: it stands, for messages.
-        folder: relative paths begin there.
+        value: of the setting, not validated yet.
+        where: the setting is, for messages.
+        folder: in which relative paths begin.
     """
-    if name not in SEPARATORS:
-        if not isinstance(value, str) or not value:
-            raise UsageError(f"{where}: is {show(value)}, not a text")
-        if name == "failures":
-            return Path(os.path.normpath(folder / value))
-        require(value, PROFILES, f"{where}: there is no profile {value}")
-        return value
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{where}: is {show(value)}, not a text")
+    if name == "failures":
+        return Path(os.path.normpath(folder / value))
+    require(value, CHOICES[name], f"{where}: there is no profile {value}")
+    return value
+
+
+def read_list(
+    name: str, value: Any, where: str, folder: Path
+) -> tuple[str, ...] | tuple[Path, ...]:
+    """Reads a setting that is a list; see `read_text_setting`."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise UsageError(f"{where}: is {show(value)}, not a list of texts")
-    if name == "python-path":
-        for one in value:
-            if not (folder / one).is_dir():
-                raise UsageError(f"{where}: {folder / one} is not a folder")
-        return tuple(folder / one for one in value)
-    for one in value:
-        check_name(one, name, where)
-    return tuple(value)
+    for item in value:
+        if name == "kinds":
+            require(item, CHOICES[name], f"{where}: there is no kind {item}")
+        elif name == "python-path" and not (folder / item).is_dir():
+            raise UsageError(f"{where}: {folder / item} is not a folder")
+        elif name == "backends":
+            try:
+                get_target(item)
+            except UsageError as error:
+                reason = str(error).removeprefix(f"--backend {item}: ")
+                raise UsageError(f"{where}: {item}: {reason}") from None
+    return tuple(folder / item for item in value) if name == "python-path" else (*value,)
 
 
-def check_name(value: str, name: str, where: str) -> None:
-    if name == "kinds":
-        require(value, dict.fromkeys(KINDS), f"{where}: there is no kind {value}")
-        return
-    try:
-        get_target(value)
-    except UsageError as error:
-        why = str(error).removeprefix(f"--backend {value}: ")
-        raise UsageError(f"{where}: {value}: {why}") from None
-
-
-def require(value: str, known: Mapping[str, Any], message: str) -> None:
-    if value not in known:
-        raise UsageError(message + suggest(value, known))
+def require(value: str, choices: Mapping[str, Any], message: str) -> None:
+    if value not in choices:
+        raise UsageError(message + suggest(value, choices))
 
 
 @contextmanager
 def importing_from(folders: tuple[Path, ...]) -> Iterator[None]:
-    """Lets processes that start in its body import from these folders first."""
-    before = os.environ.get("PYTHONPATH")
-    own = [str(folder.absolute()) for folder in folders]
-    if own:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*own, *filter(None, [before])])
+    """Lets processes that start in the body import from these folders first."""
+    inherited = os.environ.get("PYTHONPATH")
+    paths = [str(folder.absolute()) for folder in folders]
+    if paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [inherited])])
     try:
         yield
     finally:
-        if before is None:
+        if inherited is None:
             os.environ.pop("PYTHONPATH", None)
         else:
-            os.environ["PYTHONPATH"] = before
+            os.environ["PYTHONPATH"] = inherited

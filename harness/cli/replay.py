@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
-from lockstep.harness.cli.options import Seconds, define
+from lockstep.harness.cli.options import define, limit, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import (
     describe_stop,
@@ -117,13 +117,11 @@ def print_result(console: PlainConsole, result: Replayed) -> None:
 
 @define(
     "paths",
-    click.option(
-        "-o",
-        "--output",
-        "folder",
+    option(
+        "-o --output folder",
+        "Folder for the scripts of several programs.",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder for the scripts of several programs.",
     ),
     *("backend", "start", "failures"),
     examples="""
@@ -188,15 +186,7 @@ def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
 
 @define(
     *("paths", "backend"),
-    click.option(
-        "--time",
-        "seconds",
-        type=Seconds(0.1, 3600),
-        default=60,
-        show_default=True,
-        metavar="S",
-        help="Stop after S seconds, for each program.",
-    ),
+    limit("--time seconds", "Stop after S seconds, for each program.", 60),
     *("step", "start", "strict", "failures"),
     examples="""
   lockstep shrink failures/SIGNATURE/FILE.json --time 600

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import print_error
-from lockstep.harness.cli.options import define
+from lockstep.harness.cli.options import define, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.pools import (
     open_pool,
@@ -49,12 +49,11 @@ def load_material(paths: Sequence[Path]) -> Material:
 
 @define(
     *("paths", "backend"),
-    click.option(
-        "--step",
-        "number",
+    option(
+        "--step number",
+        "Step to draw; default: the step that diverges.",
         type=click.IntRange(0),
         metavar="N",
-        help="Step to draw; default: the step that diverges.",
     ),
     *("step", "start", "failures"),
     examples="""
@@ -90,17 +89,15 @@ def show(
 
 @define(
     click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path)),
-    click.option(
-        "-o",
-        "--output",
-        "folder",
+    option(
+        "-o --output folder",
+        "Folder for report.html, report.md or annotations.txt.",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Folder for report.html, report.md or annotations.txt.",
     ),
-    click.option(
-        "--format",
-        "form",
+    option(
+        "--format form",
+        "Form of the report.",
         type=click.Choice(list(FORMS)),
         default="html",
         show_default=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import print_error
-from lockstep.harness.cli.options import define
+from lockstep.harness.cli.options import define, option
 from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.pools import (
@@ -37,19 +37,17 @@ UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 @define(
     *("paths", "given"),
-    click.option(
-        "--path",
-        "more",
+    option(
+        "--path extra",
+        "Also watch this file or folder; may be repeated.",
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         metavar="PATH",
-        help="Also watch this file or folder; may be repeated.",
     ),
-    click.option(
-        "--build",
-        "command_line",
+    option(
+        "--build command_line",
+        "Shell command to run before each replay; build a driver once before.",
         metavar="COMMAND",
-        help="Shell command to run before each replay; build a driver once before.",
     ),
     *("unsupported", "step", "start", "strict", "failures"),
     examples="""
@@ -61,7 +59,7 @@ UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
 def watch(
     settings: Settings,
     paths: Sequence[Path],
-    more: Sequence[Path],
+    extra: Sequence[Path],
     command_line: str | None,
 ) -> int:
     """Replays programs whenever a source of the backend changes.
@@ -72,12 +70,12 @@ def watch(
     fresh process. Errors in the sources are printed, and the watch goes on. Ctrl-C ends
     it.
     """
-    named = [
-        name
+    backends = {
+        name: None
         for path, program in load_saved(paths)
         for name in list_backends(path, program, settings)
-    ]
-    Watch(settings, paths, list(dict.fromkeys(named)), more, command_line).run()
+    }
+    Watch(settings, paths, list(backends), extra, command_line).run()
     return 0
 
 
@@ -89,7 +87,7 @@ class Watch:
         settings: of the command.
         paths: of programs.
         backends: that run them.
-        more: other paths to watch.
+        extra: paths to watch besides sources.
         command_line: of the build, if any.
         sources: known files of the backends.
         rounds: number of replays.
@@ -99,7 +97,7 @@ class Watch:
     settings: Settings
     paths: Sequence[Path]
     backends: Sequence[str]
-    more: Sequence[Path]
+    extra: Sequence[Path]
     command_line: str | None
     sources: set[Path] = field(default_factory=set)
     rounds: int = 0
@@ -115,7 +113,7 @@ class Watch:
         try:
             while True:
                 stamps = self.replay()
-                self.sign_off(len(stamps))
+                self.print_watched(len(stamps))
                 changed = wait_for_change(self.list_watched(), stamps)
                 if self.console.is_terminal:
                     self.console.clear()
@@ -126,63 +124,56 @@ class Watch:
             raise
 
     def list_watched(self) -> set[Path]:
-        return {*self.sources, *self.more}
+        return {*self.sources, *self.extra}
 
     def replay(self) -> Stamps:
-        """Builds and replays; the stamps of what was replayed."""
+        """Builds and replays; returns the stamps of the files that were replayed."""
         began = time.time_ns()
-        why = None if self.command_line is None else build(self.command_line)
+        reason = None if self.command_line is None else build(self.command_line)
         stamps = take_stamps(self.list_watched())
-        if why is not None:
-            self.console.print(f"The build failed: {self.command_line}: {why}")
+        if reason is not None:
+            self.console.print(f"The build failed: {self.command_line}: {reason}")
             return stamps
-        before = self.list_watched()
+        known = self.list_watched()
         with open_pool(self.settings, 1, UNCACHED) as pool:
             try:
                 self.replay_with(pool)
             except UsageError as error:  # the files of the programs may be gone
                 print_error(error)
-            self.learn_sources(pool)
-        new = take_stamps(self.list_watched() - before)
-        # Of sources that this round has found, what was changed since it began is not
-        # known to have run: another round follows.
+            for name in self.backends:  # a broken one keeps the sources that it had
+                answer = pool.call(ListSources(name))
+                if isinstance(answer, Sources):
+                    self.sources.update(map(Path, answer.files))
+        new = take_stamps(self.list_watched() - known)
+        # A new source that changed since the round began may not have run: without its
+        # stamp, another round follows.
         return {**stamps, **{file: new[file] for file in new if new[file][0] < began}}
 
     def replay_with(self, pool: Pool) -> None:
+        results = []
         failing: tuple[Replayed, Program] | None = None
-        statuses = []
         for result, program in replay_paths(pool, self.paths, self.settings):
             print_result(self.console, result)
-            statuses.append(result.status)
-            if result.status == "FAILED" and program is not None and failing is None:
-                failing = result, program
-        self.rounds, self.statuses = self.rounds + 1, statuses
+            results.append(result.status)
+            if result.status == "FAILED" and program is not None:
+                failing = failing or (result, program)
+        self.rounds, self.statuses = self.rounds + 1, results
         if failing is not None:
             self.paint(pool, *failing)
 
     def paint(self, pool: Pool, result: Replayed, program: Program) -> None:
-        """The picture of a failure."""
+        """Prints the picture of a failure."""
         assert result.backend is not None
         saved = read_saved(program, result.path)
         stage = Stage(pool, replace(self.settings, backends=[result.backend]))
         view = make_failure(1, saved, stage, get_bounds(self.console.width))
         Painter(self.console).show(view, None)
 
-    def learn_sources(self, pool: Pool) -> None:
-        """Asks what the backends have imported; a broken one has what it had before."""
-        for name in self.backends:
-            answer = pool.call(ListSources(name))
-            if isinstance(answer, Sources):
-                self.sources.update(map(Path, answer.files))
-
-    def sign_off(self, count: int) -> None:
+    def print_watched(self, count: int) -> None:
         if not count:
-            print_error(
-                "no source of the backend is known, so nothing is watched; name some with"
-                " --path"
-            )
-        noun = "file" if count == 1 else "files"
-        self.console.print(f"Watching {count} {noun}; Ctrl-C ends.", soft_wrap=True)
+            print_error("no source of the backend is known; name files with --path")
+        files = f"{count} file" + "s" * (count != 1)
+        self.console.print(f"Watching {files}; Ctrl-C ends.", soft_wrap=True)
 
     def summarize(self) -> None:
         counts = [
