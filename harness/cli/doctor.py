@@ -1,4 +1,4 @@
-"""The commands that say what can be checked here: backends and doctor."""
+"""The commands that list what can be checked here: backends and doctor."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ PACKAGES = {
     },
     **dict.fromkeys(("pytest", "pytest-xdist"), "kv-lockstep[test]"),
 }
-"""Package → what installs it."""
+"""Package → the requirement that installs it."""
 
 ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
-"""Engine → the version whose block manager is checked. Engines are installed without
-their dependencies, which no extra can say, so `ci/engines/` pins them."""
+"""Engine → the tested version of its block manager. Engines are installed without their
+dependencies, which an extra cannot express; `ci/engines/` pins them."""
 
 
 def list_checks(settings: Settings) -> Iterator[Text]:
-    """The lines of a report; nothing of a backend is imported in this process."""
+    """The lines of the report. No backend is imported in this process."""
     yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
     yield Text(f"  {platform.platform()}, {sys.executable}")
     project = load_project()
@@ -68,7 +68,7 @@ def list_checks(settings: Settings) -> Iterator[Text]:
 
 
 def list_settings(project: Project) -> Iterator[Text]:
-    """The settings of the project, and where each is from."""
+    """The settings of the project, and their origins."""
     for name, value in project.origins.items():
         yield Text(make_printable(f"  {name} = {value}"))
     if not project.origins:
@@ -76,7 +76,7 @@ def list_settings(project: Project) -> Iterator[Text]:
 
 
 def list_backends(names: Sequence[str], settings: Settings) -> Iterator[Text]:
-    """What can be checked, and why the rest cannot: one line for each reason."""
+    """What can be checked, and a line for each reason why something cannot."""
     ready, absent, broken = [], dict[str, list[str]](), []
     for name, event in declare_all(names, settings).items():
         if isinstance(event, Refused):
@@ -87,31 +87,31 @@ def list_backends(names: Sequence[str], settings: Settings) -> Iterator[Text]:
             ready.append(name)
     if ready:
         yield Text.assemble(("✓ ", "green"), f"can be checked: {', '.join(ready)}")
-    for why, without in absent.items():
-        words = f"{why}, for {shorten_list(without)}"
-        yield Text.assemble(("– ", "yellow"), words)
-    for words in broken:
-        yield Text.assemble(("✗ ", "bold red"), words)
+    for reason, backends in absent.items():
+        line = f"{reason}, for {shorten_list(backends)}"
+        yield Text.assemble(("– ", "yellow"), line)
+    for line in broken:
+        yield Text.assemble(("✗ ", "bold red"), line)
 
 
 def declare_all(
     names: Sequence[str], settings: Settings
 ) -> Mapping[str, Declared | Stopped]:
     """Loads backends on all cores: name → its declaration, or why there is none."""
-    found: dict[str, Declared | Stopped] = {}
+    declared: dict[str, Declared | Stopped] = {}
     with open_pool(settings, count_cores()) as pool:
         for task, event in pool.run(deque(map(Declare, names))):
             if isinstance(event, Declared | Stopped):
-                found[task.backend] = event
-    return {name: found[name] for name in names}
+                declared[task.backend] = event
+    return {name: declared[name] for name in names}
 
 
 def check_package(package: str) -> Text:
     try:
         return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
     except PackageNotFoundError:
-        words = f"{package} is not installed: pip install '{PACKAGES[package]}'"
-        return Text.assemble(("– ", "yellow"), words)
+        line = f"{package} is not installed: pip install '{PACKAGES[package]}'"
+        return Text.assemble(("– ", "yellow"), line)
 
 
 def check_engine(package: str, tested: str) -> Text:
@@ -119,16 +119,16 @@ def check_engine(package: str, tested: str) -> Text:
     try:
         installed = version(package)
     except PackageNotFoundError:
-        words = f"{package} {tested} is not installed: {install}"
-        return Text.assemble(("– ", "yellow"), words)
+        line = f"{package} {tested} is not installed: {install}"
+        return Text.assemble(("– ", "yellow"), line)
     if Version(installed).public == tested:
         return Text.assemble(("✓ ", "green"), f"{package} {installed}")
-    words = f"{package} {installed} is installed; tested with {tested}: {install}"
-    return Text.assemble(("– ", "yellow"), words)
+    line = f"{package} {installed} is installed; tested with {tested}: {install}"
+    return Text.assemble(("– ", "yellow"), line)
 
 
 def check_records(folder: Path) -> Iterator[Text]:
-    """Programs that were running when a whole run was killed."""
+    """Programs that were running when a run was killed."""
     for path in sorted(folder.glob("*.json")):
         try:
             programs = load_programs(path)
@@ -136,8 +136,8 @@ def check_records(folder: Path) -> Iterator[Text]:
             continue
         for program in programs:
             line = get_replay_line(path, str(program.meta.get("backend")))
-            words = f"{path} was running when its process was killed; see: {line}"
-            yield Text(make_printable(words))
+            message = f"{path} was running when its process was killed; see: {line}"
+            yield Text(make_printable(message))
 
 
 @define("backends", "start", "failures")
@@ -161,11 +161,10 @@ def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
     lines = [Text.assemble((name, "bold green"), head)]
     for contract, kinds in event.contracts.items():
         for kind, declared in kinds.items():
-            every = set(CONTRACTS[contract].list_operations(kind))
-            left = ", ".join(sorted(every - declared.operations))
-            lines.append(
-                Text(f"  {contract} {kind}: " + (f"all but {left}" if left else "all"))
-            )
+            operations = set(CONTRACTS[contract].list_operations(kind))
+            missing = ", ".join(sorted(operations - declared.operations))
+            extent = f"all but {missing}" if missing else "all"
+            lines.append(Text(f"  {contract} {kind}: {extent}"))
     return lines
 
 

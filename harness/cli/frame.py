@@ -26,7 +26,7 @@ from lockstep.harness.core.interrupts import get_interrupt_status, signals
 
 
 def run_command(function: Callable[[], int]) -> int:
-    """The exit status of a command, whatever happens. Nothing but a divergence is 1."""
+    """Runs a command; returns its exit status. Only a divergence is 1."""
     try:
         with prepared(), signals():
             status = function()
@@ -48,31 +48,31 @@ def run_command(function: Callable[[], int]) -> int:
 
 
 def describe_own_error(error: Exception) -> str:
-    """One line for an exception that the harness itself should not have raised."""
-    own = [*filter(is_own, traceback.extract_tb(error.__traceback__))]
-    places = " < ".join(f"{Path(one.filename).name}:{one.lineno}" for one in own[:-4:-1])
-    return f"the harness itself failed at {places}: {format_error(error)}"
+    """Returns a line for an exception that is a bug of the harness."""
+    frames = [*filter(is_own, traceback.extract_tb(error.__traceback__))]
+    lines = (f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-4:-1])
+    return f"the harness itself failed at {' < '.join(lines)}: {format_error(error)}"
 
 
 def print_error(error: UsageError | str) -> None:
-    """The one line; what a file or its name says in it does nothing to a terminal."""
+    """Prints the line of an error; text from files has no effect on a terminal."""
     print_line(f"lockstep: {make_printable(str(error))}")
 
 
 def print_line(text: str) -> None:
-    """A line on standard error, if anybody reads it."""
+    """Prints a line on standard error, if it is open."""
     try:
         click.echo(text, err=True)
     except OSError:
         silence(sys.stderr)
 
 
-# --- its surroundings: streams, the terminal's size, signals ----------------------------
+# --- streams and the terminal's size ----------------------------------------------------
 
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Makes the surroundings of a process such that nothing in them breaks a command.
+    """Prepares streams and environment, so that neither breaks a command.
 
     Raises:
         UsageError: standard output is closed.
@@ -90,8 +90,10 @@ def prepared() -> Iterator[None]:
 
 
 def fill_descriptors() -> None:
-    """Opens the standard streams that are closed: another file would get their numbers,
-    and the output of a worker would go into it."""
+    """Opens closed standard streams.
+
+    Otherwise, another file would get their numbers, and the output of workers.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -100,12 +102,12 @@ def fill_descriptors() -> None:
 
 
 def is_size(text: str) -> bool:
-    """Whether rich can use it as the columns or lines of a terminal."""
+    """Returns whether rich accepts the text as columns or lines of a terminal."""
     return text.isascii() and text.isdigit() and 0 < int(text[:9]) < 100_000
 
 
 class Unprinted(UsageError):
-    """The report could not be written to standard output. status: of the command."""
+    """Standard output cannot be written. status: of the command."""
 
     def __init__(self, error: OSError, status: int) -> None:
         super().__init__(f"standard output cannot be written: {error.strerror or error}")
@@ -115,13 +117,13 @@ class Unprinted(UsageError):
 
 @contextmanager
 def printing(get_status: Callable[[], int]) -> Iterator[None]:
-    """Tells that a report cannot be written from other errors.
+    """Turns an OSError of the body, which prints a report, into `Unprinted`.
 
     Args:
-        get_status: the exit status of the command, had it been written.
+        get_status: returns the exit status for a report that was printed.
 
     Raises:
-        Unprinted: it cannot be written.
+        Unprinted: standard output cannot be written.
     """
     try:
         yield
@@ -138,6 +140,6 @@ def end_output(error: Unprinted) -> int:
 
 
 def silence(stream: Any) -> None:
-    """Lets the rest of a stream go nowhere: Python flushes it at its end."""
+    """Discards the rest of a stream, which Python flushes when it exits."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -81,8 +81,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
         if name not in HOMES and not name.startswith("-"):
-            near = suggest(name, HOMES)
-            context.fail(f"there is no command {name}{near}")
+            similar = suggest(name, HOMES)
+            context.fail(f"there is no command {name}{similar}")
         return super().resolve_command(context, arguments)
 
     def format_commands(

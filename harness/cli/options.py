@@ -136,9 +136,9 @@ def check_kinds(context: click.Context, option: Any, kinds: Sequence[str]) -> An
     return kinds
 
 
-def option(names: str, help: str, **more: Any) -> Callable[..., Any]:
+def option(names: str, help: str, **settings: Any) -> Callable[..., Any]:
     """Returns click's decorator for an option; `names` are separated by spaces."""
-    return click.option(*names.split(), help=help, **more)
+    return click.option(*names.split(), help=help, **settings)
 
 
 def flag(names: str, help: str) -> Callable[..., Any]:
@@ -162,13 +162,13 @@ def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
     return add
 
 
-def name_backends(names: str, note: str, **more: Any) -> Callable[..., Any]:
+def name_backends(names: str, note: str, **settings: Any) -> Callable[..., Any]:
     """Returns the decorator for options that name backends, and where they are."""
     kinds = 'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
     folder = click.Path(exists=True, file_okay=False, path_type=Path)
     note = f"{kinds}; {note}."
     return compose(
-        option(names, note, metavar="NAME", callback=check_backends, **more),
+        option(names, note, metavar="NAME", callback=check_backends, **settings),
         option(
             "--python-path",
             "Also import backends from this folder; may be repeated.",

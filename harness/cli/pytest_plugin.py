@@ -1,12 +1,11 @@
 """pytest plugin: the same check as `lockstep check`, as tests.
 
-A test that asks for `lockstep_case` runs once for each backend and kind that is declared;
-`lockstep_check` runs such a case and fails the test with the whole story. Backends run in
-a process of their own, so one that crashes or hangs fails its own tests and no others.
+A test with the fixture `lockstep_case` runs once for each declared backend and kind;
+`lockstep_check` runs such a case, and fails the test with a report of the failure.
+Backends run in another process, so that a crash or hang fails only its own test.
 
-pytest loads this module wherever the package is installed. It imports the harness only
-when a test asks for a case, and every option begins with `--lockstep-`, so that it costs
-nothing beside other plugins and takes no name from them.
+pytest loads this module wherever the package is installed. Therefore it imports the
+harness only when a test uses a case, and every option begins with `--lockstep-`.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """One test: a backend and a kind that it declares.
+    """A test: a backend and a kind that it declares.
 
     Attributes:
         backend: its name, as chosen or registered.
-        kind: a kind of cache; empty if nothing of the backend can be checked.
-        why: the reason for that; empty otherwise.
+        kind: of cache; empty if nothing of the backend can be checked.
+        reason: why nothing can be checked, or "".
     """
 
     backend: str
     kind: str
-    why: str = ""
+    reason: str = ""
 
 
 class Declared(NamedTuple):
-    """The cases of a session, and backend → why of those that are not checked."""
+    """The cases of a session; unavailable: backend → why it is not checked."""
 
     cases: list[Case]
     unavailable: dict[str, str]
@@ -52,10 +51,10 @@ PROGRAMS = {"quick": 100, "ci": 1000, "nightly": 25_000}
 """The profiles of `harness.jobs.outcome`, which is not imported before it is needed."""
 
 PREFIX = "lockstep-"
-"""Of the profiles of Hypothesis that have as many examples."""
+"""Of the names of Hypothesis profiles with the same numbers of examples."""
 
 FOLDER = pytest.StashKey[Path]()
-"""A folder in which the processes of pytest-xdist share one declaration."""
+"""A folder in which the processes of pytest-xdist share the declarations."""
 
 DECLARED = pytest.StashKey[Declared]()
 POOL = pytest.StashKey["Pool"]()
@@ -63,57 +62,53 @@ CHOSEN = pytest.StashKey["Project"]()
 DECLARED_FILE = "declared.json"
 
 SAVED = "lockstep-saved"
-"""The property of a test that tells of failures of earlier runs."""
+"""The property of a test with notes on failures of earlier runs."""
+
+
+SETTINGS = "default: the project's settings"
+REPEATED: dict[str, Any] = {"action": "append", "default": []}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "backend": {
+        **REPEATED,
+        "metavar": "NAME",
+        "help": "a registered backend, package.module:factory or exec:program; may be"
+        f" repeated ({SETTINGS}, else all registered)",
+    },
+    "kind": {
+        **REPEATED,
+        "metavar": "KIND",
+        "help": f"a kind of cache; may be repeated ({SETTINGS}, else all)",
+    },
+    "profile": {
+        "choices": list(PROGRAMS),
+        "help": "number of programs for each backend and kind (default: that of"
+        " --hypothesis-profile=lockstep-…, else the project's settings, else ci)",
+    },
+    "seed": {
+        "type": int,
+        "help": "seed of the programs (default: --hypothesis-seed, else 0)",
+    },
+    "require-complete": {
+        "action": "store_true",
+        "help": "fail a test if a program was not run or a cell not reached",
+    },
+    "failures": {
+        "metavar": "DIR",
+        "help": f"folder for failing programs ({SETTINGS}, else failures)",
+    },
+    "python-path": {
+        **REPEATED,
+        "metavar": "DIR",
+        "help": "also import backends from this folder; may be repeated",
+    },
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "KV caches side by side with their reference")
-    group.addoption(
-        "--lockstep-backend",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a registered backend, package.module:factory or exec:program; may be"
-        " repeated (default: those of the project's settings, else all registered)",
-    )
-    group.addoption(
-        "--lockstep-kind",
-        action="append",
-        default=[],
-        metavar="KIND",
-        help="a kind of cache; may be repeated (default: those of the project's settings,"
-        " else all that are declared)",
-    )
-    group.addoption(
-        "--lockstep-profile",
-        choices=list(PROGRAMS),
-        help="number of programs for each backend and kind (default: the one that"
-        " --hypothesis-profile=lockstep-… names, else that of the project's settings,"
-        " else ci)",
-    )
-    group.addoption(
-        "--lockstep-seed",
-        type=int,
-        help="seed of the programs (default: that of --hypothesis-seed, else 0)",
-    )
-    group.addoption(
-        "--lockstep-require-complete",
-        action="store_true",
-        help="fail a test if a program was not run or a cell not reached",
-    )
-    group.addoption(
-        "--lockstep-failures",
-        metavar="DIR",
-        help="folder for failing programs (default: that of the project's settings, else"
-        " failures)",
-    )
-    group.addoption(
-        "--lockstep-python-path",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder to import backends from, besides the current one; may be repeated",
-    )
+    for name, option in OPTIONS.items():
+        group.addoption(f"--lockstep-{name}", **option)
 
 
 @pytest.hookimpl(tryfirst=True)  # Hypothesis' own plugin loads the profile
@@ -137,36 +132,35 @@ def pytest_configure(config: pytest.Config) -> None:
     kinds = [kind for contract in CONTRACTS.values() for kind in contract.kinds]
     for kind in options.lockstep_kind:
         if kind not in kinds:
-            near = suggest(kind, dict.fromkeys(kinds))
+            similar = suggest(kind, dict.fromkeys(kinds))
             raise pytest.UsageError(
-                f"--lockstep-kind {kind}: there is no such kind{near}"
+                f"--lockstep-kind {kind}: there is no such kind{similar}"
             )
 
 
 def choose_profile(config: pytest.Config) -> None:
-    """Registers the profile that Hypothesis is to load, if it is one of ours; chooses the
-    profile and the seed of the check, if they were not chosen."""
+    """Registers our Hypothesis profile, and takes its name and seed as defaults."""
     options = config.option
     name = getattr(options, "hypothesis_profile", None) or ""
-    own = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
-    if own in PROGRAMS:
+    profile = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
+    if profile in PROGRAMS:
         from hypothesis import settings
 
         settings.register_profile(
             name,
-            max_examples=PROGRAMS[own],
+            max_examples=PROGRAMS[profile],
             deadline=None,  # the first program imports a framework
-            derandomize=own != "nightly",
-            database=None if own == "ci" else settings().database,
+            derandomize=profile != "nightly",
+            database=None if profile == "ci" else settings().database,
         )
-    options.lockstep_profile = options.lockstep_profile or own
+    options.lockstep_profile = options.lockstep_profile or profile
     if options.lockstep_seed is None:
         seed = str(getattr(options, "hypothesis_seed", None))
         options.lockstep_seed = int(seed) if seed.lstrip("-").isdigit() else 0
 
 
 def choose(config: pytest.Config) -> Project:
-    """The options, and the project's settings for those that are not given."""
+    """Returns the options, completed by the project's settings."""
     from lockstep.harness.cli.project import load_project
     from lockstep.harness.core.errors import UsageError
 
@@ -215,8 +209,8 @@ def pytest_configure_node(node: Any) -> None:
 def get_declared(config: pytest.Config) -> Declared:
     """Returns the cases of this session; the first call loads every chosen backend.
 
-    The workers of pytest-xdist must collect the same tests: the first one asks the
-    backends, and the others read its answer.
+    The workers of pytest-xdist must collect the same tests: the first worker asks the
+    backends, and writes the answer to a file for the others.
     """
     if DECLARED in config.stash:
         return config.stash[DECLARED]
@@ -229,11 +223,11 @@ def get_declared(config: pytest.Config) -> Declared:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 path.write_text(json.dumps(ask_backends(config)))
-        found = read_declared(path)
+        declared = read_declared(path)
     else:
-        found = ask_backends(config)
-    config.stash[DECLARED] = found
-    return found
+        declared = ask_backends(config)
+    config.stash[DECLARED] = declared
+    return declared
 
 
 def read_declared(path: Path) -> Declared:
@@ -242,7 +236,7 @@ def read_declared(path: Path) -> Declared:
 
 
 def ask_backends(config: pytest.Config) -> Declared:
-    """Loads the chosen backends in the worker process, for what they declare."""
+    """Loads the chosen backends in the worker process, and asks what they declare."""
     from lockstep.harness.jobs.fold import declare
     from lockstep.harness.jobs.outcome import Outcome, Pair
     from lockstep.harness.jobs.settings import Settings
@@ -259,18 +253,18 @@ def ask_backends(config: pytest.Config) -> Declared:
 
     # pytest-xdist is done sooner if long tests begin first.
     pairs = sorted(outcome.pairs, key=estimate_work, reverse=True)
-    broken = {name: f"could not be loaded: {why}" for name, why in outcome.dead.items()}
-    for name in named:
-        if name in outcome.unavailable:
-            broken[name] = outcome.unavailable[name]
-    cases = [Case(name, "", why) for name, why in broken.items()]
+    broken = {
+        name: f"could not be loaded: {error}" for name, error in outcome.dead.items()
+    }
+    unavailable = dict(outcome.unavailable)
+    broken |= {name: unavailable.pop(name) for name in named if name in unavailable}
+    cases = [Case(name, "", reason) for name, reason in broken.items()]
     cases += [Case(pair.backend, pair.kind) for pair in pairs]
-    others = outcome.unavailable.items()
-    return Declared(cases, {name: why for name, why in others if name not in broken})
+    return Declared(cases, unavailable)
 
 
 def get_pool(config: pytest.Config) -> Pool:
-    """The one worker process of this pytest process."""
+    """Returns the worker process of this pytest process."""
     from lockstep.harness.cli.project import importing_from
     from lockstep.harness.core.errors import UsageError
     from lockstep.harness.programs.files import RUNNING
@@ -282,8 +276,8 @@ def get_pool(config: pytest.Config) -> Pool:
             with importing_from(chosen.python_path):
                 pool = config.stash[POOL] = Pool(1, chosen.failures / RUNNING).__enter__()
         except UsageError as error:
-            words = str(error).replace("--failures", "--lockstep-failures")
-            raise pytest.Collector.CollectError(words) from None
+            message = str(error).replace("--failures", "--lockstep-failures")
+            raise pytest.Collector.CollectError(message) from None
         config.add_cleanup(lambda: pool.__exit__())
     return config.stash[POOL]
 
@@ -293,7 +287,7 @@ def get_pool(config: pytest.Config) -> Pool:
 
 @pytest.fixture(scope="session")
 def lockstep_pool(request: pytest.FixtureRequest) -> Pool:
-    """One worker process for all tests of this pytest process."""
+    """The worker process for all tests of this pytest process."""
     return get_pool(request.config)
 
 
@@ -301,7 +295,7 @@ def lockstep_pool(request: pytest.FixtureRequest) -> Pool:
 def lockstep_check(
     request: pytest.FixtureRequest, lockstep_pool: Pool
 ) -> Callable[[Case], Outcome]:
-    """Runs a case, and fails the test with the story of each divergence."""
+    """Runs a case, and fails the test with a report of each divergence."""
     from lockstep.harness.jobs.check import check_in
     from lockstep.harness.jobs.outcome import Outcome
     from lockstep.harness.jobs.settings import Settings
@@ -310,8 +304,8 @@ def lockstep_check(
     options, chosen = request.config.option, choose(request.config)
 
     def check(case: Case) -> Outcome:
-        if case.why:
-            pytest.fail(f"{case.backend}: {case.why}", pytrace=False)
+        if case.reason:
+            pytest.fail(f"{case.backend}: {case.reason}", pytrace=False)
         settings = Settings(
             backends=(case.backend,),
             kinds=(case.kind,),
@@ -324,33 +318,37 @@ def lockstep_check(
         if outcome.get_exit_status():
             pytest.fail(describe(outcome), pytrace=False)
         for note in list_saved_notes(outcome.saved):
-            words = f"{case.backend} × {case.kind}: {note.format()}"
-            request.node.user_properties.append((SAVED, words))
+            message = f"{case.backend} × {case.kind}: {note.format()}"
+            request.node.user_properties.append((SAVED, message))
         return outcome
 
     return check
 
 
 def describe(outcome: Outcome) -> str:
-    """The first line names the cause; the rest is the story, as on the terminal."""
-    from collections import Counter
+    """Returns the cause on the first line, and the report of the terminal behind it."""
     from io import StringIO
 
-    from lockstep.harness.reports.console import PlainConsole, print_failure, print_notes
+    from lockstep.harness.reports.console import (
+        PlainConsole,
+        print_failures,
+        print_notes,
+    )
     from lockstep.harness.reports.model import format_gaps, list_notes, summarize
 
-    text = StringIO()
-    counts = sum((pair.count_signatures() for pair in outcome.pairs), Counter[str]())
-    console = PlainConsole(file=text, width=100)
     summary = summarize(outcome)
-    causes = [f"{one.signature}: {one.divergence.message}" for one in outcome.failures]
-    harmless = "undeclared", "unchecked", "saved"
+    failures = outcome.failures
+    causes = [
+        f"{failure.signature}: {failure.divergence.message}" for failure in failures
+    ]
+    harmless = "undeclared", "unchecked", "saved", "beside"
     notes = (note for note in list_notes(summary) if note.sort not in harmless)
     causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"
-    console.print(cause, markup=False, soft_wrap=True)
-    for failure in outcome.failures:
-        print_failure(console, failure, counts[failure.signature])
+    text = StringIO()
+    console = PlainConsole(file=text, width=100)
+    console.print(cause, soft_wrap=True)
+    print_failures(console, outcome)
     print_notes(console, summary)
     return text.getvalue()
 
@@ -359,7 +357,7 @@ def describe(outcome: Outcome) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Leaves the cause alone in the summary; the section of the test has the rest."""
+    """Shows only the cause in pytest's summary; the test's section has the rest."""
     result = yield
     if call.excinfo is None or "lockstep_case" not in getattr(item, "fixturenames", ()):
         return
@@ -369,18 +367,17 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says which registered backends were not checked, and why; and what became of saved
-    failures, if no test failed that tells of them."""
-    found = config.stash.get(DECLARED, None)
+    """Prints which registered backends were not checked, and notes on saved failures."""
+    declared = config.stash.get(DECLARED, None)
     folder = config.stash.get(FOLDER, None)
     if folder is not None and (folder / DECLARED_FILE).exists():
-        found = read_declared(folder / DECLARED_FILE)
-    if found is not None and found.unavailable:
+        declared = read_declared(folder / DECLARED_FILE)
+    if declared is not None and declared.unavailable:
         from lockstep.harness.reports.model import list_unavailable_notes
 
-        for note in list_unavailable_notes(found.unavailable):
+        for note in list_unavailable_notes(declared.unavailable):
             terminalreporter.write_line(note.format())
     for report in terminalreporter.getreports("passed"):
-        for name, words in report.user_properties:
+        for name, message in report.user_properties:
             if name == SAVED:
-                terminalreporter.write_line(words)
+                terminalreporter.write_line(message)

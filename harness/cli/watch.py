@@ -134,7 +134,7 @@ class Watch:
         if reason is not None:
             self.console.print(f"The build failed: {self.command_line}: {reason}")
             return stamps
-        known = self.list_watched()
+        earlier = self.list_watched()
         with open_pool(self.settings, 1, UNCACHED) as pool:
             try:
                 self.replay_with(pool)
@@ -144,7 +144,7 @@ class Watch:
                 answer = pool.call(ListSources(name))
                 if isinstance(answer, Sources):
                     self.sources.update(map(Path, answer.files))
-        new = take_stamps(self.list_watched() - known)
+        new = take_stamps(self.list_watched() - earlier)
         # A new source that changed since the round began may not have run: without its
         # stamp, another round follows.
         return {**stamps, **{file: new[file] for file in new if new[file][0] < began}}

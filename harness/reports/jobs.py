@@ -43,32 +43,38 @@ def get_exploration_status(exploration: Exploration) -> Text:
     if not covered:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
     done = sum(survey.done for survey in surveys)
-    parts = sum(len(survey.parts) for survey in surveys)
+    total = sum(len(survey.parts) for survey in surveys)
     text = (
         f"{seconds:.0f} s: {covered:,} programs, {fresh / seconds:,.0f}/s, {done:,} of"
-        f" {parts:,} parts, {len(outcome.failures)} failures"
+        f" {total:,} parts, {len(outcome.failures)} failures"
     )
     if fresh and done:
-        left = sum(map(estimate_left, surveys)) * seconds / fresh
-        text += f", about {left:.0f} s left"
+        remaining = sum(map(estimate_remaining, surveys)) * seconds / fresh
+        text += f", about {remaining:.0f} s left"
     return Text(text, "dim")
 
 
-def estimate_left(survey: Survey) -> float:
-    """Programs that are still to come, if the parts are of one size."""
+def estimate_remaining(survey: Survey) -> float:
+    """Estimates the programs that are left, if all parts have one size."""
     if not survey.done:
         return 0.0
     return survey.pair.covered / survey.done * (len(survey.parts) - survey.done)
 
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
-    """Prints what was found and what was covered."""
+    """Prints failures, the table of what was covered, notes, and the verdict."""
     print_failures(console, exploration.outcome)
     if exploration.surveys:
         console.print(draw_surveys(exploration))
     print_notes(console, summarize(exploration.outcome), "explored")
-    for note in list_own_notes(exploration):
-        console.print(note)
+    for pair in exploration.outcome.pairs:
+        if pair.avoided:
+            note = f"{pair.avoided:,} programs that end with a known divergence"
+            note = f"{pair.name}: skipped {note}, and all that continue from there"
+            console.print(Text(note, "yellow"))
+    if any(survey.symmetries for survey in exploration.surveys):
+        names = "names (of sequences, users, tokens)"
+        console.print(Text(f"of programs that differ only in {names}, one ran", "dim"))
     console.print(format_exploration(exploration))
 
 
@@ -85,69 +91,60 @@ def draw_surveys(exploration: Exploration) -> Table:
 
 def get_verdict(survey: Survey) -> Text:
     pair = summarize_pair(survey.pair)
-    diverging, verdict = sum(survey.pair.signatures.values()), pair.verdict
-    if survey.pair.crashes and not diverging:
-        return Text(f"✗ {survey.pair.crashes} crash", STYLES["diverges"])
-    if diverging or verdict == "diverges":
-        return Text(f"✗ {diverging:,} diverge", STYLES["diverges"])
-    if verdict in ("unfinished", "error"):
-        return Text(pair.cell, STYLES[verdict])
+    diverging, crashes = sum(survey.pair.signatures.values()), survey.pair.crashes
+    if diverging or crashes or pair.verdict == "diverges":
+        only_crashes = crashes and not diverging
+        count = f"{crashes} crash" if only_crashes else f"{diverging:,} diverge"
+        return Text(f"✗ {count}", STYLES["diverges"])
+    if pair.verdict in ("unfinished", "error"):
+        return Text(pair.cell, STYLES[pair.verdict])
     if not survey.is_complete:
         return Text(f"… {survey.done} of {len(survey.parts)}", "yellow")
     return Text("✓ agree", STYLES["agrees"])
 
 
-def list_own_notes(exploration: Exploration) -> Iterator[Text]:
-    for pair in exploration.outcome.pairs:
-        if pair.avoided:
-            count = f"{pair.avoided:,} programs that end with a known divergence"
-            known = f"{pair.name}: skipped {count}, and all that continue from there"
-            yield Text(known, "yellow")
-    if any(survey.symmetries for survey in exploration.surveys):
-        names = "names (of sequences, users, tokens)"
-        yield Text(f"of programs that differ only in {names}, one ran", "dim")
-
-
 def format_exploration(exploration: Exploration) -> Text:
-    """Says exactly what was covered, and no more."""
+    """States exactly what was covered."""
     outcome, surveys = exploration.outcome, exploration.surveys
     if not surveys:
         return Text("nothing was explored", "bold red")
     is_complete = all(survey.is_complete for survey in surveys)
-    what = "every program" if is_complete else "not every program"
-    domains = "this domain" if len(surveys) == 1 else "these domains"
-    covered = sum(survey.covered for survey in surveys)
+    covered, resumed = (
+        sum(getattr(survey, name) for survey in surveys)
+        for name in ("covered", "resumed")
+    )
+    crashes, unfinished = (
+        sum(getattr(survey.pair, name) for survey in surveys)
+        for name in ("crashes", "unfinished")
+    )
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
-    verdict = "none diverges" if not diverging else f"{diverging:,} diverge"
-    crashes = sum(survey.pair.crashes for survey in surveys)
+    verdict = f"{diverging:,} diverge" if diverging or crashes else "none diverges"
     if crashes:
-        verdict = f"{diverging:,} diverge, {crashes} crash or hang"
-    unfinished = sum(survey.pair.unfinished for survey in surveys)
+        verdict += f", {crashes} crash or hang"
     if unfinished:
-        verdict += f", {unfinished:,} came upon what is not written yet"
-    depth = exploration.depth
-    count = f"{depth} operation" + ("" if depth == 1 else "s")
+        verdict += f", {unfinished:,} need what is not written yet"
+    count = f"{exploration.depth} operation" + "s" * (exploration.depth > 1)
     text = (
-        f"{what} of up to {count} over {domains}: {covered:,},"
+        f"{'every program' if is_complete else 'not every program'} of up to {count} over"
+        f" {'this domain' if len(surveys) == 1 else 'these domains'}: {covered:,},"
         f" {verdict} ({outcome.seconds:.0f} s)"
     )
-    resumed = sum(survey.resumed for survey in surveys)
     if resumed:
         text += f"; {resumed:,} of them in an earlier run"
     if outcome.is_cut:
         text += "; stopped before the end: --resume goes on from here"
     elif not is_complete:
-        text += "; what was left out comes behind a crash or an error"
+        text += "; the rest comes behind a crash or an error"
     good = outcome.get_exit_status() == 0
-    style = "green" if good and is_complete else "yellow" if good else "bold red"
-    return Text(text, style)
+    return Text(text, "bold red" if not good else "green" if is_complete else "yellow")
 
 
 def format_config(config: Mapping[str, Any]) -> str:
-    """The fields of a config, as a person writes them."""
-    fields = {name: value for name, value in config.items() if name != "kind"}
-    parts = [format_field(name, value) for name, value in fields.items()]
-    return ", ".join(parts) or "the plainest config"
+    """Formats the fields of a config for people."""
+    fields = [
+        format_field(name, value) for name, value in config.items() if name != "kind"
+    ]
+    return ", ".join(fields) or "the plainest config"
 
 
 def explore_to_json(exploration: Exploration) -> dict[str, Any]:
@@ -192,54 +189,55 @@ def get_search_status(searches: Searches) -> Text:
     over = sum(search.is_over for search in searches.all)
     if not searches.all:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
-    left = seconds * (len(searches.all) - over) / max(1, over)
+    remaining = seconds * (len(searches.all) - over) / max(1, over)
     return Text(
         f"{seconds:.0f} s: {len(searches.found)} found, {over} of {len(searches.all)}"
-        f" searches over, about {left:.0f} s left",
+        f" searches over, about {remaining:.0f} s left",
         "dim",
     )
 
 
 def print_searches(console: Console, searches: Searches) -> None:
-    """A table for each backend, what survived, and a summary."""
+    """Prints a table for each backend, the survivors, and a summary."""
     for backend in dict.fromkeys(search.backend for search in searches.all):
-        own = [search for search in searches.all if search.backend == backend]
-        console.print(draw_searches(backend, own))
+        console.print(draw_searches(backend, searches))
     for search in list_survivors(searches):
-        why = f"ERROR: {search.error}" if search.error else "not found"
-        text = f"{search.backend}: {search.planted.id}: {why}: {search.planted.mistake}"
+        status = f"ERROR: {search.error}" if search.error else "not found"
+        planted = search.planted
+        text = f"{search.backend}: {planted.id}: {status}: {planted.mistake}"
         console.print(Text(text, "bold red"))
-    for backend, why in searches.dead.items():
-        text = f"{backend}: ERROR: could not be loaded: {why}"
+    for backend, error in searches.dead.items():
+        text = f"{backend}: ERROR: could not be loaded: {error}"
         console.print(Text(text, "bold yellow"))
-    for backend, why in searches.unavailable.items():
-        console.print(Text(f"{backend}: not searched: {why}", "yellow"))
+    for backend, reason in searches.unavailable.items():
+        console.print(Text(f"{backend}: not searched: {reason}", "yellow"))
     console.print(format_searches(searches))
 
 
-def draw_searches(backend: str, searches: list[Search]) -> Table:
+def draw_searches(backend: str, searches: Searches) -> Table:
     table = make_table(backend, "programs", "seconds", "ops", "excess")
     table.add_column("differs in", overflow="fold")
-    for search in searches:
-        excess = search.excess
-        table.add_row(
-            search.planted.id,
-            str(search.programs) if search.is_found else f"({search.programs})",
-            f"{search.seconds:.1f}",
-            str(search.operations or "–"),
-            "–" if excess is None else f"{excess:+d}" if excess else "0",
-            get_what(search),
-            style=None if search.is_found or not search.is_over else "bold red",
-        )
+    for search in searches.all:
+        if search.backend == backend:
+            excess = search.excess
+            table.add_row(
+                search.planted.id,
+                str(search.programs) if search.is_found else f"({search.programs})",
+                f"{search.seconds:.1f}",
+                str(search.operations or "–"),
+                "–" if excess is None else f"{excess:+d}" if excess else "0",
+                get_difference(search),
+                style=None if search.is_found or not search.is_over else "bold red",
+            )
     return table
 
 
-def get_what(search: Search) -> str:
-    """The operation and what differs, without contract and kind."""
+def get_difference(search: Search) -> str:
+    """Returns the operation and what differs, without contract and kind."""
     if search.signature is None:
         return "ERROR" if search.error else "survives" if search.is_over else "…"
-    start = f"{search.planted.contract}-{search.planted.kind}-"
-    return search.signature.removeprefix(start)
+    prefix = f"{search.planted.contract}-{search.planted.kind}-"
+    return search.signature.removeprefix(prefix)
 
 
 def format_searches(searches: Searches) -> Text:
@@ -247,11 +245,10 @@ def format_searches(searches: Searches) -> Text:
     text = f"{counts['found']} of {counts['faults']} faults found"
     if counts["found"]:
         text += (
-            f": programs {counts['median_programs']:g} (median), at most"
-            f" {counts['most_programs']}; seconds {counts['median_seconds']:g}, at most"
-            f" {counts['most_seconds']:g}; operations over the shortest known"
-            f" {counts['median_excess']:g}, at most {counts['most_excess']}"
-        )
+            ": programs {median_programs:g} (median), at most {most_programs}; seconds"
+            " {median_seconds:g}, at most {most_seconds:g}; operations over the shortest"
+            " known {median_excess:g}, at most {most_excess}"
+        ).format(**counts)
     text += f"; {searches.seconds:.0f} s, seed {searches.settings.seed}"
     if searches.interrupted:
         text += " (stopped before the end)"
