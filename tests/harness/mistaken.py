@@ -256,7 +256,7 @@ def rows_stay_in_order(self: BatchedCache, numbers: Sequence[int]) -> None:
     self.rows = [self.rows[number].clone() for number in sorted(numbers)]
 
 
-@mistake("batch-kv", "cut-columns", BatchedCache, "update")
+@mistake("batch-kv", "cut", BatchedCache, "update")
 def announcements_are_not_counted_down(
     self: BatchedCache, length: int, tags: Sequence[Sequence[int]]
 ) -> None:

@@ -32,10 +32,10 @@ OFTEN = {
     **dict.fromkeys(("kv", "rotating", "state"), GENERIC),
     **dict.fromkeys(
         ("batch-kv", "batch-rotating", "batch-state"),
-        ("cut-columns", "mask", "recompute", "rename"),
+        ("cut", "mask", "recompute", "rename"),
     ),
     **dict.fromkeys(CONTRACTS["paged"].kinds, ("mask", "rename", "return")),
-    "batch-list": ("cut-columns", "mask", "recompute", "rename", "part"),
+    "batch-list": ("cut", "mask", "recompute", "rename", "part"),
     **dict.fromkeys(("causal", "chunked"), (*GENERIC, "room", "gap")),
     **dict.fromkeys(
         ("swa", "swa-memory", "recurrent"),

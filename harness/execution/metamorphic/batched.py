@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.model import (
     ALONE,
     LIST,
@@ -13,27 +11,23 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
     list_part_configs,
 )
-from lockstep.harness.contracts.operation import Answer, Op, rename
+from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.execution.metamorphic.part import Part
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     Family,
     History,
-    Part,
-    Relation,
-    ShadowState,
+    Portion,
+    Shadow,
     Step,
 )
 from lockstep.harness.programs.program import Program
 
-Tags = list[int]
-
-OPERATIONS = CONTRACTS["batched"].operations
-
-SWAPPED = {"a": "b", "b": "a", "x": "y", "y": "x"}
+Tags = Sequence[int]
 
 
-class BatchedShadow(ShadowState):
+class BatchedShadow(Shadow):
     """The tokens in each row of each batch, and in each single cache.
 
     Tokens that slid out of a window stay in the lists.
@@ -54,26 +48,29 @@ class BatchedShadow(ShadowState):
 
     def put(self, name: str, rows: Sequence[Tags]) -> None:
         self.drop(name)
-        self.batches[name] = [list(row) for row in rows]
+        self.batches[name] = list(rows)
 
     def drop(self, name: str) -> None:
         self.batches.pop(name, None)
         self.singles.pop(name, None)
         self.announced.discard(name)
 
+    def get_rows(self, step: Step) -> list[Tags]:
+        return self.batches[step.op["cache"]]
+
     # --- operations ---------------------------------------------------------------------
 
     def write_open(self, step: Step) -> None:
-        self.put(step.op["cache"], [[] for _ in range(step.op["rows"])])
+        self.put(step.op["cache"], [()] * step.op["rows"])
 
     def write_update(self, step: Step) -> None:
         name = step.op["cache"]
-        if name not in self.batches:
-            tokens = self.singles.setdefault(name, [])
-            tokens += step.tags[: step.op["length"]]
-            return
-        for row, tags in zip(self.batches[name], list_written(step), strict=True):
-            row += tags
+        if name in self.batches:
+            pairs = zip(self.batches[name], list_written(step), strict=True)
+            self.batches[name] = [(*row, *tags) for row, tags in pairs]
+        else:
+            written = step.tags[: step.op["length"]]
+            self.singles[name] = (*self.singles.get(name, ()), *written)
 
     def write_pad_right(self, step: Step) -> None:
         self.announced.add(step.op["cache"])
@@ -82,42 +79,45 @@ class BatchedShadow(ShadowState):
         self.announced.remove(step.op["cache"])
 
     def write_trim(self, step: Step) -> None:
-        name, count = step.op["cache"], step.answer["trimmed"]
-        for tokens in self.batches.get(name) or [self.singles.setdefault(name, [])]:
-            del tokens[len(tokens) - count :]
+        name = step.op["cache"]
+        rows = self.batches.get(name) or [self.singles.get(name, ())]
+        left = [row[: len(row) - step.answer["trimmed"]] for row in rows]
+        if name in self.batches:
+            self.batches[name] = left
+        else:
+            self.singles[name] = left[0]
 
     def write_rollback(self, step: Step) -> None:
         if step.answer["done"]:
-            pairs = zip(self.batches[step.op["cache"]], step.op["counts"], strict=True)
-            for tokens, count in pairs:
-                del tokens[len(tokens) - count :]
+            pairs = zip(self.get_rows(step), step.op["counts"], strict=True)
+            left = [row[: len(row) - count] for row, count in pairs]
+            self.batches[step.op["cache"]] = left
 
     def write_select(self, step: Step) -> None:
-        rows = self.batches[step.op["cache"]]
+        rows = self.get_rows(step)
         self.put(step.op["cache"], [rows[row] for row in step.op["rows"]])
 
     write_filter = write_select
 
     def write_repeat(self, step: Step) -> None:
-        rows, times = self.batches[step.op["cache"]], step.op["times"]
-        self.put(step.op["cache"], [row for row in rows for _ in range(times)])
+        rows = self.get_rows(step)
+        self.put(step.op["cache"], [row for row in rows for _ in range(step.op["times"])])
 
     def write_extend(self, step: Step) -> None:
         self.batches[step.op["cache"]] += self.batches[step.op["other"]]
         self.drop(step.op["other"])
 
     def write_extract(self, step: Step) -> None:
-        row = self.batches[step.op["cache"]][step.op["row"]]
+        row = self.get_rows(step)[step.op["row"]]
         self.drop(step.op["into"])
-        self.singles[step.op["into"]] = list(row)
+        self.singles[step.op["into"]] = row
 
     def write_stack(self, step: Step) -> None:
-        rows = [self.singles.pop(name, []) for name in step.op["caches"]]
+        rows = [self.singles.pop(name, ()) for name in step.op["caches"]]
         self.put(step.op["cache"], rows)
 
     def write_save(self, step: Step) -> None:
-        rows = self.batches[step.op["cache"]]
-        self.saved[step.op["into"]] = [list(row) for row in rows]
+        self.saved[step.op["into"]] = [*self.get_rows(step)]
 
     def write_load(self, step: Step) -> None:
         self.put(step.op["cache"], self.saved[step.op["from"]])
@@ -127,16 +127,15 @@ class BatchedShadow(ShadowState):
         if name in self.batches:
             self.put(into, self.batches[name])
         else:
-            tokens = list(self.singles.setdefault(name, []))
             self.drop(into)
-            self.singles[into] = tokens
+            self.singles[into] = self.singles.setdefault(name, ())
 
     def write_free(self, step: Step) -> None:
         name = step.op["cache"]
         if name in self.batches:
-            self.put(name, [[] for _ in self.batches[name]])
+            self.put(name, [()] * len(self.batches[name]))
         else:
-            self.singles[name] = []
+            self.singles[name] = ()
 
     # --- what relations ask -------------------------------------------------------------
 
@@ -156,11 +155,23 @@ class BatchedShadow(ShadowState):
             give(builder, name, tokens)
         return True
 
-    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        return ()
-
-    def rename(self, op: Op) -> Op:
-        return rename(op, OPERATIONS, "cache", SWAPPED)
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
+        """Columns may come at once or in several updates."""
+        if step.name != "update" or "caches" not in step.answer or step.op["left"]:
+            return []
+        length = step.op["length"]
+        columns = range(length)
+        return [
+            [
+                (
+                    {**step.op, "length": len(half)},
+                    half,
+                    [row * length + at for row in range(MOST_ROWS) for at in half],
+                )
+                for half in (columns[:at], columns[at:])
+            ]
+            for at in range(1, length)
+        ]
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
         """Derives the single cache of the row that got the most tokens."""
@@ -174,26 +185,20 @@ class BatchedShadow(ShadowState):
             return None
         configs = list_part_configs(self.config)
         part = step.number % len(configs)
-        config = get_single_config(configs[part])
-        builder = Builder(history, "layer", **config)
-        if before := self.batches[step.op["cache"]][row]:
+        builder = Builder(history, "layer", **get_single_config(configs[part]))
+        if before := self.get_rows(step)[row]:
             builder.add({"op": "update", "length": len(before)}, before)
-        other = builder.add({"op": "update", "length": len(written[row])}, written[row])
+        number = builder.add({"op": "update", "length": len(written[row])}, written[row])
         told = list_row_answers(step.answer, part)[row]
-        answer: Answer = {
-            name: told[name] for name in ("offset", "visible") if name in told
-        }
-        builder.claim(step, other, answer)
+        answer: Answer = {x: told[x] for x in ("offset", "visible") if x in told}
+        builder.claim(step, number, answer)
         return builder.build(f"the single cache of row {row}")
 
 
 def give(builder: Builder, name: str, tokens: Tags) -> None:
     """Opens a single cache, and writes tokens to it if there are any."""
-    if tokens:
-        op = {"op": "update", "length": len(tokens), "cache": name}
-        builder.add(op, tokens)
-    else:
-        builder.add({"op": "free", "cache": name})
+    update = {"op": "update", "length": len(tokens)}
+    builder.add({**(update if tokens else {"op": "free"}), "cache": name}, tokens)
 
 
 def list_written(step: Step) -> list[range]:
@@ -213,79 +218,7 @@ def list_row_answers(answer: Answer, part: int = 0) -> list[Answer]:
     return rows
 
 
-def cut_visible(answer: Answer, begin: int, end: int) -> Answer:
-    """Returns what the columns [begin, end) of an update see, for each row or part."""
-    if "caches" in answer:
-        return {"caches": [cut_visible(own, begin, end) for own in answer["caches"]]}
-    return {"visible": answer["visible"][begin:end]}
-
-
-class CutColumns(Relation):
-    """Columns may come at once or in parts. A choice is (step, columns of the first)."""
-
-    name = "cut-columns"
-
-    def list_choices(self, history: History) -> Sequence[Any]:
-        return [
-            (step.number, at)
-            for step in history.steps
-            if step.name == "update" and "caches" in step.answer and not step.op["left"]
-            for at in range(1, step.op["length"])
-        ]
-
-    def derive(self, history: History, choice: tuple[int, int]) -> Derived | None:
-        number, at = choice
-        builder = Builder(history)
-        for step in history.steps:
-            if step.number == number:
-                self.cut(builder, step, at)
-            else:
-                builder.take(step)
-        return builder.build("the program with one update cut in two")
-
-    def cut(self, builder: Builder, step: Step, at: int) -> None:
-        length = step.op["length"]
-        for begin, end in ((0, at), (at, length)):
-            tags = [
-                step.tags[row * length + column]
-                for row in range(MOST_ROWS)
-                for column in range(begin, end)
-            ]
-            other = builder.add({**step.op, "length": end - begin}, tags)
-            builder.claim(step, other, cut_visible(step.answer, begin, end))
-
-
-class PartAlone(Relation):
-    """A cache of a list gives the same answers as alone. A choice is its number."""
-
-    name = "part"
-
-    def list_choices(self, history: History) -> Sequence[int]:
-        return [*range(len(history.program.config["caches"]))]
-
-    def derive(self, history: History, choice: int) -> Derived | None:
-        config = list_part_configs(history.program.config)[choice]
-        operations = CONTRACTS["batched"].list_operations(config["kind"])
-        builder = Builder(history, **config)
-        for step in history.steps:
-            if step.name not in operations or is_refused(step):
-                continue  # another cache of the list may have refused
-            other, answer = builder.add(step.op, step.tags), dict(step.answer)
-            for own in answer.pop("caches", ())[choice : choice + 1]:
-                answer |= own
-            builder.claim(step, other, answer)
-        return builder.build("that cache alone")
-
-
-def is_refused(step: Step) -> bool:
-    """Says whether no token was taken back."""
-    return step.name in ("trim", "rollback") and not (
-        step.answer.get("trimmed") or step.answer.get("done")
-    )
-
-
-SPECIAL: Sequence[Relation] = (CutColumns(),)
 FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(ALONE, Family(BatchedShadow, SPECIAL)),
-    LIST: Family(BatchedShadow, (*SPECIAL, PartAlone())),
+    **dict.fromkeys(ALONE, Family(BatchedShadow)),
+    LIST: Family(BatchedShadow, [Part(list_part_configs)]),
 }

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.harness.contracts.prefix.model import get_unified_config
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.relations import (
+    CHANGES,
     Builder,
     Case,
     Cases,
     Derived,
     Family,
     History,
-    Part,
+    Portion,
     Relation,
-    ShadowState,
+    Shadow,
     Step,
 )
 from lockstep.harness.execution.metamorphic.unified import add_removal
@@ -30,8 +31,11 @@ from lockstep.harness.programs.program import Program, trace
 Path = tuple[int, ...]
 """The tokens of a conversation, as the program numbers them."""
 
+FOLLOWED = {"begin", "feed", "break", "close", "cancel", "free", "limit"}
+"""The operations that change tokens and that shadow states follow."""
 
-class ConversationShadow(ShadowState):
+
+class ConversationShadow(Shadow):
     """The conversations that a session or a trie was told.
 
     The same token after the same tokens has one tag, whoever computed it. So the tag of
@@ -55,7 +59,9 @@ class ConversationShadow(ShadowState):
         self.is_apart = self.is_armed = False
 
     def write(self, step: Step) -> None:
+        """Follows a step. A pass is computed even if what it generated was refused."""
         error = "error" in step.answer
+        self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED
         if step.name == "begin":
             self.is_armed = False
             if not error:
@@ -86,12 +92,6 @@ class ConversationShadow(ShadowState):
             if path not in self.known:
                 self.known[path] = next(fresh)
 
-    def rename(self, op: Op) -> Op:
-        return rename_lists(op)
-
-    def rename_answer(self, answer: Answer) -> Answer:
-        return rename_lists(answer)
-
     def may_interrupt(self, step: Step) -> bool:
         return self.request is None and not self.is_armed
 
@@ -114,14 +114,16 @@ class ConversationShadow(ShadowState):
         tell(builder, self.live)
         return told == self.known.keys()
 
-    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
         count = min(step.op.get("count", 0), len(self.request or ()) - self.computed)
         path = tuple((self.request or [])[: self.computed + 1])
         if step.name != "feed" or count < 2 or path in self.known:
             return []
         at, more = (count + 1) // 2, step.op["count"] - (count + 1) // 2
         first = {**step.op, "count": at, "generate": []}
-        return [[(first, range(at)), ({**step.op, "count": more}, range(at, count))]]
+        rows = range(at), range(at, count)
+        second = {**step.op, "count": more}
+        return [[(first, rows[0], rows[0]), (second, rows[1], rows[1])]]
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
         """Compares with a fresh session that computes the same tokens without reuse: the
@@ -151,18 +153,6 @@ class ConversationShadow(ShadowState):
         return builder.build("a fresh session that computes these tokens")
 
 
-def rename_tokens(tokens: Sequence[Any]) -> list[Any]:
-    """Replaces the tokens 0 to 9 by 9 to 0."""
-    return [9 - t if type(t) is int and 0 <= t <= 9 else t for t in tokens]
-
-
-def rename_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an operation or an answer with all of its tokens renamed."""
-    names = ("tokens", "generate", "remaining")
-    lists = {name: fields[name] for name in names if type(fields.get(name)) is list}
-    return {**fields, **{name: rename_tokens(lists[name]) for name in lists}}
-
-
 def has_cache(config: Config) -> bool:
     """Returns whether some layer has a cache."""
     return any(config["layers"])
@@ -185,8 +175,8 @@ def ask(
 ) -> None:
     """Adds a request of kept and fresh tokens, of which only `left` may remain."""
     tokens = [*kept, *fresh]
-    other = builder.add({"op": "begin", "tokens": tokens})
-    builder.promise(step, other, {"remaining": tokens[-left:]})
+    number = builder.add({"op": "begin", "tokens": tokens})
+    builder.promise(step, number, {"remaining": tokens[-left:]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
@@ -279,16 +269,13 @@ FAMILIES = {
 # --- slots ------------------------------------------------------------------------------
 
 
-USERS = {"a": "b", "b": "c", "c": "d", "d": "a"}
-
-
 def count_common(left: Sequence[int], right: Sequence[int]) -> int:
     """Returns the length of the common prefix of two conversations."""
     length = min(len(left), len(right))
     return next((at for at in range(length) if left[at] != right[at]), length)
 
 
-class SlotShadow(ShadowState):
+class SlotShadow(Shadow):
     """The tokens that each slot says it holds.
 
     Attributes:
@@ -303,27 +290,13 @@ class SlotShadow(ShadowState):
 
     def write(self, step: Step) -> None:
         answer, user = step.answer, get_user(step)
+        self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED
         if step.name == "begin" and "slot" in answer:
             self.users[user] = answer["slot"]
         if user in self.users and "tokens" in answer and step.name != "statistics":
             self.slots[self.users[user]] = list(answer["tokens"])
         if step.name in ("close", "cancel"):
             self.users.pop(user, None)
-
-    def rebuild(self, builder: Builder) -> bool:
-        """Returns False: answers do not tell when a slot was used. See relation pool."""
-        return False
-
-    def rename(self, op: Op) -> Op:
-        user = {"user": USERS.get(op["user"], op["user"])} if "user" in op else {}
-        return {**rename_lists(op), **user}
-
-    def rename_answer(self, answer: Answer) -> Answer:
-        return rename_lists(answer)
-
-    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
-        """Returns no cuts: relation pool cuts the same passes in the cache below."""
-        return []
 
 
 def get_user(step: Step) -> str:
@@ -390,15 +363,6 @@ class Pool(Relation):
             builder.claim(step, other, answer)
 
 
-def ask_whole(builder: Builder, *tokens: int) -> int:
-    """Adds a whole request; returns the number of its begin."""
-    other = builder.add({"op": "begin", "tokens": list(tokens)})
-    for _ in tokens:
-        builder.add({"op": "feed", "count": 1})
-    builder.add({"op": "close"})
-    return other
-
-
 def is_wide(builder: Builder, several_users: bool) -> bool:
     config = builder.config
     fits = config["slots"] > 1 and config["context"] > 3
@@ -408,22 +372,24 @@ def is_wide(builder: Builder, several_users: bool) -> bool:
 def take_longest(builder: Builder, step: Step) -> None:
     """A single user gets the free slot with the longest match."""
     if is_wide(builder, several_users=False):
-        builder.add({"op": "begin", "tokens": [80], "user": "b"})
-        ask_whole(builder, 81)
-        builder.add({"op": "feed", "count": 1, "user": "b"})
-        builder.add({"op": "close", "user": "b"})
-        builder.promise(step, ask_whole(builder, 81, 70), {"remaining": [70]})
+        builder.play(
+            step,
+            "begin tokens=[80] user=b; begin tokens=[81]; feed count=1; close;"
+            " feed count=1 user=b; close user=b;"
+            " begin tokens=[81,70] => remaining=[70]; feed count=1; close",
+        )
 
 
 def take_oldest(builder: Builder, step: Step) -> None:
     """One of several users gets the slot that was not used for the longest time."""
     if is_wide(builder, several_users=True):
-        for number in range(builder.config["slots"]):
-            ask_whole(builder, 80 + number)
-        ask_whole(builder, 80, 70)
-        ask_whole(builder, 90)
-        builder.promise(step, ask_whole(builder, 80, 70, 71), {"remaining": [71]})
-        builder.promise(step, ask_whole(builder, 81), {"tokens": [], "remaining": [81]})
+        told = [str(80 + slot) for slot in range(builder.config["slots"])]
+        told += ["80,70", "90", "80,70,71", "81"]
+        promises = {"80,70,71": "=> remaining=[71]", "81": "=> tokens=[] remaining=[81]"}
+        for index, tokens in enumerate(told):
+            promised = promises.get(tokens, "") if index > 3 else ""
+            feeds = "feed count=1;" * (1 + tokens.count(","))
+            builder.play(step, f"begin tokens=[{tokens}] {promised}; {feeds} close")
 
 
 SLOT_CASES: Mapping[str, Case] = {

@@ -37,7 +37,7 @@ from lockstep.harness.execution.metamorphic import (
     layer,
     paged,
     prefix,
-    unified_cases,
+    unified,
 )
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
@@ -71,7 +71,7 @@ def find_broken_claim(
         operation = program.ops[first.step]["op"]
         return Divergence(relation.name, first.step, operation, message)
     for claim in derived.claims:
-        answer = answers[claim.other]
+        answer = answers[claim.derived]
         difference = compare(program, claim, derived.tags, answer)
         if difference and claim.is_condition:
             return None
@@ -153,11 +153,11 @@ def format_derived(derived: Derived, claim: Claim | None = None) -> str:
     """Formats a derived program in words, with its last operations up to a claim."""
     rules = derived.program.rules
     lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
-    lines = lines if claim is None else lines[: claim.other + 1]
+    lines = lines if claim is None else lines[: claim.derived + 1]
     if len(lines) > MOST_TOLD:
         lines = ["…", *lines[-MOST_TOLD:]]
     relates = "in" if claim is None or claim.is_promise else "as in"
-    return f"{relates} {derived.words} ({'; '.join(lines)})"
+    return f"{relates} {derived.description} ({'; '.join(lines)})"
 
 
 def trace_first(program: Program) -> list[Answer]:
@@ -171,7 +171,7 @@ def trace_first(program: Program) -> list[Answer]:
 FAMILIES: Mapping[str, Family] = {
     **layer.FAMILIES,
     **batched.FAMILIES,
-    **unified_cases.FAMILIES,
+    **unified.FAMILIES,
     **prefix.FAMILIES,
     **prefix.SLOTS,
     **paged.FAMILIES,

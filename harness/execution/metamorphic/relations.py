@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.contract import read_move
+from lockstep.harness.contracts.operation import Answer, Effect, Op, list_names, rename
+from lockstep.harness.core.document import NAMES
 from lockstep.harness.execution.compare import PARTS, ROWS, STATES
 from lockstep.harness.programs.program import Program, why_too_large
 
-# --- what relations start from ----------------------------------------------------------
+CHANGES = Effect.ADDS | Effect.REMOVES | Effect.MOVES
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,19 @@ class Step:
     """One operation that was carried out.
 
     Attributes:
-        number: its place in the program, from 0.
+        number: its index in the program.
         op: with every field set.
         answer: of the reference.
         tags: the tags of its tokens. Tokens are numbered in order: after an update with
             3 tokens, one with 2 has the tags 3 and 4.
+        effect: what the operation does to tokens.
     """
 
     number: int
     op: Op
     answer: Answer
     tags: range
+    effect: Effect
 
     @property
     def name(self) -> str:
@@ -44,12 +48,12 @@ class History:
     Attributes:
         program: a complete program.
         steps: its operations, without skipped ones.
-        shadow: the shadow state of its family.
+        shadow: the class of the shadow state of its family.
     """
 
     program: Program
     steps: Sequence[Step]
-    shadow: type[ShadowState]
+    shadow: type[Shadow]
 
     def get_step(self, number: int) -> Step:
         return next(step for step in self.steps if step.number == number)
@@ -64,80 +68,82 @@ class History:
         return state
 
     def along(self) -> Iterator[tuple[Step, Any]]:
-        """Iterates over the steps, each with the shadow state before it.
-
-        The state is one object, which changes when the iteration goes on.
-        """
+        """Iterates over the steps, each with the shadow state before it, as long as that
+        is known. The state is one object, which changes when the iteration goes on."""
         state = self.shadow(self.program)
         for step in self.steps:
+            if state.is_lost:
+                return
             yield step, state
             state.write(step)
 
 
 def make_history(
-    program: Program, answers: Sequence[Answer], shadow: type[ShadowState]
+    program: Program, answers: Sequence[Answer], shadow: type[Shadow]
 ) -> History:
     operations = program.rules.operations
     steps, tag = [], 0
     for number, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
-        end = tag + operations[op["op"]].count_tags(op)
+        operation = operations[op["op"]]
+        end = tag + operation.count_tags(op)
         if "skipped" not in answer:
-            steps.append(Step(number, op, answer, range(tag, end)))
+            steps.append(Step(number, op, answer, range(tag, end), operation.effect))
         tag = end
     return History(program, steps, shadow)
 
 
-Part = tuple[Op, Sequence[int]]
-"""An operation on some rows of another one, and the numbers of these rows."""
+Portion = tuple[Op, Sequence[int], Sequence[int]]
+"""An operation on some rows of another one, the numbers of these rows, and the indices of
+their tags."""
 
 
-class ShadowState(ABC):
+class Shadow:
     """The tokens that each cache of a program holds.
 
     It follows from the operations and their answers alone. Answers are believed: if a
     trim by 3 answers that 2 tokens were trimmed, 2 are dropped. So it holds the content
     that the reference claims, and the relations check whether the reference acts on it.
 
-    A new family implements `write_NAME` for each operation that changes the tokens,
-    `rebuild`, `list_cuts` and `rename`; relations recompute, cut and rename need no more.
+    A new family implements `write_NAME` for each operation whose effect changes the
+    tokens. After one without that method the tokens are not known: then only the
+    relations that need none apply.
 
     Attributes:
+        keeps: operations whose effect leaves what the shadow state holds as it is.
         ends_with_cut: whether later steps may answer differently after a pass was cut.
+        is_lost: an operation came that the shadow state cannot follow.
     """
 
+    keeps: ClassVar[Collection[str]] = ()
     ends_with_cut: ClassVar[bool] = False
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.config = program.config
+        self.is_lost = False
 
     def write(self, step: Step) -> None:
-        """Follows a step: calls `write_NAME` of its operation, if there is such a method.
-        A refused operation changes nothing."""
+        """Follows a step. A refused operation changes nothing."""
+        if "error" in step.answer or step.name in self.keeps:
+            return
         follow = getattr(self, f"write_{step.name}", None)
-        if follow and "error" not in step.answer:
+        if follow is not None:
             follow(step)
+        elif step.effect & CHANGES:
+            self.is_lost = True
 
     def may_interrupt(self, step: Step) -> bool:
         """Returns whether the program may continue in another cache from this step on."""
         return True
 
-    @abstractmethod
     def rebuild(self, builder: Builder) -> bool:
         """Gives fresh caches the tokens that are left. Returns False if the answers so
         far do not tell which tokens these are."""
+        return False
 
-    @abstractmethod
-    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
         """Lists the ways to cut a step, each as operations that together do the same."""
-
-    @abstractmethod
-    def rename(self, op: Op) -> Op:
-        """Returns the operation with other caches, sequences, users or tokens."""
-
-    def rename_answer(self, answer: Answer) -> Answer:
-        """Translates the answer of a renamed operation to the names of the program."""
-        return answer
+        return ()
 
     def list_detours(self, step: Step) -> Sequence[str]:
         """Lists the descriptions of the detours that are possible before a step."""
@@ -157,8 +163,8 @@ class ShadowState(ABC):
 
 
 View = Callable[[Answer], Answer]
-"""Selects the part of a derived program's answer that is compared. It gets the answer in
-the tags of the first program."""
+"""Selects what is compared of a derived program's answer, which is told in the tags of
+the first program."""
 
 
 def see_all(answer: Answer) -> Answer:
@@ -171,9 +177,9 @@ class Claim:
 
     Attributes:
         step: number of the step in the first program.
-        other: number of the operation in the derived program.
-        answer: the compared part of the first program's answer.
-        view: selects the compared part of the derived program's answer.
+        derived: number of the operation in the derived program.
+        answer: what is compared of the first program's answer.
+        view: selects what is compared of the derived program's answer.
         rows: the rows of the first program's answer in `answer`; None for all.
         is_promise: whether the derived program must give `answer` whatever the first one
             answered.
@@ -182,7 +188,7 @@ class Claim:
     """
 
     step: int
-    other: int
+    derived: int
     answer: Answer
     view: View = see_all
     rows: Sequence[int] | None = None
@@ -195,13 +201,13 @@ class Derived:
     """A derived program, with the claims about its answers.
 
     Attributes:
-        words: describes it, as in "the program with other names".
+        description: of the program, as in "the program with other names".
         program: the derived program.
         tags: its tags → the tags of the first program that they stand for.
         claims: in the order in which they are checked.
     """
 
-    words: str
+    description: str
     program: Program
     tags: Mapping[int, int]
     claims: Sequence[Claim]
@@ -245,43 +251,59 @@ class Builder:
         self.tag += operation.count_tags(op)
         return len(self.ops) - 1
 
+    def play(self, step: Step, text: str, **common: Any) -> None:
+        """Adds operations as `read_moves` reads them.
+
+        Behind "=>" stand the fields of the answer that one must get. `tags` lists the
+        tags of the first program that its tokens stand for.
+
+        Args:
+            step: that a broken promise is reported for.
+            text: the operations.
+            common: fields that all of them have.
+        """
+        for line in filter(str.strip, text.split(";")):
+            asked, _, promised = line.partition("=>")
+            op = {**common, **read_move(asked)}
+            number = self.add(op, op.pop("tags", ()))
+            if promised:
+                answer = read_move(f"answer {promised}")
+                self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
+
     def take(self, step: Step, **changes: Any) -> int:
         """Adds the operation of a step, claims the same answer, returns its number."""
-        other = self.add({**step.op, **changes}, step.tags)
-        self.claim(step, other)
-        return other
+        number = self.add({**step.op, **changes}, step.tags)
+        self.claim(step, number)
+        return number
 
     def claim(
         self,
         step: Step,
-        other: int,
+        number: int,
         answer: Answer | None = None,
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Claims that `other` answers the same as a step, or the given part of it."""
+        """Claims that an operation answers the same as a step, or `answer`, which is what
+        is compared of that."""
         answer = step.answer if answer is None else answer
-        self.claims.append(Claim(step.number, other, answer, view, rows))
+        self.claims.append(Claim(step.number, number, answer, view, rows))
 
     def promise(
-        self, step: Step, other: int, answer: Answer, is_condition: bool = False
+        self, step: Step, number: int, answer: Answer, is_condition: bool = False
     ) -> None:
-        """Claims that `other` gives this answer, whatever the first program answered."""
-        claim = Claim(
-            step.number, other, answer, is_promise=True, is_condition=is_condition
-        )
-        self.claims.append(claim)
+        """Claims that an operation gives this answer, whatever the first program did."""
+        promise = Claim(step.number, number, answer, see_all, None, True, is_condition)
+        self.claims.append(promise)
 
-    def build(self, words: str) -> Derived | None:
+    def build(self, description: str) -> Derived | None:
         """Returns the derived program; None if it has no claim or is too large."""
         program = Program(self.contract, self.config, self.ops)
-        if (
-            not self.claims
-            or self.rules.why_illegal(self.config)
-            or why_too_large(program)
-        ):
+        if not self.claims or self.rules.why_illegal(self.config):
             return None
-        return Derived(words, program, self.tags, self.claims)
+        if why_too_large(program):
+            return None
+        return Derived(description, program, self.tags, self.claims)
 
 
 DETOUR = "a token of the detour"
@@ -298,9 +320,8 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answ
         rest: also keep fields that belong to no single row, such as an offset.
     """
     picked = dict(answer) if rest else {}
-    for name in (ROWS, "positions"):
-        if name in answer:
-            picked[name] = [answer[name][row] for row in rows]
+    for name in {ROWS, "positions"} & answer.keys():
+        picked[name] = [answer[name][row] for row in rows if row < len(answer[name])]
     if STATES in picked:
         owners = list(dict.fromkeys(op["sequences"]))
         wanted = dict.fromkeys(op["sequences"][row] for row in rows)
@@ -317,7 +338,7 @@ class Relation(ABC):
     """One way to derive programs from a program and the answers to it.
 
     It may look at the program and the answers, never at the reference. A choice is one
-    way to derive, for example the step before a detour or the place of a cut.
+    way to derive, for example the step before a detour or the index of a cut.
     """
 
     name: str
@@ -340,11 +361,8 @@ class Family:
         special: relations in addition to the generic ones.
     """
 
-    shadow: type[ShadowState]
+    shadow: type[Shadow]
     special: Sequence[Relation] = ()
-
-
-# --- the relations of every family ------------------------------------------------------
 
 
 class Recompute(Relation):
@@ -371,8 +389,8 @@ class Recompute(Relation):
 
 
 class Cut(Relation):
-    """Tokens may come at once or in parts: an update with 3 tokens gives the answers of
-    one with 1 token and one with 2. A choice is (step, way to cut it)."""
+    """Tokens may come at once or in several operations: an update with 3 tokens gives the
+    answers of one with 1 token and one with 2. A choice is (step, way to cut it)."""
 
     name = "cut"
 
@@ -380,6 +398,7 @@ class Cut(Relation):
         return [
             (step.number, way)
             for step, state in history.along()
+            if Effect.ADDS in step.effect
             for way in range(len(state.list_cuts(step)))
         ]
 
@@ -393,16 +412,38 @@ class Cut(Relation):
                 builder.take(step)
         return builder.build("the program with one operation cut in two")
 
-    def cut(self, builder: Builder, step: Step, parts: Sequence[Any]) -> None:
-        for op, rows in parts:
-            other = builder.add(op, [step.tags[row] for row in rows])
-            is_last = rows is parts[-1][1]
-            answer = pick(step.answer, step.op, rows, rest=is_last)
-            builder.claim(step, other, answer, rows=rows)
+    def cut(self, builder: Builder, step: Step, portions: Sequence[Portion]) -> None:
+        for op, rows, tags in portions:
+            number = builder.add(op, [step.tags[index] for index in tags])
+            # Of several rows of a batch, nothing but what they see is compared.
+            rest = op is portions[-1][0] and len(tags) == len(rows)
+            answer = pick(step.answer, step.op, rows, rest)
+            builder.claim(step, number, answer, rows=rows)
+
+
+TOKENS = ("tokens", "generate", "drafts", "remaining")
+USERS = {"a": "b", "b": "c", "c": "d", "d": "a"}
+
+
+def rename_token(token: Any) -> Any:
+    """Replaces the tokens 0 to 9 by 9 to 0."""
+    return 9 - token if type(token) is int and 0 <= token <= 9 else token
+
+
+def rename_tokens(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an operation or an answer with all of its tokens renamed."""
+    renamed = dict(fields)
+    for name in TOKENS:
+        if type(fields.get(name)) is list:
+            renamed[name] = list(map(rename_token, fields[name]))
+    if "sampled" in fields:
+        renamed["sampled"] = rename_token(fields["sampled"])
+    return renamed
 
 
 class Rename(Relation):
-    """With other names, all answers are the same."""
+    """With other names and tokens, all answers are the same: each name becomes the next
+    one of its sort that the program has."""
 
     name = "rename"
 
@@ -410,10 +451,18 @@ class Rename(Relation):
         return [0]
 
     def derive(self, history: History, choice: int) -> Derived | None:
-        builder, state = Builder(history), history.before()
-        for step in history.steps:
-            other = builder.add(state.rename(step.op), step.tags)
-            builder.claim(step, other, view=state.rename_answer)
+        operations, builder = history.program.rules.operations, Builder(history)
+        ops = [step.op for step in history.steps]
+        schemas = [s for each in operations.values() for s in each.fields.values()]
+        for sort in sorted({schema[NAMES] for schema in schemas if NAMES in schema}):
+            named = {name for op in ops for name in list_names(op, operations, sort)}
+            used = sorted(named)
+            names = dict(zip(used, [*used[1:], *used[:1]], strict=True))
+            ops = [rename(op, operations, sort, names) for op in ops]
+        for step, op in zip(history.steps, map(rename_tokens, ops), strict=True):
+            user = {"user": USERS.get(op["user"], op["user"])} if "user" in op else {}
+            number = builder.add({**op, **user}, step.tags)
+            builder.claim(step, number, view=rename_tokens)
         if builder.ops == [step.op for step in history.steps]:
             return None
         return builder.build("the program with other names")
@@ -455,7 +504,7 @@ class Mask(Relation):
     name = "mask"
 
     def list_choices(self, history: History) -> Sequence[int]:
-        return [step.number for step in history.steps]
+        return [step.number for step, _ in history.along()]
 
     def derive(self, history: History, choice: int) -> Derived | None:
         step = history.get_step(choice)

@@ -1,26 +1,34 @@
-"""Unified caches: the shadow state, detours, and plain attention for every kind."""
+"""Unified caches: shadow state, detours, plain attention, cases of known answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING
-from lockstep.harness.contracts.unified.operations import rename_owner
+from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING, list_part_configs
 from lockstep.harness.core.document import MAX_LENGTH
+from lockstep.harness.execution.metamorphic.part import Part
 from lockstep.harness.execution.metamorphic.relations import (
+    DETOUR,
     Builder,
+    Case,
+    Cases,
     Derived,
+    Family,
     History,
-    Part,
-    ShadowState,
+    Portion,
+    Relation,
+    Shadow,
     Step,
     pick,
 )
 from lockstep.harness.programs.program import Program
 
-PURE = ("causal", "chunked")
+PURE = {"causal", "chunked"}
 """Kinds that keep a token until it is removed, and read it into no state."""
 
 
@@ -36,17 +44,8 @@ def get_first_seen(config: Config, position: int) -> int:
     return position - int(config["window"]) if config["window"] else 0
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A token at a position.
-
-    Attributes:
-        owners: the sequences that hold it, several after a copy.
-    """
-
-    tag: int
-    position: int
-    owners: frozenset[int]
+Cell = tuple[int, int]
+"""(position, tag)"""
 
 
 @dataclass
@@ -54,32 +53,42 @@ class Content:
     """The content of all sequences.
 
     Attributes:
-        cells: in the order in which they were written.
+        cells: sequence → its cells, in the order in which they were written.
         peaks: sequence → the position after all that it ever held. One that got the
             positions 0, 1, 2 and lost 2 has the peak 3.
         unsteady: sequences whose tokens, in the order in which they were written, may be
             at other positions than 0, 1, 2, ….
     """
 
-    cells: list[Cell]
-    peaks: dict[int, int]
-    unsteady: set[int]
+    cells: dict[int, list[Cell]] = field(default_factory=dict)
+    peaks: dict[int, int] = field(default_factory=dict)
+    unsteady: set[int] = field(default_factory=set)
 
-    def copy(self) -> Content:
-        return Content([*self.cells], {**self.peaks}, {*self.unsteady})
+    def get(self, owner: int) -> list[Cell]:
+        return self.cells.get(owner, [])
+
+    def list_owners(self) -> list[int]:
+        return sorted(owner for owner, cells in self.cells.items() if cells)
+
+    def is_shared(self, owner: int, tag: int) -> bool:
+        """Returns whether another sequence holds the token, too."""
+        return any(
+            tag == held
+            for name, cells in self.cells.items()
+            for _, held in (cells if name != owner else ())
+        )
 
 
-class UnifiedShadow(ShadowState):
+class UnifiedShadow(Shadow):
     """The cells of a unified cache.
 
     A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of
     tokens 0, 1 and 2. Tokens that a window dropped stay; relations mask and cut say which
-    of them are still seen.
+    of them are still seen. After a wrapper has refused an operation that may have changed
+    some of its caches, the content is not known.
 
     Attributes:
         saved: name → the content saved under it.
-        is_muddled: whether a wrapper refused an operation that may have changed some of
-            its caches. From then on the content is unknown.
     """
 
     ends_with_cut = True
@@ -88,30 +97,22 @@ class UnifiedShadow(ShadowState):
         super().__init__(program)
         self.kinds = list_kinds(program.config)
         self.slides = not self.kinds.isdisjoint(SLIDING)
-        self.now = Content([], {}, set())
+        self.now = Content()
         self.saved: dict[str, Content] = {}
-        self.is_muddled = False
-
-    def get_cells(self, owner: int) -> list[Cell]:
-        return [cell for cell in self.now.cells if owner in cell.owners]
-
-    def list_owners(self) -> list[int]:
-        return sorted({owner for cell in self.now.cells for owner in cell.owners})
 
     def write(self, step: Step) -> None:
         if step.answer.get("error", "usage") != "usage" and step.name != "forward":
-            self.is_muddled |= self.config["kind"] == "wrapper"
+            self.is_lost |= self.config["kind"] == "wrapper"
         super().write(step)
 
     def write_forward(self, step: Step) -> None:
         op, now = step.op, self.now
-        if op["reserve"]:
-            return
         rows = zip(step.tags, op["positions"], op["sequences"], strict=False)
-        for tag, position, owner in rows:
-            if position != len(self.get_cells(owner)):
+        for tag, position, owner in () if op["reserve"] else rows:
+            cells = now.cells.setdefault(owner, [])
+            if position != len(cells):
                 now.unsteady.add(owner)
-            now.cells.append(Cell(tag, position, frozenset({owner})))
+            cells.append((position, tag))
             now.peaks[owner] = max(now.peaks.get(owner, 0), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
@@ -119,13 +120,7 @@ class UnifiedShadow(ShadowState):
         copy holds."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
         now = self.now
-        self.drop(target, 0, None)
-        now.cells = [
-            replace(cell, owners=cell.owners | {target})
-            if source in cell.owners and cell.position < length
-            else cell
-            for cell in now.cells
-        ]
+        now.cells[target] = [cell for cell in now.get(source) if cell[0] < length]
         now.peaks[target] = max(now.peaks.get(source, 0), now.peaks.get(target, 0))
         if source in now.unsteady or now.peaks.get(source, 0) > length:
             now.unsteady.add(target)
@@ -135,60 +130,45 @@ class UnifiedShadow(ShadowState):
         if the removal was not refused, the sequence had dropped its share before."""
         owner, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
         now = self.now
-        self.drop(owner, begin, end)
+        cells = [cell for cell in now.get(owner) if cell[0] < begin]
         if end is not None:
-            now.cells = [
-                cell
-                if owner not in cell.owners or cell.position < end
-                else replace(cell, owners=cell.owners - {owner})
-                if len(cell.owners) > 1
-                else replace(cell, position=cell.position + begin - end)
-                for cell in now.cells
+            behind = [cell for cell in now.get(owner) if cell[0] >= end]
+            own = [cell for cell in behind if not now.is_shared(owner, cell[1])]
+            moved = {tag: position + begin - end for position, tag in own}
+            cells = [
+                (moved.get(tag, position), tag)
+                for position, tag in now.get(owner)
+                if position < begin or tag in moved
             ]
             now.unsteady.add(owner)
         elif begin == 0:
             now.unsteady.discard(owner)
             now.peaks.pop(owner, None)
-
-    def drop(self, owner: int, begin: int, end: int | None) -> None:
-        """Removes a range of positions from a sequence, and cells without a sequence."""
-        left = [
-            replace(cell, owners=cell.owners - {owner})
-            if cell.position >= begin and (end is None or cell.position < end)
-            else cell
-            for cell in self.now.cells
-        ]
-        self.now.cells = [cell for cell in left if cell.owners]
+        now.cells[owner] = cells
 
     def write_save(self, step: Step) -> None:
-        self.saved[step.op["into"]] = self.now.copy()
+        self.saved[step.op["into"]] = deepcopy(self.now)
 
     def write_load(self, step: Step) -> None:
-        self.now = self.saved[step.op["from"]].copy()
+        self.now = deepcopy(self.saved[step.op["from"]])
+
+    # --- what relations ask -------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
         """Returns whether the step opens a pass: get and put read the open one."""
-        opens = step.name == "forward" and step.answer.get("error") != "usage"
-        return opens and not self.is_muddled
-
-    def rename(self, op: Op) -> Op:
-        count = self.config["sequences"]
-        renamed = {**rename_owner(op, {one: (one + 1) % count for one in range(count)})}
-        for field in {"into", "from"} & renamed.keys():
-            renamed[field] = f"x{renamed[field]}"
-        return renamed
+        return step.name == "forward" and step.answer.get("error") != "usage"
 
     def rebuild(self, builder: Builder) -> bool:
         """Rebuilds sequence by sequence, if nothing was dropped, read into a state, or
         saved. Shared tokens would take more room in a fresh cache."""
-        shares = any(len(cell.owners) > 1 for cell in self.now.cells)
-        if self.saved or shares or not self.kinds <= {*PURE}:
+        tags = [tag for cells in self.now.cells.values() for _, tag in cells]
+        if self.saved or len({*tags}) < len(tags) or not self.kinds <= PURE:
             return False
-        for owner in self.list_owners():
-            add_cells(builder, owner, self.get_cells(owner))
+        for owner in self.now.list_owners():
+            add_rows(builder, owner, self.now.get(owner))
         return True
 
-    def list_cuts(self, step: Step) -> Sequence[Sequence[Part]]:
+    def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
         """Cuts a pass into the first half of each sequence and the rest, or into one
         sequence and the others.
 
@@ -202,10 +182,10 @@ class UnifiedShadow(ShadowState):
         if self.slides and not self.goes_on(step):
             return []
         owners, rows = op["sequences"], range(len(op["sequences"]))
-        own = {owner: [row for row in rows if owners[row] == owner] for owner in owners}
-        halves = [row for some in own.values() for row in some[: len(some) // 2]]
+        of_owner = {x: [row for row in rows if owners[row] == x] for x in owners}
+        halves = [row for some in of_owner.values() for row in some[: len(some) // 2]]
         cuts = []
-        for first in (sorted(halves), own[owners[0]]):
+        for first in (sorted(halves), of_owner[owners[0]]):
             second = [row for row in rows if row not in first]
             sees = any(
                 owners[a] == owners[b] and op["positions"][b] <= op["positions"][a]
@@ -213,7 +193,8 @@ class UnifiedShadow(ShadowState):
                 for b in second
             )
             if first and second and not sees:
-                cuts.append([(choose_rows(op, some), some) for some in (first, second)])
+                pair = first, second
+                cuts.append([(choose_rows(op, half), half, half) for half in pair])
         return cuts
 
     def goes_on(self, step: Step) -> bool:
@@ -226,36 +207,38 @@ class UnifiedShadow(ShadowState):
         return True
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        if not self.now.cells:
+        if not self.now.list_owners():
             return []
         ways = [LOAD, FRESH] if self.config["kind"] in CAUSAL else []
-        if "encoder" not in self.kinds and self.list_free():
-            ways.append(FORK)
-        return ways
+        return ways + ([FORK] if "encoder" not in self.kinds and self.list_free() else [])
 
     def list_free(self) -> list[int]:
         """Lists the sequences that hold nothing, not even a state without tokens."""
-        every = {*range(self.config["sequences"])}
-        return sorted(every - {*self.list_owners(), *self.now.peaks})
+        used = {*self.now.list_owners(), *self.now.peaks}
+        return [x for x in range(self.config["sequences"]) if x not in used]
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
         """Takes a detour of the last sequence that holds tokens."""
-        owner = self.list_owners()[-1]
+        owner = self.now.list_owners()[-1]
         end = self.now.peaks.get(owner, 0)
         if detour == FORK:
             free = self.list_free()[0]
-            fork = {"source": owner, "target": free, "length": end}
-            builder.add({"op": "copy_prefix", **fork})
-            if not self.slides:  # a pass may drop tokens of any sequence
-                add_new(builder, free, [end])
-            add_removal(builder, free, 0)
+            # A pass may drop tokens of any sequence, if a window slides.
+            new = f"forward positions=[{end}] sequences=[{free}];"
+            builder.play(
+                step,
+                f"copy_prefix source={owner} target={free} length={end};"
+                f"{'' if self.slides else new} remove sequence={free} begin=0 end=null",
+            )
             return
         builder.add({"op": "save", "into": "r0"})
         add_new(builder, owner, [end, end + 1][: self.config["batch"]])
-        add_removal(builder, owner, 1, 2)
-        add_removal(builder, owner, 0)
-        add_new(builder, owner, [0])
-        builder.add({"op": "load", "from": "r0", "fresh": detour == FRESH})
+        builder.play(
+            step,
+            f"remove sequence={owner} begin=1 end=2; remove sequence={owner} begin=0"
+            f" end=null; forward positions=[0] sequences=[{owner}];"
+            f" load from=r0 fresh={str(detour == FRESH).lower()}",
+        )
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
         """Compares the first sequence of a pass with a layer cache, if its tokens 0, 1, 2
@@ -271,25 +254,26 @@ class UnifiedShadow(ShadowState):
         if config["kind"] in ("encoder", "wrapper") or self.slides > self.goes_on(step):
             return None
         owner = op["sequences"][0]
-        rows = [row for row, other in enumerate(op["sequences"]) if other == owner]
-        cells, places = self.get_cells(owner), [op["positions"][row] for row in rows]
-        held = [*(cell.position for cell in cells), *places]
+        rows = [row for row, name in enumerate(op["sequences"]) if name == owner]
+        positions = [op["positions"][row] for row in rows]
+        held = [*(position for position, _ in self.now.get(owner)), *positions]
         is_steady = owner not in self.now.unsteady and held == [*range(len(held))]
         if not is_steady or len(held) > MAX_LENGTH:
             return None
         kind = "state" if config["kind"] == "recurrent" else "kv"
         builder = Builder(history, contract="layer", kind=kind)
-        tags = [cell.tag for cell in cells] + [step.tags[row] for row in rows]
-        other = builder.add({"op": "update", "length": len(tags)}, tags)
+        tags = [tag for _, tag in self.now.get(owner)] + [step.tags[row] for row in rows]
+        number = builder.add({"op": "update", "length": len(tags)}, tags)
 
         def view(answer: Answer) -> Answer:
+            pairs = zip(positions, answer["visible"][-len(rows) :], strict=True)
             seen = [
                 [pair for pair in enumerate(row) if pair[0] >= get_first_seen(config, at)]
-                for at, row in zip(places, answer["visible"][-len(rows) :], strict=True)
+                for at, row in pairs
             ]
             return {"visible": seen, "states": answer["visible"][-1:]}
 
-        builder.claim(step, other, pick(step.answer, op, rows), view, rows)
+        builder.claim(step, number, pick(step.answer, op, rows), view, rows)
         return builder.build(f"a {kind} layer that reads this sequence alone")
 
 
@@ -306,15 +290,7 @@ def is_pass(step: Step) -> bool:
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
     """Returns the pass with only these rows."""
-    chosen = {
-        name: [op[name][row] for row in rows] for name in ("positions", "sequences")
-    }
-    return {**op, **chosen}
-
-
-def add_cells(builder: Builder, owner: int, cells: Sequence[Cell]) -> None:
-    """Adds passes that write these cells, each as large as the batch allows."""
-    add_rows(builder, owner, [(cell.position, cell.tag) for cell in cells])
+    return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 
 def add_new(builder: Builder, owner: int, positions: Sequence[int]) -> list[int]:
@@ -326,18 +302,180 @@ def add_new(builder: Builder, owner: int, positions: Sequence[int]) -> list[int]
 def add_rows(
     builder: Builder, owner: int, rows: Sequence[tuple[int, int | None]]
 ) -> list[int]:
-    """Adds passes with rows (position, tag or None); returns their numbers."""
+    """Adds passes with rows (position, tag or None), each as large as the batch allows;
+    returns their numbers."""
     most, numbers = builder.config["batch"], []
     for begin in range(0, len(rows), most):
-        some = rows[begin : begin + most]
-        op = {
-            "op": "forward",
-            "positions": [position for position, _ in some],
-            "sequences": [owner] * len(some),
-        }
-        numbers.append(builder.add(op, [tag for _, tag in some if tag is not None]))
+        positions, tags = zip(*rows[begin : begin + most], strict=True)
+        op = {"positions": [*positions], "sequences": [owner] * len(positions)}
+        known = [tag for tag in tags if tag is not None]
+        numbers.append(builder.add({"op": "forward", **op}, known))
     return numbers
 
 
 def add_removal(builder: Builder, owner: int, begin: int, end: int | None = None) -> int:
     return builder.add({"op": "remove", "sequence": owner, "begin": begin, "end": end})
+
+
+# --- cases ------------------------------------------------------------------------------
+
+MOST = 400
+"""Largest number of tokens in a plain program."""
+
+
+def see(config: Config, position: int) -> dict[str, Any]:
+    """Returns the answer to a pass with one row that sees all new tokens up to itself."""
+    answers = []
+    for part in list_part_configs(config):
+        first = max(0, get_first_seen(part, position))
+        seen = [(at, DETOUR) for at in range(first, position + 1)]
+        answers.append({} if part["kind"] == "encoder" else {"visible": [seen]})
+    return {"caches": answers} if config["kind"] == "wrapper" else answers[0]
+
+
+def get_room(config: Config) -> int:
+    """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
+    parts = [part for part in list_part_configs(config) if part["kind"] != "encoder"]
+    if not parts or not list_kinds(config).isdisjoint(SLIDING):
+        return 0
+    room = min(part["capacity"] for part in parts) * config["sequences"]
+    return room if room <= MOST else 0
+
+
+def fill_up(builder: Builder, step: Step) -> None:
+    """A copy takes no room. A pass beyond the capacity and its padding is refused, and
+    must leave nothing: the last token is removed, and a new one in its place must see the
+    same. If keys can be turned, a token left after the gap would move up and be seen."""
+    config, room = builder.config, get_room(builder.config)
+    if not room:
+        return
+    add_new(builder, 0, range(room - 1))
+    if config["sequences"] > 1 and list_kinds(config) <= PURE:
+        builder.play(step, f"copy_prefix source=0 target=1 length={room - 1}")
+    builder.promise(step, add_new(builder, 0, [room - 1])[-1], {})
+    over = add_new(builder, 0, range(room, room + config["cache_padding"]))
+    builder.promise(step, over[-1], {"error": "cache-full"})
+    if "recurrent" not in list_kinds(config):
+        end = room if config["shift"] else None
+        builder.promise(step, add_removal(builder, 0, room - 1, end), {})
+        go_on(builder, step, room - 1)
+
+
+def get_memory(config: Config) -> int:
+    """Counts the tokens that a window remembers; 0 if, rounded up, that may be the whole
+    capacity."""
+    memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)
+    return memory if config["window"] and memory < config["capacity"] - 1 else 0
+
+
+def forget_in_time(builder: Builder, step: Step) -> None:
+    """Every sequence continues for longer than the window remembers."""
+    count, memory = builder.config["sequences"], get_memory(builder.config)
+    length = memory + 3
+    if not memory or length * count > MOST:
+        return
+    for owner in [*range(count), 0]:
+        begin = length if owner == 0 and builder.ops else 0
+        for number in add_new(builder, owner, range(begin, begin + length)):
+            builder.promise(step, number, {})
+
+
+def close_gap(builder: Builder, step: Step) -> None:
+    """One, two or three of six tokens are removed; the next one sees all others."""
+    if builder.config["shift"] and builder.config["capacity"] >= 6:
+        count = 1 + step.number % 3
+        add_new(builder, 0, range(6))
+        builder.promise(step, add_removal(builder, 0, 1, 1 + count), {})
+        go_on(builder, step, 6 - count)
+
+
+def go_on(builder: Builder, step: Step, at: int, **more: Any) -> None:
+    """Adds one more token to sequence 0, which must see all it should."""
+    (number,) = add_new(builder, 0, [at])
+    builder.promise(step, number, {**see(builder.config, at), **more})
+
+
+def resume(builder: Builder, step: Step, at: int, may: bool, **more: Any) -> None:
+    """Removes the tokens of sequence 0 from a position on, and continues there.
+
+    Args:
+        builder: of the derived program.
+        step: of the first program.
+        at: the position.
+        may: `can_resume` may answer false, which ends the claims; else it must be true.
+        more: fields of the answer to the next token.
+    """
+    asked = builder.add({"op": "can_resume", "sequence": 0, "position": at})
+    builder.promise(step, asked, {"result": True}, is_condition=may)
+    builder.promise(step, add_removal(builder, 0, at), {})
+    go_on(builder, step, at, **more)
+
+
+def go_back_too_far(builder: Builder, step: Step) -> None:
+    """With a window of 2 and a memory of 3, the kept tokens of 0 to 6 begin at 3, so that
+    a token at 4 would miss the one at 2. The cache may remember one token more than the
+    config says, to have room; so every other program gets one more token."""
+    window, memory = builder.config["window"], get_memory(builder.config)
+    if memory:
+        last = memory + window + 1 + step.number % 2
+        add_new(builder, 0, range(last))
+        add_new(builder, 0, [last])
+        resume(builder, step, 2 * window, may=True)
+
+
+def go_back_in_window(builder: Builder, step: Step) -> None:
+    """A sequence that fits into its window can continue anywhere."""
+    if get_memory(builder.config):
+        window = builder.config["window"]
+        add_new(builder, 0, range(window))
+        for at in (window, window // 2):
+            resume(builder, step, at, may=False)
+
+
+def go_back_one(builder: Builder, step: Step) -> None:
+    """A checkpoint is kept after the first pass, so after a second one the state can
+    continue from there."""
+    config = builder.config
+    if config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1):
+        add_new(builder, 0, [0])
+        add_new(builder, 0, [1])
+        resume(builder, step, 1, may=False, states=[[DETOUR, DETOUR]])
+
+
+def lose_image(builder: Builder, step: Step, begin: int) -> None:
+    """If a sequence has images at the positions 3 and 4, the last one counts."""
+    if builder.config["batch"] > 1:
+        builder.play(
+            step,
+            "forward positions=[3,4] sequences=[0,0] multimodal=[0,1]; put;"
+            f" remove sequence=0 begin={begin} end={begin + 1};"
+            f" forward positions=[5] sequences=[0] => cached={str(begin == 3).lower()}",
+        )
+
+
+ROOM = Cases("room", "forward", {"a cache that is filled up": fill_up})
+PURE_CASES = (
+    ROOM,
+    Cases("gap", "forward", {"a sequence that closes a gap": close_gap}),
+)
+WINDOW: Mapping[str, Case] = {
+    "a sequence that goes back to where its window was dropped": go_back_too_far,
+    "a sequence that goes back within its window": go_back_in_window,
+}
+SLIDING_CASES = (
+    Cases("room", "forward", {"sequences that only go on": forget_in_time}),
+    Cases("resume", "forward", WINDOW),
+)
+STATE = {"a state put aside after the first pass": go_back_one}
+IMAGE: Mapping[str, Case] = {
+    f"a cache that loses the {which} image of two": partial(lose_image, begin=begin)
+    for which, begin in (("first", 3), ("last", 4))
+}
+SPECIAL: Mapping[str, Sequence[Relation]] = {
+    **dict.fromkeys(("causal", "chunked"), PURE_CASES),
+    **dict.fromkeys(SLIDING, SLIDING_CASES),
+    "encoder": [Cases("image", "forward", IMAGE)],
+    "wrapper": [Part(list_part_configs), ROOM],
+    "recurrent": [ROOM, Cases("resume", "forward", STATE)],
+}
+FAMILIES = {kind: Family(UnifiedShadow, relations) for kind, relations in SPECIAL.items()}
