@@ -47,8 +47,12 @@ def list_of(*schemas: Schema) -> Schema:
 
 
 def any_of(*schemas: Schema) -> Schema:
-    """Makes the schema of what is one of these; choices among them are flattened."""
-    flat = list_alternatives(*schemas)
+    """Makes the schema of what is one of these; choices among them are flattened, and
+    each is listed once."""
+    flat: list[Schema] = []
+    for schema in list_alternatives(*schemas):
+        if schema not in flat:
+            flat.append(schema)
     return flat[0] if len(flat) == 1 else {"anyOf": flat}
 
 

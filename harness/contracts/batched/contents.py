@@ -107,6 +107,12 @@ def may_have_turned(batch: BatchedCache) -> bool:
 
 
 class Trim(OnEither, Taking):
+    """Removes the last `count` tokens of each row, of all rows or of none.
+
+    Answer: `trimmed`: `count`, or 0 if refused (a ring that has dropped columns);
+    `offsets`.
+    """
+
     name, weight = "trim", 4
     effect = Effect.REMOVES
     answer = any_of(record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER))
@@ -138,6 +144,11 @@ class Trim(OnEither, Taking):
 
 
 class Rollback(Taking):
+    """Removes the last `counts[b]` tokens of each row, of all rows or of none.
+
+    Answer: `done`, `offsets`.
+    """
+
     name, weight = "rollback", 4
     effect = Effect.REMOVES
     answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
@@ -176,6 +187,11 @@ class Reading(OnEither):
 
 
 class State(Reading):
+    """Reads all that is held.
+
+    Answer: `caches`: `tags` for each row.
+    """
+
     name, weight = "state", 2
     effect = Effect.READS
     messages = {
@@ -196,6 +212,11 @@ class State(Reading):
 
 
 class Size(Reading):
+    """Counts the tokens held.
+
+    Answer: `sizes`.
+    """
+
     name, weight = "size", 2
     effect = Effect.READS
     messages = {"size": (PART, {"sizes": list[int]})}
@@ -219,6 +240,8 @@ class Size(Reading):
 
 
 class Clone(OnEither):
+    """Makes an independent copy, as `into`."""
+
     name, weight = "clone", 2
     effect = Effect.MOVES
     messages = {"clone": ({}, messages.CACHE)}
@@ -260,6 +283,11 @@ class Clone(OnEither):
 
 
 class Free(OnEither):
+    """Empties all rows.
+
+    Answer: `offsets`.
+    """
+
     name, weight = "free", 2
     effect = Effect.REMOVES
     answer = any_of(record(offsets=OFFSETS), NOTHING, USAGE)

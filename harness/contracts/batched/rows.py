@@ -58,6 +58,11 @@ class Keeping(BatchedOperation):
 
 
 class Filter(Keeping):
+    """Keeps these rows in this order, each at most once.
+
+    Answer: `offsets`.
+    """
+
     name = "filter"
     effect = Effect.REMOVES | Effect.MOVES
     answer = ROWS_OFFSETS
@@ -83,7 +88,11 @@ class Filter(Keeping):
 
 
 class Select(Keeping):
-    """Keeps rows that may be named more than once, as a beam search does."""
+    """Keeps these rows in this order; one that is named twice becomes two, as in a beam
+    search.
+
+    Answer: `offsets`.
+    """
 
     name = "select"
     effect = Effect.REMOVES | Effect.MOVES
@@ -97,6 +106,11 @@ class Select(Keeping):
 
 
 class Repeat(BatchedOperation):
+    """Repeats each row `times` times, the copies next to each other.
+
+    Answer: `offsets`.
+    """
+
     name = "repeat"
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
@@ -123,6 +137,11 @@ class Repeat(BatchedOperation):
 
 
 class Extend(BatchedOperation):
+    """Adds the rows of another batch, which is used up.
+
+    Answer: `offsets`.
+    """
+
     name, weight = "extend", 4
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
@@ -161,6 +180,11 @@ class Extend(BatchedOperation):
 
 
 class Extract(BatchedOperation):
+    """Makes an independent single cache of one row, as `into`.
+
+    Answer: `offset`.
+    """
+
     name, weight = "extract", 4
     effect = Effect.MOVES
     messages = {
@@ -203,7 +227,11 @@ class Extract(BatchedOperation):
 
 
 class Stack(BatchedOperation):
-    """Makes a batch of single caches. Released libraries call it merge."""
+    """Makes a batch of single caches, which are used up. Released libraries call it
+    merge.
+
+    Answer: `offsets`.
+    """
 
     name, weight = "stack", 4
     effect = Effect.MOVES
@@ -263,6 +291,8 @@ class Stack(BatchedOperation):
 
 
 class Save(BatchedOperation):
+    """Stores all content as `into`."""
+
     name, weight = "save", 2
     effect = Effect.MOVES
     messages = {"save": ({}, messages.SAVED)}
@@ -295,7 +325,10 @@ class Save(BatchedOperation):
 
 
 class Load(BatchedOperation):
-    """Loads what was saved into a batch that was just opened."""
+    """Opens a batch and loads what was saved as `from`.
+
+    Answer: `offsets`.
+    """
 
     name, weight = "load", 3
     effect = Effect.MOVES

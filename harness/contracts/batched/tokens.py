@@ -40,6 +40,11 @@ UPDATED_ROWS = list_of(
 
 
 class Open(BatchedOperation):
+    """Opens a batch of `rows` empty rows, at least 1.
+
+    Answer: `offsets`.
+    """
+
     name, weight = "open", 2
     effect = Effect.REMOVES
     answer = ROWS_OFFSETS
@@ -71,7 +76,14 @@ class Open(BatchedOperation):
 
 
 class Update(OnEither):
-    """Appends columns to the rows of a batch, or tokens to a single cache."""
+    """Appends `length` columns to each row, or tokens to a single cache. Of row b the
+    first `left[b]` are padding (only into an empty batch, 0 for one row; null: none).
+    Behind `pad_right`, padding comes behind the announced tokens.
+
+    Answer: `caches`: for each row `position` of its first new token, if there is one,
+    `offset` after it, unless padding is announced, and `visible` of its new tokens. Of a
+    single cache as in the layer contract.
+    """
 
     name, weight = "update", 24
     effect = Effect.ADDS
@@ -208,7 +220,12 @@ def get_row_tags(
 
 
 class PadRight(BatchedOperation):
-    """Announces padding on the right. Engines do so only if some row has any."""
+    """Announces that the next updates bring `lengths[b]` tokens to row b, and as many
+    columns as the longest; then `finalize` comes. Engines do so only if some row has
+    padding.
+
+    Answer: `offsets` are not told until then.
+    """
 
     name, weight = "pad_right", 5
     effect = Effect.CONTROL
@@ -242,6 +259,11 @@ class PadRight(BatchedOperation):
 
 
 class Finalize(BatchedOperation):
+    """Ends the padding on the right.
+
+    Answer: `offsets`.
+    """
+
     name, weight = "finalize", 5
     effect = Effect.MOVES
     answer = ROWS_OFFSETS

@@ -118,7 +118,13 @@ their dtype. A state takes no length of 0, and no write past a capture."""
 
 
 class Update(LayerOperation):
-    """Appends tokens; or arrays of another form than those before, which is refused."""
+    """Appends the K and V of `length` tokens, or, with `wrong`, arrays that must be
+    refused: another batch, heads, key_dim, value_dim or dtype than those before, K and V
+    of different lengths (a state: none), or a state past a scheduled capture.
+
+    Answer: `offset` after it; `visible`: for each new token the tags it sees. Of a
+    state: the tags that it has read, in order.
+    """
 
     name, weight = "update", 20
     effect = Effect.ADDS
@@ -228,6 +234,11 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 
 
 class State(LayerOperation):
+    """Reads all that is held.
+
+    Answer: `tags`, sorted; of rotating those in the window.
+    """
+
     name, weight = "state", 2
     effect = Effect.READS
     messages = {"state": (PART, HELD), "state.states": (PART, STATES)}
@@ -241,11 +252,21 @@ class State(LayerOperation):
 
 
 class View(State):
+    """Reads the same, and may not change anything.
+
+    Answer: `tags`, as of `state`.
+    """
+
     name = "view"
     messages = {"view": ({}, HELD), "view.states": ({}, STATES)}
 
 
 class Size(LayerOperation):
+    """Counts the tokens held.
+
+    Answer: `size`.
+    """
+
     name = "size"
     effect = Effect.READS
     messages = {"size": (PART, {"size": int})}
@@ -261,6 +282,12 @@ class Size(LayerOperation):
 
 
 class Trim(LayerOperation):
+    """Removes the last `count` tokens.
+
+    Answer: `trimmed`: how many; 0 if refused (rotating that has dropped tokens; state).
+    `offset` after it.
+    """
+
     name, weight = "trim", 3
     effect = Effect.REMOVES
     messages = {"trim.list": ({"count": int}, {"trimmed": int, **OFFSETS})}
@@ -300,6 +327,8 @@ class Trim(LayerOperation):
 
 
 class Clone(LayerOperation):
+    """Makes an independent copy, as cache `into`."""
+
     name = "clone"
     effect = Effect.MOVES
     messages = {"clone": ({}, messages.CACHE)}
@@ -328,6 +357,11 @@ class Clone(LayerOperation):
 
 
 class Free(LayerOperation):
+    """Empties the cache.
+
+    Answer: `offset`.
+    """
+
     name = "free"
     effect = Effect.REMOVES
     messages = {"free.list": ({}, OFFSETS)}
@@ -356,6 +390,11 @@ MAX_SNAPSHOTS = 64
 
 
 class TakeSnapshot(LayerOperation):
+    """Copies what is held from position `from` on, as snapshot `into`.
+
+    Answer: `range` [begin, end], or null if there is nothing.
+    """
+
     name, weight = "snapshot", 4
     effect = Effect.MOVES
     messages = {"snapshot": ({"begin": int}, messages.SNAPSHOT)}
@@ -378,6 +417,11 @@ class TakeSnapshot(LayerOperation):
 
 
 class Restore(LayerOperation):
+    """Goes back to `target` with a snapshot, or without one (null).
+
+    Answer: `ok`, `offset`; a refusal changes nothing.
+    """
+
     name, weight = "restore", 5
     effect = Effect.REMOVES | Effect.MOVES
     answer = record(ok=BOOLEAN, offset=NUMBER)
@@ -425,6 +469,11 @@ SIDES = ("parent", "child")
 
 
 class Split(LayerOperation):
+    """Cuts a snapshot in two, and uses it up.
+
+    Answer: The ranges of `parent` and `child`, null where there is none.
+    """
+
     name, weight = "split", 2
     effect = Effect.MOVES
     messages = {
@@ -469,6 +518,11 @@ class Split(LayerOperation):
 
 
 class Merge(LayerOperation):
+    """Joins two adjacent snapshots, and uses them up.
+
+    Answer: `range`.
+    """
+
     name, weight = "merge", 3
     effect = Effect.MOVES
     messages = {"merge": (dict.fromkeys(SIDES, int | None), messages.SNAPSHOT)}
@@ -565,6 +619,9 @@ class Close(LayerOperation):
 
 
 class Prepare(LayerOperation):
+    """Schedules a capture for when the writes reach each of these offsets; one reaches
+    the offset where it begins, too."""
+
     name, weight = "prepare", 3
     effect = Effect.CONTROL
     answer = NOTHING_OR_USAGE
@@ -609,6 +666,11 @@ class Prepare(LayerOperation):
 
 
 class Take(LayerOperation):
+    """Takes the captures, under these names.
+
+    Answer: `ranges`, one for each offset, null where there is none.
+    """
+
     name, weight = "take", 2
     effect = Effect.MOVES
     messages = {"take": ({}, {"snapshots": list[Snapshot | None]})}

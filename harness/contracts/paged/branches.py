@@ -54,6 +54,11 @@ class LettingGo(OnRequest):
 
 
 class Preempt(LettingGo):
+    """Takes all slots of a request, which waits without drafts.
+
+    Answer: `{}` or `error`.
+    """
+
     name, weight = "preempt", 2
     effect = Effect.REMOVES
     answer = NOTHING_OR_USAGE
@@ -74,6 +79,11 @@ class Preempt(LettingGo):
 
 
 class Free(LettingGo):
+    """Ends a request; `reuse` false: nobody may hit what it computed.
+
+    Answer: `{}` or `error`.
+    """
+
     name, weight = "free", 4
     effect = Effect.REMOVES
     answer = NOTHING_OR_USAGE
@@ -102,6 +112,12 @@ class Free(LettingGo):
 
 
 class Fork(OnRequest):
+    """Opens one more request with what `source` has computed, and these tokens behind
+    it.
+
+    Answer: `ok`: false if there is no room.
+    """
+
     name, weight = "fork", 3
     effect = Effect.MOVES
     answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
@@ -185,8 +201,10 @@ class Fork(OnRequest):
 
 
 class Rewind(OnRequest):
-    """Goes back in a request and on with other tokens. Where a group has freed or
-    overwritten what lies further back, a backend may refuse."""
+    """Goes back to the first `to` tokens of a request, and on with these.
+
+    Answer: `ok`: false if a group has dropped what lies there.
+    """
 
     name, weight, happens = "rewind", 2, "rewound"
     effect = Effect.REMOVES
@@ -256,7 +274,10 @@ class Rewind(OnRequest):
 
 
 class Evict(PagedOperation):
-    """Drops blocks that can be hit but that no request holds."""
+    """Drops up to `count` blocks that can be hit and that no request holds.
+
+    Answer: `evicted`.
+    """
 
     name, weight, changes = "evict", 2, "evicted"
     effect = Effect.REMOVES
@@ -279,7 +300,11 @@ class Evict(PagedOperation):
 
 
 class Reset(PagedOperation):
-    """Forgets everything that could be hit."""
+    """Forgets all that can be hit.
+
+    Answer: `ok`: false, and nothing changes, while a request holds slots or a transfer
+    is under way.
+    """
 
     name, changes, has_misuse = "reset", "reset", False
     effect = Effect.REMOVES

@@ -57,6 +57,11 @@ from lockstep.reference.paged import Request
 
 
 class Open(PagedOperation):
+    """Opens a request, which waits and holds nothing.
+
+    Answer: `{}` or `error`.
+    """
+
     name, weight = "open", 5
     effect = Effect.ADDS
     messages = {
@@ -147,7 +152,10 @@ class GoingOn(OnRequest):
 
 
 class Match(OnRequest):
-    """Asks how many tokens a waiting request could reuse now. Nothing changes."""
+    """Asks how many tokens a waiting request could reuse now. Nothing changes.
+
+    Answer: `hit`, less than its length.
+    """
 
     name = "match"
     effect = Effect.READS
@@ -168,7 +176,12 @@ class Match(OnRequest):
 
 
 class Schedule(GoingOn):
-    """Gives slots to the next tokens of a request; of one that waits, behind a hit."""
+    """Gives slots to the next tokens and drafts of a request, to all if there are fewer;
+    one that waits first reuses a beginning.
+
+    Answer: `start`, the position of the first one; null if there is no room, and nothing
+    changes.
+    """
 
     name, weight = "schedule", 12
     effect = Effect.MOVES
@@ -261,7 +274,13 @@ class Schedule(GoingOn):
 
 
 class Run(PagedOperation):
-    """Computes the step: every layer writes K and V of all its tokens, and reads."""
+    """Computes the step: each layer writes all new positions, then reads.
+
+    Answer: `caches`: for each request of the step, in order, for each group: `first`,
+    the oldest position that its tokens attend to, and `slots`, the tags from there on;
+    of a state group `state`, the tag of the last token that the state has read before
+    the step, if there is one.
+    """
 
     name, weight = "run", 8
     effect = Effect.ADDS
@@ -304,7 +323,11 @@ class Run(PagedOperation):
 
 
 class Accept(GoingOn):
-    """Goes on behind the last computed token: some drafts were right, one was sampled."""
+    """Goes on behind the last computed token: keeps `kept` drafts, appends a token,
+    takes new drafts.
+
+    Answer: `{}` or `error`.
+    """
 
     name, weight = "accept", 12
     effect = Effect.ADDS

@@ -150,7 +150,11 @@ class Begin(OnRequest):
 
 
 class Offload(Begin):
-    """Copies what can be hit of a request to other memory: whole blocks."""
+    """Begins to copy what a request has computed to other memory, whole blocks, under
+    the name of a transfer; it goes on as before.
+
+    Answer: `{}` or `error`.
+    """
 
     name = "offload"
     effect = Effect.MOVES
@@ -180,7 +184,12 @@ class Offload(Begin):
 
 
 class Load(Begin):
-    """Gives slots to the beginning of a waiting request, and begins to fill them."""
+    """Gives slots to the beginning of a waiting request, and begins to copy it from
+    other memory; until that is over it is refused everything but preempt and free.
+
+    Answer: `loaded`, the tokens that are computed when it has landed; null if nothing is
+    to be copied or there is no room.
+    """
 
     name = "load"
     effect = Effect.MOVES
@@ -242,7 +251,11 @@ class End(PagedOperation):
 
 
 class Landed(End):
-    """All blocks of a transfer have been copied."""
+    """All blocks of a transfer have been copied; a request that loaded goes on behind
+    it.
+
+    Answer: `{}` or `error`.
+    """
 
     name, weight = "landed", 3
     effect = Effect.ADDS
@@ -269,9 +282,11 @@ class Landed(End):
 
 
 class Failed(End):
-    """A transfer was broken off behind so many of its copies.
+    """A transfer has ended after `arrived` of its blocks; the last one never arrives. A
+    load keeps what is there and what has arrived, or gives all slots back.
 
-    A load keeps what is there and what has arrived, or gives all slots back.
+    Answer: `kept`, the tokens that the request which loaded has; with 0 it waits and
+    holds nothing.
     """
 
     name = "failed"
@@ -315,7 +330,11 @@ class Failed(End):
 
 
 class Save(PagedOperation):
-    """Stores all that can be hit, if nothing else goes on."""
+    """Stores all that can be hit.
+
+    Answer: `saved`: false, and nothing is stored, while a request holds slots or a
+    transfer is under way.
+    """
 
     name, has_misuse = "save", False
     effect = Effect.MOVES
@@ -331,7 +350,7 @@ class Save(PagedOperation):
 
 
 class Restore(PagedOperation):
-    """Opens a fresh cache with what was saved; the one before is gone."""
+    """Opens another cache with what was stored last; all requests are gone."""
 
     name, changes, has_misuse = "restore", "restored", False
     effect = Effect.REMOVES | Effect.MOVES

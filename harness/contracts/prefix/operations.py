@@ -140,6 +140,12 @@ def join(items: Iterable[Any]) -> str:
 
 
 class Begin(PrefixOperation):
+    """Opens a request; of a session, checkpoints are refused.
+
+    Answer: `remaining` tokens to compute, at least one; `offsets` of the layers;
+    `caches`: the `tags` each holds. Of slots `slot`, the `tokens` held, `remaining`.
+    """
+
     name = "begin"
     effect = Effect.MOVES
     answer = any_of(record(remaining=ANSWERED, **CONTENTS), USAGE)
@@ -200,7 +206,12 @@ class Pass(RequestOperation):
 
 
 class Feed(Pass):
-    """A whole pass, after which some tokens are generated."""
+    """Computes the next `count` remaining tokens, or all if fewer remain; then
+    `generate` are generated.
+
+    Answer: `offsets`; `caches`: in each layer the `visible` rows. Of slots also
+    `positions`.
+    """
 
     name, method = "feed", "extend"
     effect = Effect.ADDS
@@ -235,7 +246,11 @@ class Feed(Pass):
 
 
 class Break(Pass):
-    """A pass that breaks off between two layers: the backend fails or the user leaves."""
+    """Breaks a pass off between two layers, since the backend fails or the user leaves:
+    only the first `layers` see the tokens.
+
+    Answer: As of `feed`.
+    """
 
     name, act, method = "break", "feed", None
     effect = Effect.ADDS
@@ -269,8 +284,11 @@ class Break(Pass):
 
 
 class Overrun(RequestOperation):
-    """A pass with tokens that the request is never told: they were generated, and it was
-    cancelled before they came out. All layers run ahead of it."""
+    """Runs all layers ahead of the request: `count` tokens that were generated and that
+    the request is never told.
+
+    Answer: As of `feed`.
+    """
 
     name, method = "overrun", None
     effect = Effect.ADDS
@@ -294,6 +312,8 @@ class Overrun(RequestOperation):
 class Close(RequestOperation):
     """Ends a request, and stores what was computed.
 
+    Answer: `stored`: tokens that are kept.
+
     Attributes:
         early: while tokens remain, one draw in `early` ends the request.
     """
@@ -316,7 +336,10 @@ class Close(RequestOperation):
 
 
 class Cancel(Close):
-    """Ends a request that was broken off, and stores what was computed."""
+    """Ends a request that was broken off, and stores what was computed.
+
+    Answer: `stored`: tokens that are kept.
+    """
 
     name = words = "cancel"
     act = "close"
@@ -332,8 +355,8 @@ def format_tokens(tokens: Any) -> str:
 
 
 class Refuse(PrefixOperation):
-    """Makes the caches below refuse what they could do: layers refuse to go back, the
-    cache under slots refuses to be cut."""
+    """Makes the caches below refuse: in the next begin these layers refuse to go back,
+    or raise an error; under slots, the cache refuses to be cut the next time."""
 
     name, method = "refuse", None
     effect = Effect.CONTROL
@@ -360,6 +383,8 @@ class Refuse(PrefixOperation):
 
 
 class Checkpoint(PrefixOperation):
+    """Schedules captures of the next request after so many tokens."""
+
     name, method = "checkpoint", None
     effect = Effect.CONTROL
     answer = NOTHING
@@ -383,6 +408,11 @@ class Checkpoint(PrefixOperation):
 
 
 class Count(PrefixOperation):
+    """Counts what is stored.
+
+    Answer: `tokens`, of a trie `bytes`.
+    """
+
     name, method = "count", "count_tokens"
     effect = Effect.READS
     kinds = CONVERSATIONS
@@ -394,7 +424,11 @@ class Count(PrefixOperation):
 
 
 class Statistics(PrefixOperation):
-    """Counts of all requests so far, and of what is stored."""
+    """Counts all requests so far, and what is stored.
+
+    Answer: `requests`; `hits`, those that reused a token; `asked`, `reused`, their
+    tokens; `tokens`, of slots in all of them; `bytes`, 0 but of a trie.
+    """
 
     name, method = "statistics", "get_statistics"
     effect = Effect.READS
@@ -403,6 +437,11 @@ class Statistics(PrefixOperation):
 
 
 class Free(PrefixOperation):
+    """Forgets everything.
+
+    Answer: As of `begin`, without `remaining`.
+    """
+
     name, words = "free", "free everything"
     effect = Effect.REMOVES
     answer = any_of(record(**CONTENTS), USAGE)
@@ -413,6 +452,8 @@ class Free(PrefixOperation):
 
 
 class Limit(PrefixOperation):
+    """Sets another limit of stored bytes, kept at once; null: none."""
+
     name, method = "limit", "set_limit"
     effect = Effect.REMOVES
     answer = NOTHING_OR_USAGE
@@ -454,7 +495,10 @@ SIZES = ("interval", "context", "keep")
 
 
 class Open(WrongOperation):
-    """Opens one more cache, with sizes that must be refused."""
+    """Opens one more cache, with sizes that must be refused.
+
+    Answer: `error`.
+    """
 
     name, method = "open", None
     effect = Effect.CONTROL
@@ -517,6 +561,11 @@ class SlotOperation(WrongOperation):
 
 
 class Reserve(SlotOperation):
+    """Reserves tokens of a slot at the wrong time.
+
+    Answer: `error`.
+    """
+
     name, words = "reserve", "reserve {count} tokens in slot {slot}"
     effect = Effect.CONTROL
     answer = USAGE
@@ -526,6 +575,11 @@ class Reserve(SlotOperation):
 
 
 class Commit(SlotOperation):
+    """Commits tokens of a slot at the wrong time.
+
+    Answer: `error`.
+    """
+
     name, words = "commit", "commit {count} tokens in slot {slot}"
     effect = Effect.CONTROL
     answer = USAGE

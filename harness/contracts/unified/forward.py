@@ -111,6 +111,13 @@ LISTS = ("positions", "sequences", "exceptions", "multimodal")
 
 
 class Forward(UnifiedOperation):
+    """Announces a pass with these rows; then puts and gets K and V in every layer of
+    every cache. With `reserve`, it changes nothing.
+
+    Answer: `visible`: for each row the [position, tag] it sees, sorted; `{}` if
+    `reserve`; or `error`.
+    """
+
     name, weight = "forward", 16
     effect = Effect.ADDS
     messages = {

@@ -42,6 +42,11 @@ from lockstep.reference.encoder import EncoderCache
 
 
 class CopyPrefix(UnifiedOperation):
+    """Gives `target` the first positions of `source`, and nothing else.
+
+    Answer: `{}` or `error`.
+    """
+
     name, weight = "copy_prefix", 3
     effect = Effect.MOVES
     answer = NOTHING_OR_REFUSAL
@@ -85,6 +90,12 @@ class CopyPrefix(UnifiedOperation):
 
 
 class Remove(UnifiedOperation):
+    """Removes the positions [begin, end); null: to the end. What follows moves up, its K
+    turned to the new position.
+
+    Answer: `{}` or `error`.
+    """
+
     name, weight = "remove", 7
     effect = Effect.REMOVES
     answer = NOTHING_OR_REFUSAL
@@ -149,6 +160,11 @@ class Remove(UnifiedOperation):
 
 
 class CanResume(UnifiedOperation):
+    """Asks whether the sequence can continue at this position.
+
+    Answer: `result`.
+    """
+
     name, weight = "can_resume", 2
     effect = Effect.READS
     answer = any_of(record(result=BOOLEAN), USAGE)
@@ -177,6 +193,8 @@ MOST_SAVED = 16
 
 
 class Save(UnifiedOperation):
+    """Stores all content as `into`."""
+
     name, weight = "save", 2
     effect = Effect.MOVES
     messages = {"save": ({}, messages.SAVED)}
@@ -201,6 +219,8 @@ class Save(UnifiedOperation):
 
 
 class Load(UnifiedOperation):
+    """Loads what was saved as `from`, into a fresh cache if `fresh`."""
+
     name, weight = "load", 3
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
@@ -262,8 +282,11 @@ class Again(UnifiedOperation):
 
 
 class Get(Again):
-    """Reads the open pass again; a usage error if none is open, or if the layer was never
-    written."""
+    """Reads a layer of the open pass again; a usage error if none is open, or if the
+    layer was never written.
+
+    Answer: As of `forward`, of that cache.
+    """
 
     name, words = "get", "get layer {layer} of type {type} again"
     effect = Effect.READS
@@ -302,7 +325,11 @@ class Get(Again):
 
 
 class Put(Again):
-    """Puts K and V again, unchanged, or in a shape that the pass must refuse."""
+    """Puts K and V again: as announced (null), or of another size, which the pass must
+    refuse. `states`: writes the recurrent states of so many sequences instead.
+
+    Answer: `{}` or `error`.
+    """
 
     name, writes = "put", True
     effect = Effect.CONTROL
@@ -394,7 +421,10 @@ LARGEST = 64
 
 
 class Open(UnifiedOperation):
-    """Opens one more cache, perhaps of other sizes, and drops it at once."""
+    """Opens one more cache with these sizes, and drops it at once.
+
+    Answer: `{}` or `error`.
+    """
 
     name = "open"
     effect = Effect.CONTROL

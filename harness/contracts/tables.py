@@ -1,0 +1,66 @@
+"""Tables of the operations, for documents.
+
+To write the block in `harness/contracts/README.md` after a change:
+
+    python -m lockstep.harness.contracts.tables
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Operation
+
+ANSWER = "Answer: "
+"""Begins the paragraph about the answer in the docstring of an operation."""
+
+
+def explain(operation: Operation) -> tuple[str, str]:
+    """Returns what an operation does, and what its answer means: its docstring."""
+    text = inspect.cleandoc(type(operation).__doc__ or operation.name)
+    does, *more = (" ".join(each.split()) for each in text.split("\n\n"))
+    answers = [each.removeprefix(ANSWER) for each in more if each.startswith(ANSWER)]
+    return does, answers[0] if answers else ""
+
+
+def format_operations(rules: Contract) -> Iterator[str]:
+    """Yields the lines of a table of all operations of a contract."""
+    yield "| op | fields | what it does | answer |"
+    yield "|" + "---|" * 4
+    for name, operation in rules.operations.items():
+        does, answer = explain(operation)
+        fields = ", ".join(each for each in operation.fields if each != "cache")
+        yield f"| {name} | {fields} | {does} | {answer or '`{}`'} |"
+
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- operations -->\n", "<!-- end of operations -->\n"
+
+
+def format_block() -> str:
+    """The operations of all contracts with their effects, as the README has them."""
+    lines = [BEGIN.strip(), "", "| contract | effect | operations |", "|---|---|---|"]
+    for rules in CONTRACTS.values():
+        by_effect: dict[str, list[str]] = {}
+        for name, operation in rules.operations.items():
+            effect = str(operation.effect.name).lower().replace("|", ", ")
+            by_effect.setdefault(effect, []).append(name)
+        lines += [
+            f"| {rules.name} | {effect} | {', '.join(names)} |"
+            for effect, names in by_effect.items()
+        ]
+    return "\n".join([*lines, "", END])
+
+
+def replace_block(text: str) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{format_block()}{after}"
+
+
+if __name__ == "__main__":
+    README.write_text(replace_block(README.read_text()))
