@@ -2,130 +2,108 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from lockstep.harness.cli.frame import printing
-from lockstep.harness.cli.options import command, shared
-from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.cli.options import command, define, shared
+from lockstep.harness.cli.replay import print_result
+from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.jobs.vectors.export import (
-    GENERATOR,
-    audit_set,
-    export,
-)
-from lockstep.harness.jobs.vectors.export import (
-    verify as run_set,
-)
+from lockstep.harness.jobs.vectors.export import export
+from lockstep.harness.jobs.vectors.verify import replay_set
+from lockstep.harness.programs.vectors.files import audit, read_set
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import PlainConsole, Progress
 from lockstep.harness.reports.jobs import (
     format_audit,
-    get_audit_status,
+    format_verified,
     get_export_status,
-    get_run_status,
-    list_problems,
     print_export,
-    print_verification,
     verification_to_json,
 )
 
-VECTORS_EXAMPLES = """\b
+# Problems that are printed; --json has all.
+MOST_REPORTED = 40
+
+EXAMPLES = """\b
 Examples:
   lockstep vectors -o vectors                       all kinds
   lockstep vectors -o kv --kind kv --size standard  many programs of one kind
   lockstep vectors verify vectors                   is this set complete and right?
+  lockstep vectors verify vectors -b torch-cpu      … and does a backend agree?
 """
 
-VERIFY_EXAMPLES = """\b
-Examples:
-  lockstep vectors verify vectors                   the set itself
-  lockstep vectors verify vectors --backend torch-cpu --backend mlx-cpu
-"""
 
-folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-
-
-@click.group(invoke_without_command=True, epilog=VECTORS_EXAMPLES)
+@click.group(invoke_without_command=True, epilog=EXAMPLES)
 @click.option(
     "-o",
     "--output",
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder of the set: new, empty, or with a set to replace.",
+    help="Folder of the set, new or empty.",
 )
 @click.option(
     "--size",
     type=click.Choice(list(SET_SIZES)),
     default="small",
     show_default=True,
-    help="Size of the set. "
-    + "; ".join(f"{name}: {size.about}" for name, size in SET_SIZES.items())
-    + ".",
+    help="; ".join(f"{name}: {size.about}" for name, size in SET_SIZES.items()),
 )
 @shared("kinds", "jobs")
 @click.pass_context
-def vectors(
-    context: click.Context,
-    folder: Path | None,
-    size: str,
-    kinds: Sequence[str],
-    jobs: int,
-) -> None:
+def vectors(context: click.Context, /, **options: Any) -> None:
     """Writes programs with what the reference expects, for engines that run no Python.
 
     DIR gets one .jsonl file for each kind, a README.md that says how to read them, a JSON
     Schema and a manifest. The same version writes the same bytes.
     """
     if context.invoked_subcommand is None:
-        run_export(folder, size, kinds, jobs)
-    elif folder is not None:
+        run_export(**options)
+    elif options["folder"] is not None:
         raise click.UsageError("-o does not go together with another command")
 
 
 @command
-def run_export(folder: Path | None, size: str, kinds: Sequence[str], jobs: int) -> int:
+def run_export(settings: Settings, folder: Path | None, size: str) -> int:
     if folder is None:
         raise UsageError("give a folder for the set with -o DIR")
     console = PlainConsole()
     with Progress(console, get_export_status, get_export_status) as progress:
-        work = export(folder, size, kinds, jobs, progress.show)
-    print_export(console, work, folder)
+        done = export(folder, size, settings, progress.show)
+    print_export(console, done, folder)
     return 0
 
 
-@vectors.command(epilog=VERIFY_EXAMPLES, short_help="Checks a set, and runs it.")
-@folder_argument
-@shared("given", "jobs", "step", "start", "failures", "json")
-@command
+@define(
+    click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)),
+    *("given", "step", "start", "json"),
+    group=vectors,
+)
 def verify(settings: Settings, folder: Path, as_json: bool) -> int:
-    """Checks that a set is complete and that the reference here expects what it says.
+    """Checks a set, and replays it on backends.
 
-    With --backend, also runs its programs there. Exit status: 0 all agree, 1 a
-    divergence, 2 the set is damaged, or something could not run.
+    Is it complete, and does the reference here expect what it says? With --backend, also
+    replays its programs there; one that diverges is named by its line, which `lockstep
+    replay`, `shrink` and `show` take. Exit status: 0 all agree, 1 a divergence, 2 the set
+    is damaged, or something could not run.
     """
-    console = PlainConsole(stderr=as_json)
-    with Progress(console, get_audit_status, get_audit_status) as progress:
-        audit = audit_set(folder, settings.jobs, progress.show)
-    status, outcome = audit.get_exit_status(), None
-    if status == 0 and settings.backends:
-        settings = replace(settings, generator=GENERATOR)
-        with Progress(console, get_run_status, get_run_status) as running:
-            outcome = run_set(Outcome(settings), audit.programs, running.show)
-        status = outcome.get_exit_status()
+    console, files = PlainConsole(stderr=as_json), read_set(folder)
+    differences = [words for path in files for words in audit(path, files[path])]
+    for words in differences[:MOST_REPORTED]:
+        console.print(make_printable(words), soft_wrap=True)
+    console.print(format_audit(folder, files, differences), soft_wrap=True)
+    results = [] if differences else list(replay_set(files, settings))
+    for verified in results:
+        for result in verified.wrong[:MOST_REPORTED]:
+            print_result(console, result)
+        console.print(format_verified(verified), soft_wrap=True)
+    statuses = {verified.get_exit_status() for verified in results}
+    status = 1 if differences or 1 in statuses else max(statuses, default=0)
     with printing(lambda: status):
         if as_json:
-            click.echo(json.dumps(verification_to_json(audit, outcome, status), indent=1))
-            return status
-        for problem in list_problems(audit):
-            console.print(problem, soft_wrap=True)
-        console.print(format_audit(audit), soft_wrap=True)
-        if outcome is not None:
-            print_verification(console, outcome)
+            click.echo(verification_to_json(differences, results, status))
     return status

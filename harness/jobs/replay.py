@@ -138,7 +138,13 @@ def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replaye
     flaky = read_flaky(program.meta)
     runs = 1 if flaky is None else flaky.runs
     event = pool.call(RunProgram(backend, program.to_json(), runs))
-    status, words = judge(event, program, flaky)
+    return make_replayed(path, program, backend, event)
+
+
+def make_replayed(
+    path: Path, program: Program, backend: str, event: Ran | Stopped
+) -> Replayed:
+    status, words = judge(event, program, read_flaky(program.meta))
     if isinstance(event, HarnessFailed):
         words += f"; please report this with {path}"
     if status in AGREEING and isinstance(event, Ran):

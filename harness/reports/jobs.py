@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.harness.core.errors import make_printable
 from lockstep.harness.jobs.explore import Exploration, Survey
 from lockstep.harness.jobs.faults import (
     Search,
@@ -19,8 +20,9 @@ from lockstep.harness.jobs.faults import (
     list_survivors,
     summarize_searches,
 )
-from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.vectors.export import Audit, Export
+from lockstep.harness.jobs.vectors.export import Done
+from lockstep.harness.jobs.vectors.verify import Verified
+from lockstep.harness.programs.vectors.files import Holds
 from lockstep.harness.programs.words import format_field
 from lockstep.harness.reports.console import (
     STYLES,
@@ -29,7 +31,6 @@ from lockstep.harness.reports.console import (
     print_notes,
 )
 from lockstep.harness.reports.model import get_fields, summarize, summarize_pair
-from lockstep.harness.reports.outcome_file import describe_failure
 
 # --- an exploration ---------------------------------------------------------------------
 
@@ -258,162 +259,62 @@ def format_searches(searches: Searches) -> Text:
 # --- sets of vectors --------------------------------------------------------------------
 
 
-# --- a set that is made -----------------------------------------------------------------
+def get_export_status(done: Done) -> Text:
+    drawn = sum(each.holds["drawn"] for each in done.values())
+    return Text(f"{len(done)} kinds chosen, {drawn:,} programs drawn", "dim")
 
 
-def get_export_status(work: Export) -> Text:
-    """The progress of an export, and its rate."""
-    seconds = time.monotonic() - work.started
-    drawn = sum(work.drawn.values())
-    return Text(
-        f"{seconds:.0f} s: {drawn:,} programs drawn, {drawn / max(seconds, 0.01):,.0f}/s,"
-        f" {len(work.done)} of {len(work.kinds)} kinds chosen",
-        "dim",
-    )
-
-
-def print_export(console: Console, work: Export, folder: Path) -> None:
+def print_export(console: Console, done: Done, folder: Path) -> None:
     """Prints the number of programs of each kind and what they cover."""
-    table = make_table(f"{work.size} set", "programs", "drawn", "operations", "cells")
-    for name, own in sorted(work.done.items()):
-        covered = sum(map(len, own["covered"].values()))
-        cells = f"{covered}/{own['reachable']}"
-        counts = (own["programs"], own["drawn"], own["operations"], cells)
-        table.add_row(name, *map(str, counts))
+    table = make_table("set", "programs", "drawn", "reached")
+    for name, drawn in sorted(done.items()):
+        goals = drawn.holds["covered"], drawn.holds["not_covered"]
+        covered, missing = (sum(map(len, cells.values())) for cells in goals)
+        counts = drawn.holds["programs"], drawn.holds["drawn"]
+        table.add_row(name, *map(str, counts), f"{covered}/{covered + missing}")
     console.print(table)
-    programs = sum(own["programs"] for own in work.done.values())
-    seconds = time.monotonic() - work.started
-    console.print(
-        f"{folder}: {programs:,} programs, {work.bytes / 1e6:.1f} MB,"
-        f" in {seconds:.0f} s; how to read them: {folder / 'README.md'}",
-        soft_wrap=True,
-    )
+    programs = sum(drawn.holds["programs"] for drawn in done.values())
+    text = f"{folder}: {programs:,} programs; how to read them: {folder / 'README.md'}"
+    console.print(text, soft_wrap=True)
 
 
-# --- a set that is checked --------------------------------------------------------------
-
-
-def get_audit_status(work: Audit) -> Text:
-    seconds = time.monotonic() - work.started
-    text = (
-        f"{seconds:.0f} s: {work.done} of {work.files} files, {work.count():,} programs"
-    )
-    return Text(f"{text} as the reference expects", "dim")
-
-
-def list_problems(work: Audit) -> Iterator[Text]:
-    for problem in work.problems:
-        words = make_printable(problem.words)
-        if problem.differs:
-            yield Text(f"✗ {words}", "bold red")
-        else:
-            yield Text(f"! {words}", "bold yellow")
-
-
-def format_audit(work: Audit) -> Text:
+def format_audit(
+    folder: Path, files: Mapping[Path, Holds], differences: Sequence[str]
+) -> Text:
     """The verdict on a set, in a line."""
-    programs = f"{work.folder}: {work.count():,} programs in {work.files} files"
-    if not work.problems:
-        return Text(f"{programs}, whole, and as the reference expects", "green")
-    if work.get_exit_status() == 1:
-        text = f"{programs}; the reference here expects something else"
-        return Text(text, "bold red")
-    return Text(f"{programs}; this is no proper set of vectors", "bold yellow")
+    count = sum(holds.programs for holds in files.values())
+    programs = f"{folder}: {count:,} programs in {len(files)} files"
+    if differences:
+        return Text(f"{programs}; the reference here expects something else", "bold red")
+    return Text(f"{programs}, whole, and as the reference expects", "green")
 
 
-def get_run_status(outcome: Outcome) -> Text:
-    """The progress of the backends, and the time left."""
-    seconds = time.monotonic() - outcome.started
-    wanted = sum(pair.wanted for pair in outcome.pairs)
-    done = sum(count_done(pair) for pair in outcome.pairs)
-    if not done:
-        return Text(f"{seconds:.0f} s: importing backends", "dim")
-    left = seconds * (wanted - done) / done
-    text = f"{seconds:.0f} s: {done:,} of {wanted:,} programs,"
-    text += f" {len(outcome.failures)} failures, about {left:.0f} s left"
-    return Text(text, "dim")
-
-
-def count_done(pair: Pair) -> int:
-    """Programs that are over, those that were left out included."""
-    return pair.get_progress()[0] + pair.undeclared.total() + pair.avoided
-
-
-def count_diverged(pair: Pair) -> int:
-    return pair.signatures.total()
-
-
-def count_agreed(pair: Pair) -> int:
-    """Programs that ran to their end, and as they should."""
-    return pair.programs - count_diverged(pair) - pair.unfinished
-
-
-def print_verification(console: Console, outcome: Outcome) -> None:
-    """Failures, and for each pair how many programs agree."""
-    print_failures(console, outcome)
-    console.print(draw_counts(outcome))
-    for pair in outcome.pairs:
-        for why, programs in pair.undeclared.most_common(1):
-            text = f"{pair.name}: {programs} programs: {why}"
-            console.print(Text(text, "dim"), soft_wrap=True)
-    print_notes(console, summarize(outcome))
-    console.print(format_verification(outcome))
-
-
-def draw_counts(outcome: Outcome) -> Table:
-    columns = ("agreed", "diverged", "not declared", "known", "crashed")
-    table = make_table("vectors", *columns, is_folded=True)
-    for pair in outcome.pairs:
-        diverged = count_diverged(pair)
-        has_found = diverged or pair.is_diverging
-        style = "bold red" if has_found else "bold yellow" if pair.is_error else "green"
-        agreed = Text(str(count_agreed(pair)), style)
-        rest = (diverged, pair.undeclared.total(), pair.avoided, pair.crashes)
-        table.add_row(pair.name, agreed, *(str(number or "–") for number in rest))
-    return table
-
-
-def format_verification(outcome: Outcome) -> Text:
-    programs = sum(pair.programs for pair in outcome.pairs)
-    diverged = sum(map(count_diverged, outcome.pairs))
-    status = outcome.get_exit_status()
-    crashes = sum(pair.crashes for pair in outcome.pairs)
-    words = "all agree" if status == 0 else f"{diverged} of them diverge"
-    if crashes:
-        words += f", {crashes} crash or hang"
-    if not diverged and not crashes and any(pair.missing for pair in outcome.pairs):
-        words = "unfinished"
-    if not programs:
-        words = "nothing was run: no backend declares what the set asks for"
-    if outcome.is_cut:
-        words += " (stopped before the end)"
-    text = f"{programs:,} programs in {outcome.seconds:.0f} s: {words}"
-    return Text(text, "green" if status == 0 else "bold red")
+def format_verified(verified: Verified) -> Text:
+    """What the programs of a set came to on a backend, in a line."""
+    status = verified.get_exit_status()
+    text = f"{verified.backend}: {verified.agreed} agree"
+    for word in ("FAILED", "ERROR"):
+        if count := sum(result.status == word for result in verified.wrong):
+            text += f", {count} {word}"
+    for why, count in verified.not_run.most_common(1):
+        text += f", {verified.not_run.total()} not run, {count} of them since {why}"
+    return Text(text, ("green", "bold red", "bold yellow")[status])
 
 
 def verification_to_json(
-    audit: Audit, outcome: Outcome | None, status: int
-) -> dict[str, Any]:
-    """The same for machines."""
-    return {
-        "format": "lockstep-verification/1",
-        "programs": audit.count(),
+    differences: Sequence[str], results: Sequence[Verified], status: int
+) -> str:
+    document = {
+        "format": "lockstep-verification/2",
         "exit_status": status,
-        "problems": [problem.words for problem in audit.problems],
-        "pairs": [verified_to_json(pair) for pair in (outcome.pairs if outcome else ())],
-        "unavailable": outcome.unavailable if outcome else {},
-        "dead": outcome.dead if outcome else {},
+        "differences": list(differences),
+        "backends": [
+            {
+                **get_fields(verified, "backend", "agreed"),
+                "not_run": dict(verified.not_run),
+                "wrong": [structs.asdict(result) for result in verified.wrong],
+            }
+            for verified in results
+        ],
     }
-
-
-def verified_to_json(pair: Pair) -> dict[str, Any]:
-    return {
-        **get_fields(pair, "backend", "contract", "kind"),
-        "agreed": count_agreed(pair),
-        "diverged": count_diverged(pair),
-        "not_declared": dict(pair.undeclared),
-        "known": pair.avoided,
-        "crashed": pair.crashes,
-        **get_fields(pair, "errors", "missing"),
-        "failures": [describe_failure(failure) for failure in pair.failures],
-    }
+    return json.dumps(document, indent=1)

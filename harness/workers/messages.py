@@ -21,7 +21,6 @@ from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
-from lockstep.harness.programs.vectors import Problem
 from lockstep.harness.workers.counts import Counts as Counts
 from lockstep.harness.workers.counts import Natural as Natural
 from lockstep.harness.workers.counts import NonNegative, Shown
@@ -342,10 +341,6 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
         ]
 
 
-class GivenTask(SliceTask, frozen=True, kw_only=True):
-    programs: list[Document]
-
-
 class ExhaustiveTask(SliceTask, frozen=True, kw_only=True):
     """Run every program with one beginning; `path` and `covered` are of its Branch."""
 
@@ -408,11 +403,15 @@ class RunProgram(Task[Ran], frozen=True):
     Attributes:
         runs: how often, for a failure that does not come back each time.
         spares_known: refuse a program that diverges as an entry of the ledger says.
+        adapts: take sizes that the backend declares where they change no answer, and skip
+            all steps of a program that it does not declare, or that leads to a known
+            divergence.
     """
 
     program: Document
     runs: int = 1
     spares_known: bool = False
+    adapts: bool = False
 
 
 class Recorded(OfBackend, frozen=True):
@@ -503,18 +502,6 @@ class FaultsListed(Answer, frozen=True):
 
 class ListFaults(Task[FaultsListed], frozen=True):
     """List the mistakes that are planted in the backend."""
-
-
-class Audited(Answer, frozen=True):
-    programs: list[Document]
-    problems: list[Problem]
-
-
-class AuditFile(Task[Audited], frozen=True):
-    """Check a file of a set of vectors; `holds` is its entry in the manifest."""
-
-    path: str
-    holds: dict[str, Any]
 
 
 class Drawn(Answer, frozen=True):

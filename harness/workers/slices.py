@@ -8,12 +8,10 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.contract import WITHOUT_EFFECT
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import Unavailable, UsageError
@@ -38,13 +36,10 @@ from lockstep.harness.programs.program import (
     Program,
     breaks_usage,
     parse_program,
-    why_too_large,
 )
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.counts import tally
 from lockstep.harness.workers.messages import (
     ExhaustiveTask,
-    GivenTask,
     RandomTask,
     SurveyDomain,
     Surveyed,
@@ -259,51 +254,6 @@ def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
     """The seed of a slice, which does not depend on the backend or on the worker."""
     digest = hashlib.sha256(json.dumps([seed, contract, kind, number]).encode()).digest()
     return int.from_bytes(digest[:8], "big")
-
-
-# --- programs of a set of vectors -------------------------------------------------------
-
-
-class GivenSlice(Slice[GivenTask]):
-    """Programs that were drawn elsewhere, as far as the backend declares them."""
-
-    def generate(self) -> None:
-        for document in self.task.programs:
-            program = self.adapt(parse_program(document, "program"))
-            why = self.why_left_out(program)
-            if why is not None:
-                tally(self.counts.undeclared, why)
-            elif known := find_known(program, self.avoid):
-                self.counts.avoided += 1
-                self.meet([known])
-            else:
-                self.count(program)
-            # If the backend ends the process, the job knows which programs are left.
-            self.report_progress()
-
-    def adapt(self, program: Program) -> Program:
-        """The same with sizes that the backend declares, where they change no answer."""
-        own = self.backend.contracts.get(program.contract, {}).get(program.kind)
-        if own is None or program.contract == "prefix":  # bytes, and limits of bytes
-            return program
-        declared = {**own.config, "dtype": self.backend.dtypes}
-        config, rules = dict(program.config), program.rules
-        for name in WITHOUT_EFFECT:
-            default = [rules.config[name]["default"]] if name in rules.opt_in else ()
-            values = declared.get(name, default)
-            if values and name in config and config[name] not in values:
-                config[name] = values[0]
-        adapted = replace(program, config=config)
-        return program if why_too_large(adapted) else adapted
-
-    def why_left_out(self, program: Program) -> str | None:
-        """Why the backend cannot be asked to run a program, if it cannot."""
-        why = why_unsupported(program, self.backend)
-        if why is None:
-            own = self.backend.contracts[program.contract][program.kind]
-            if not own.refuses and breaks_usage(program):
-                return f"{self.backend.name} does not declare to refuse wrong calls"
-        return why
 
 
 # --- all programs over a domain with one beginning --------------------------------------

@@ -27,6 +27,7 @@ from msgspec import convert
 from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.backends.driver.backend import is_driver
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.contracts.contract import WITHOUT_EFFECT
 from lockstep.harness.core.errors import (
     DeviceLost,
     HarnessError,
@@ -50,11 +51,11 @@ from lockstep.harness.programs.ledger import (
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
+    breaks_usage,
     parse_program,
     why_too_large,
 )
-from lockstep.harness.programs.vectors.audit import audit
-from lockstep.harness.programs.vectors.selection import SIZES, Selection, describe
+from lockstep.harness.programs.vectors.selection import SIZES, Selection
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.channel import Channel
 from lockstep.harness.workers.messages import (
@@ -66,10 +67,9 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.side import PROGRESS_SECONDS, Side
+from lockstep.harness.workers.side import Side
 from lockstep.harness.workers.slices import (
     ExhaustiveSlice,
-    GivenSlice,
     RandomSlice,
     survey,
 )
@@ -89,6 +89,34 @@ def require_supported(program: Program, backend: Backend) -> None:
     why = why_unsupported(program, backend)
     if why:
         raise Unavailable(why)
+
+
+def adapt(program: Program, backend: Backend) -> Program:
+    """Returns the program with sizes that the backend declares, where they change no
+    answer."""
+    declared = backend.contracts.get(program.contract, {}).get(program.kind)
+    if declared is None or program.contract == "prefix":  # bytes, and limits of bytes
+        return program
+    supported = {**declared.config, "dtype": backend.dtypes}
+    config, rules = dict(program.config), program.rules
+    for name in WITHOUT_EFFECT:
+        default = [rules.config[name]["default"]] if name in rules.opt_in else ()
+        values = supported.get(name, default)
+        if values and name in config and config[name] not in values:
+            config[name] = values[0]
+    adapted = replace(program, config=config)
+    return program if why_too_large(adapted) else adapted
+
+
+def why_left_out(program: Program, backend: Backend) -> str | None:
+    """Says why a backend is not asked to run a program; None if it is."""
+    if why := why_unsupported(program, backend):
+        return why
+    declared = backend.contracts[program.contract][program.kind]
+    if not declared.refuses and breaks_usage(program):
+        return f"{backend.name} does not declare to refuse wrong calls"
+    entries = load_ledger(backend.ledger, backend.name, program.kind)
+    return "leads to a known divergence" if find_known(program, entries) else None
 
 
 def require_unknown(
@@ -140,6 +168,11 @@ def list_faults(worker: Runner, backend: Backend, task: m.ListFaults) -> m.Fault
 
 def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
     program = parse(task.program)
+    if task.adapts:
+        program = adapt(program, backend)
+        if why := why_left_out(program, backend):
+            skipped = len(program.ops), why
+            return m.Ran(get_versions(backend), backend.device, None, 0, *skipped)
     require_supported(program, backend)
     results = [worker.run_both(program, backend) for _ in range(task.runs)]
     failing = [result for result in results if result.divergence is not None]
@@ -213,24 +246,11 @@ def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
     return m.Clustered(list(find_likely(failing, find, task.known).items()))
 
 
-def audit_file(worker: Runner, backend: Backend, task: m.AuditFile) -> m.Audited:
-    programs, problems = audit(Path(task.path), task.holds, worker.note)
-    return m.Audited([program.to_json() for program in programs], problems)
-
-
 def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Drawn:
     selection = Selection(task.contract, task.kind, SIZES[task.size])
-    reported = time.monotonic()
-
-    def on_draw(program: Program) -> None:
-        nonlocal reported
-        worker.note(program)
-        if time.monotonic() - reported > PROGRESS_SECONDS:
-            reported = time.monotonic()
-            worker.emit(m.Progress(m.Counts(programs=selection.drawn)))
-
-    selection.select(on_draw)
-    return m.Drawn(selection.get_lines(), describe(selection))
+    selection.select(worker.note)
+    lines = [line for _, line in selection.chosen]
+    return m.Drawn(lines, selection.describe())
 
 
 def draw_programs(worker: Worker, backend: Backend, task: m.RandomTask) -> m.SliceDone:
@@ -250,7 +270,6 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
     m.Declare: declare,
     m.RandomTask: draw_programs,
     m.ExhaustiveTask: lambda *arguments: ExhaustiveSlice(*arguments).check(),
-    m.GivenTask: lambda *arguments: GivenSlice(*arguments).check(),
     m.SurveyDomain: survey,
     m.RunProgram: run_program,
     m.RecordProgram: record_program,
@@ -260,7 +279,6 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
     m.RunLedger: run_ledger,
     m.Cluster: cluster,
     m.ListFaults: list_faults,
-    m.AuditFile: audit_file,
     m.DrawVectors: draw_vectors,
 }
 
