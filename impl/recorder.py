@@ -58,7 +58,7 @@ def get_form(cache: Any) -> Form:
 
 def get_framework(cache: Any) -> str:
     """Returns "torch" or "mlx": the folder of the class, or of one that it is made of."""
-    folders = (own.__module__.split(".")[2:3] for own in type(cache).__mro__)
+    folders = (base.__module__.split(".")[2:3] for base in type(cache).__mro__)
     return next(name for name in chain.from_iterable(folders) if name in FRAMEWORKS)
 
 
@@ -148,8 +148,8 @@ class Own(Scribe):
     def clone(self) -> Then:
         return self.copy(None)
 
-    def join(self, other: Any, name: str) -> None:
-        Own(other, self.tapes, name, self.snapshots)
+    def join(self, joined: Any, name: str) -> None:
+        Own(joined, self.tapes, name, self.snapshots)
 
     def snapshot(self, begin: int) -> Then:
         name = self.snapshots.make_name()
@@ -164,7 +164,7 @@ class Own(Scribe):
         names = [self.snapshots.make_name() for _ in range(2)]
         source = self.snapshots.consume(snapshot)
         self.note("split", snapshot=source, at=at, parent=names[0], child=names[1])
-        return lambda parts: self.bind_all(parts, names)
+        return lambda members: self.bind_all(members, names)
 
     def merge(self, parent: Any, child: Any) -> Then:
         name = self.snapshots.make_name()

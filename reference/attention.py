@@ -28,5 +28,5 @@ def compute_attention(
     return [compute_dot(weights, dimension) / total for dimension in dimensions]
 
 
-def compute_dot(left: Vector, right: Vector) -> float:
-    return fsum(a * b for a, b in zip(left, right, strict=True))
+def compute_dot(first: Vector, second: Vector) -> float:
+    return fsum(a * b for a, b in zip(first, second, strict=True))

@@ -65,12 +65,12 @@ class BatchedCache:
 
     def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
         """Appends `length` columns, with tokens of these tags for each row."""
-        for row, own in zip(self.rows, tags, strict=True):
-            row.update(own)
+        for row, row_tags in zip(self.rows, tags, strict=True):
+            row.update(row_tags)
         self.width += length
         if self.coming is not None:
             pairs = zip(self.coming, tags, strict=True)
-            self.coming = [coming - len(own) for coming, own in pairs]
+            self.coming = [coming - len(row_tags) for coming, row_tags in pairs]
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces that the next updates bring so many tokens to each row, and as many
@@ -121,14 +121,14 @@ class BatchedCache:
             raise ValueError(f"filter: a row twice in {numbers}")
         self.select(numbers)
 
-    def extend(self, other: BatchedCache) -> None:
+    def extend(self, joined: BatchedCache) -> None:
         """Adds the rows of another batch, which is used up."""
-        if other is self:
+        if joined is self:
             raise ValueError("extend: a batch cannot be extended by itself")
         self.check_settled()
-        other.check_settled()
-        self.rows += other.rows
-        self.width = max(self.width, other.width)
+        joined.check_settled()
+        self.rows += joined.rows
+        self.width = max(self.width, joined.width)
 
     def extract(self, number: int) -> Row:
         """Returns an independent cache with the tokens of one row."""

@@ -108,15 +108,15 @@ class CausalCache:
             - self.memory
             for sequence in range(self.sequences)
         }
-        kept = [
+        stored = [
             token._replace(
                 sequences=frozenset(
-                    each for each in token.sequences if token.position >= first[each]
+                    owner for owner in token.sequences if token.position >= first[owner]
                 )
             )
             for token in self.tokens
         ]
-        return [token for token in kept if token.sequences]
+        return [token for token in stored if token.sequences]
 
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
         """Returns CacheFull if the batch, after its evictions, has no room. To reserve
@@ -227,10 +227,10 @@ class CausalCache:
     def drop(self, sequence: int, begin: float, end: float) -> None:
         """Makes the sequence leave its tokens in [begin, end). A token without any
         sequence is gone."""
-        left = [
+        taken = [
             token._replace(sequences=token.sequences - {sequence})
             if sequence in token.sequences and begin <= token.position < end
             else token
             for token in self.tokens
         ]
-        self.tokens = [token for token in left if token.sequences]
+        self.tokens = [token for token in taken if token.sequences]

@@ -111,9 +111,9 @@ class KVCache:
             return None, snapshot
         if at >= snapshot.end:
             return snapshot, None
-        left = tuple(token for token in snapshot.tokens if token.position < at)
-        right = tuple(token for token in snapshot.tokens if token.position >= at)
-        return Snapshot(snapshot.begin, at, left), Snapshot(at, snapshot.end, right)
+        first = tuple(token for token in snapshot.tokens if token.position < at)
+        last = tuple(token for token in snapshot.tokens if token.position >= at)
+        return Snapshot(snapshot.begin, at, first), Snapshot(at, snapshot.end, last)
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """Joins [a, b) and [b, c) into [a, c); None if either side is None."""

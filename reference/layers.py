@@ -58,10 +58,10 @@ class Layer:
         return (end - begin) * self.token_bytes
 
 
-def count_common(left: Tokens, right: Tokens) -> int:
+def count_common(first: Tokens, second: Tokens) -> int:
     """Returns the length of the common prefix of two conversations."""
     common = 0
-    for a, b in zip(left, right, strict=False):
+    for a, b in zip(first, second, strict=False):
         if a != b:
             break
         common += 1

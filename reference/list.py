@@ -35,8 +35,8 @@ class ListCache:
 
     def update(self, tags: Sequence[int]) -> None:
         """Appends one token for each tag to each part."""
-        for part in self.parts:
-            part.update(tags)
+        for cache in self.parts:
+            cache.update(tags)
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each part, or all if fewer.
@@ -44,16 +44,16 @@ class ListCache:
         Returns:
             How many; 0 if a part refuses. Then nothing changes.
         """
-        trimmed = min(part.clone().trim(count) for part in self.parts)
-        for part in self.parts:
-            part.trim(trimmed)
+        trimmed = min(cache.clone().trim(count) for cache in self.parts)
+        for cache in self.parts:
+            cache.trim(trimmed)
         return trimmed
 
     def clone(self) -> ListCache:
         """Returns an independent list with the same tokens."""
-        return ListCache([part.clone() for part in self.parts])
+        return ListCache([cache.clone() for cache in self.parts])
 
     def free(self) -> None:
         """Empties each part."""
-        for part in self.parts:
-            part.free()
+        for cache in self.parts:
+            cache.free()

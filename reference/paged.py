@@ -133,7 +133,7 @@ class PagedCache:
         longer = range(hit + self.dropped, len(request.tokens))
         return hit == 0 or (
             self.is_there(request, hit, in_step)
-            and any(self.is_there(request, more, in_step) for more in longer)
+            and any(self.is_there(request, further, in_step) for further in longer)
         )
 
     def is_there(self, request: Request, hit: int, in_step: bool) -> bool:
@@ -144,8 +144,11 @@ class PagedCache:
             return True  # a chunk begins: nothing before it is read
         counts_step = in_step and all(group.type != "state" for group in self.groups)
         computed = [
-            (one.namespace, tuple(one.tokens[: one.end if counts_step else one.settled]))
-            for one in self.requests.values()
+            (
+                donor.namespace,
+                tuple(donor.tokens[: donor.end if counts_step else donor.settled]),
+            )
+            for donor in self.requests.values()
         ]
         reused = tuple(request.tokens[:hit])
         return any(
@@ -186,24 +189,24 @@ class PagedCache:
         self.step = []
 
     def accept(
-        self, name: str, kept: int, sampled: int, drafts: Sequence[int] = ()
+        self, name: str, accepted: int, sampled: int, drafts: Sequence[int] = ()
     ) -> None:
         """Confirms what a request has guessed, once all known tokens are computed.
 
         Args:
             name: of the request.
-            kept: so many drafts were right. The others are gone.
+            accepted: so many drafts were right. The others are gone.
             sampled: the token behind them. It is not computed yet.
             drafts: the next guesses.
         """
         request = self.get(name)
         if not self.has_sampled(request):
             raise ValueError(f"accept: {name} has tokens that are not computed")
-        if not 0 <= kept <= len(request.drafts):
+        if not 0 <= accepted <= len(request.drafts):
             raise ValueError(
-                f"accept: {kept} of the {len(request.drafts)} drafts of {name}"
+                f"accept: {accepted} of the {len(request.drafts)} drafts of {name}"
             )
-        request.tokens += [*request.drafts[:kept], sampled]
+        request.tokens += [*request.drafts[:accepted], sampled]
         request.drafts = list(drafts)
         request.computed = len(request.tokens) - 1
 
@@ -247,8 +250,8 @@ class PagedCache:
     @property
     def is_idle(self) -> bool:
         """No request holds slots, and no transfer is under way."""
-        held = any(request.is_held for request in self.requests.values())
-        return not held and not self.transfers
+        is_held = any(request.is_held for request in self.requests.values())
+        return not is_held and not self.transfers
 
     def reset(self) -> bool:
         """Forgets what was computed; refuses unless the cache is idle."""
@@ -299,19 +302,19 @@ class PagedCache:
         if request is not None:
             request.computed, request.awaited = request.awaited, 0
 
-    def failed(self, transfer: str, kept: int = 0) -> None:
+    def failed(self, transfer: str, arrived: int = 0) -> None:
         """Ends a transfer that was broken off.
 
         Args:
             transfer: its name.
-            kept: tokens that the request which waits for it goes on with; without any it
+            arrived: number of tokens that the waiting request goes on with; if 0 it
                 waits again, and holds no slots.
         """
         request = self.end(transfer)
         if request is not None:
             self.remember(request)  # what has arrived may be hit
             request.drop()
-            request.is_held, request.computed = kept > 0, kept
+            request.is_held, request.computed = arrived > 0, arrived
 
     def end(self, transfer: str) -> Request | None:
         """Forgets a transfer. Returns the request that waits for it, if there is one."""

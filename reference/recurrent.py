@@ -71,15 +71,19 @@ class RecurrentCache(CausalCache):
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
         """Returns NotSupported if the sequences of the batch differ in their number of
         rows, even to reserve; CacheFull if there is no room for tokens or states."""
-        own = set(batch.sequences)
-        lengths = {len(batch.get_positions(sequence)) for sequence in own}
-        others = {slot for sequence, slot in self.slots.items() if sequence not in own}
+        owners = set(batch.sequences)
+        lengths = {len(batch.get_positions(sequence)) for sequence in owners}
+        slots_of_others = {
+            slot for sequence, slot in self.slots.items() if sequence not in owners
+        }
         reasons = super().list_refusals(batch, reserve)
-        if not reserve and len(own) + len(others) > self.slot_count:
-            reasons = [CacheFull(f"{len(own)} states beside {len(others)} others")]
+        if not reserve and len(owners) + len(slots_of_others) > self.slot_count:
+            reasons = [
+                CacheFull(f"{len(owners)} states beside {len(slots_of_others)} others")
+            ]
         if len(lengths) > 1:
-            words = f"sequences with {sorted(lengths)} rows in one batch"
-            reasons = [NotSupported(words), *reasons]
+            message = f"sequences with {sorted(lengths)} rows in one batch"
+            reasons = [NotSupported(message), *reasons]
         return reasons
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
@@ -109,8 +113,10 @@ class RecurrentCache(CausalCache):
 
     def is_shared(self, sequence: int) -> bool:
         slot = self.slots.get(sequence)
-        others = [other for owner, other in self.slots.items() if owner != sequence]
-        return slot is not None and slot in others
+        slots_of_others = [
+            other_slot for owner, other_slot in self.slots.items() if owner != sequence
+        ]
+        return slot is not None and slot in slots_of_others
 
     def get_read(self, sequence: int) -> list[Token]:
         """Returns the tokens that the state of a sequence has read, none at first."""
@@ -137,16 +143,16 @@ class RecurrentCache(CausalCache):
         """
         check_range(sequence, begin, end, self.sequences)
         stop = inf if end is None else end
-        place = get_place(self.get_read(sequence))
-        if place >= stop:
+        found_at = get_place(self.get_read(sequence))
+        if found_at >= stop:
             raise NotSupported("a state cannot forget what came before its end")
-        cut = place >= begin
-        kept = [
+        cut = found_at >= begin
+        earlier = [
             checkpoint
             for checkpoint in self.slots.get(sequence, Slot()).checkpoints
             if get_place(checkpoint) < begin
         ]
-        stands = bool(kept) and get_place(kept[-1]) == begin - 1
+        stands = bool(earlier) and get_place(earlier[-1]) == begin - 1
         if cut and begin > 0 and not stands:
             raise NotSupported(f"there is no checkpoint at position {begin - 1}")
         full = len(set(self.slots.values())) >= self.slot_count
@@ -156,7 +162,7 @@ class RecurrentCache(CausalCache):
         if begin == 0:
             self.slots.pop(sequence, None)
         elif cut:
-            self.slots[sequence] = Slot(kept[-1], kept)
+            self.slots[sequence] = Slot(earlier[-1], earlier)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Returns whether the state or a checkpoint stands just before `position`, and

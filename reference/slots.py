@@ -33,26 +33,26 @@ class Slot:
         number: the number of the sequence.
         conversation: the tokens of the request, generated ones included. The slot holds
             the first of them; the others remain to be computed.
-        held: how many tokens the slot holds; the one at place p has position p.
+        computed: how many tokens the slot holds; token number p has position p.
         reserved: how many of the remaining tokens have positions.
         in_use: whether the request is open.
     """
 
     number: int
     conversation: list[int]
-    held: int = 0
+    computed: int = 0
     reserved: int = 0
     in_use: bool = False
 
     @property
     def tokens(self) -> list[int]:
         """The tokens that the slot holds."""
-        return self.conversation[: self.held]
+        return self.conversation[: self.computed]
 
     @property
     def remaining(self) -> list[int]:
         """The tokens that remain to be computed."""
-        return self.conversation[self.held :]
+        return self.conversation[self.computed :]
 
 
 class Slots:
@@ -111,8 +111,8 @@ class Slots:
         prefix = self.copy_best(chosen, tokens) if self.several_users else chosen.tokens
         reuse = min(count_common(tokens, prefix), len(tokens) - 1)
         resumes = reuse > 0 and self.cache.can_resume(chosen.number, reuse)
-        held = self.cut(chosen.number, reuse if resumes else 0)
-        self.history.append(Slot(chosen.number, list(tokens), held, in_use=True))
+        computed = self.cut(chosen.number, reuse if resumes else 0)
+        self.history.append(Slot(chosen.number, list(tokens), computed, in_use=True))
         return chosen.number
 
     def rank(self, slot: Slot, tokens: Tokens) -> tuple[bool, int, int]:
@@ -125,7 +125,7 @@ class Slots:
         common = count_common(tokens, slot.tokens)
         if not self.several_users:
             return False, -common, slot.number
-        matched = 0 < common == slot.held == self.count_best(tokens)
+        matched = 0 < common == slot.computed == self.count_best(tokens)
         return not matched, 0 if matched else self.history.index(slot), slot.number
 
     def count_best(self, tokens: Tokens) -> int:
@@ -166,10 +166,10 @@ class Slots:
         slot = self.get_open(number)
         if count not in range(1, min(len(slot.remaining), self.context - self.keep) + 1):
             raise ValueError(f"{count} tokens cannot be computed now")
-        if slot.held + count > self.context:
+        if slot.computed + count > self.context:
             self.discard(slot, self.find_end(slot, count))
         slot.reserved = count
-        return range(slot.held, slot.held + count)
+        return range(slot.computed, slot.computed + count)
 
     def find_end(self, slot: Slot, count: int) -> int:
         """Returns the end of the middle that goes: the least that leaves enough room.
@@ -177,9 +177,9 @@ class Slots:
         Enough is room for `count` tokens and for half of those that are not kept.
         """
         room = max(count, (self.context - self.keep) // 2)
-        ends = range(self.keep, slot.held + 1)
+        ends = range(self.keep, slot.computed + 1)
         return min(
-            end for end in ends if self.keep + slot.held - end + room <= self.context
+            end for end in ends if self.keep + slot.computed - end + room <= self.context
         )
 
     def discard(self, slot: Slot, end: int) -> None:
@@ -190,14 +190,14 @@ class Slots:
         """
         removed = self.remove(slot.number, self.keep, end)
         del slot.conversation[self.keep : end]
-        slot.held = slot.held - (end - self.keep) if removed else 0
+        slot.computed = slot.computed - (end - self.keep) if removed else 0
 
     def commit(self, number: int, count: int) -> None:
         """Adds the `count` tokens that were reserved last; they have been computed."""
         slot = self.get_open(number)
         if count != slot.reserved:
             raise ValueError(f"{count} tokens were computed, not {slot.reserved}")
-        slot.held, slot.reserved = slot.held + count, 0
+        slot.computed, slot.reserved = slot.computed + count, 0
 
     def close(self, number: int) -> int:
         """Frees the slot, which keeps the computed tokens; returns how many these are.
@@ -205,9 +205,9 @@ class Slots:
         Cancelling a request is the same.
         """
         slot = self.get_open(number)
-        slot.held = self.cut(number, slot.held)
+        slot.computed = self.cut(number, slot.computed)
         slot.conversation, slot.reserved, slot.in_use = slot.tokens, 0, False
-        return slot.held
+        return slot.computed
 
     def get_open(self, number: int) -> Slot:
         slots = [slot for slot in self.slots if slot.number == number and slot.in_use]

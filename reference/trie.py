@@ -29,9 +29,9 @@ class Point:
     used: int = 0
 
 
-def is_beginning(path: Path, other: Path) -> bool:
-    """Returns whether `other` continues `path`."""
-    return len(path) < len(other) and other[: len(path)] == path
+def is_beginning(path: Path, longer: Path) -> bool:
+    """Returns whether `longer` continues `path`."""
+    return len(path) < len(longer) and longer[: len(path)] == path
 
 
 def check_limit(limit: int | None) -> None:
@@ -145,10 +145,10 @@ class Trie(Model):
     def extend(self, tokens: Tokens) -> None:
         """Adds generated tokens. If the request leaves the stored conversations with one
         of them, captures are made at that place."""
-        before = len(self.get_request())
+        length = len(self.get_request())
         super().extend(tokens)
         matched = self.count_matched(self.get_request())
-        if before <= matched < len(self.get_request()):
+        if length <= matched < len(self.get_request()):
             self.wanted.add(matched)
 
     def close(self) -> int:
@@ -170,8 +170,8 @@ class Trie(Model):
     def store(self, path: Path) -> None:
         """Adds the path, with points where it parts from another path, where captures are
         wanted, and at its end."""
-        for other in list(self.points):
-            common = count_common(path, other)
+        for longer in list(self.points):
+            common = count_common(path, longer)
             if common:
                 self.points.setdefault(path[:common], Point())
         for end in range(max(1, self.reused), len(path) + 1):
@@ -212,20 +212,20 @@ class Trie(Model):
         one reuses a point behind it.
         """
         path = tuple(tokens)
-        behind = [other for other in self.points if other[: len(path)] == path]
-        if path and behind:
+        following = [longer for longer in self.points if longer[: len(path)] == path]
+        if path and following:
             self.clock += 1
-            self.points[min(behind, key=len)].used = self.clock
+            self.points[min(following, key=len)].used = self.clock
 
     def get_parents(self) -> dict[Path, Path]:
         """Returns for each stored path the longest other one that it begins with."""
         parents: dict[Path, Path] = {}
-        before: list[Path] = [()]
+        prefixes: list[Path] = [()]
         for path in sorted(self.points):  # what one begins with comes before it
-            while not is_beginning(before[-1], path):
-                before.pop()
-            parents[path] = before[-1]
-            before.append(path)
+            while not is_beginning(prefixes[-1], path):
+                prefixes.pop()
+            parents[path] = prefixes[-1]
+            prefixes.append(path)
         return parents
 
     def count_tokens(self) -> int:

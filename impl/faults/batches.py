@@ -89,18 +89,18 @@ def states_read_padding(batch: Any) -> None:
 def batch_offset_alias(batch: Any) -> None:
     """The offsets are handed out, and changed in place by the next update."""
     batch.__class__ = share_offsets(type(batch))
-    batch.told = []
+    batch.shared_offsets = []
 
 
 @memoize
 def share_offsets(kind: Any) -> type:
     class Sharing(kind):  # type: ignore[misc]
-        told: list[int]
+        shared_offsets: list[int]
 
         @property
         def offsets(self) -> list[int]:
-            self.told[:] = kind.offsets.fget(self)
-            return self.told
+            self.shared_offsets[:] = kind.offsets.fget(self)
+            return self.shared_offsets
 
         def update(self, keys: Any, values: Any) -> Any:
             pair = super().update(keys, values)
@@ -115,10 +115,10 @@ def batch_extend_other_size(batch: Any) -> None:
     """An empty side is padded with the other side's number of rows."""
     extend = batch.extend
 
-    def extend_by_own_rows(other: Any) -> None:
-        if not any(other.lengths) and len(other.lengths) != len(batch.lengths):
-            other.select([0] * len(batch.lengths))
-        extend(other)
+    def extend_by_own_rows(joined: Any) -> None:
+        if not any(joined.lengths) and len(joined.lengths) != len(batch.lengths):
+            joined.select([0] * len(batch.lengths))
+        extend(joined)
 
     batch.extend = extend_by_own_rows
 
@@ -152,12 +152,15 @@ def rows_that_join_begin_early(batch: Any) -> None:
     """Rows that join begin one column before that of their first token."""
     join = batch.join
 
-    def join_early(other: Any) -> None:
+    def join_early(joined: Any) -> None:
         count, is_empty = len(batch.lengths), batch.pool.arrays is None
-        join(other)
+        join(joined)
         if not is_empty:
-            own, more = batch.pool.starts[:count], batch.pool.starts[count:]
-            batch.pool.starts = (*own, *(max(0, start - 1) for start in more))
+            old_starts, new_starts = batch.pool.starts[:count], batch.pool.starts[count:]
+            batch.pool.starts = (
+                *old_starts,
+                *(max(0, start - 1) for start in new_starts),
+            )
 
     batch.join = join_early
 
@@ -193,9 +196,9 @@ def batch_state_extend(batch: Any) -> None:
     """States of rows are mixed up when one side is empty."""
     extend = batch.extend
 
-    def extend_reversed(other: Any) -> None:
+    def extend_reversed(joined: Any) -> None:
         was_empty = not any(batch.lengths)
-        extend(other)
+        extend(joined)
         if was_empty:
             batch.select([*reversed(range(len(batch.lengths)))])
 
@@ -223,9 +226,9 @@ def batch_clone_shares(batch: Any) -> None:
     clone = batch.clone
 
     def clone_numbers() -> Any:
-        other = clone()
-        other.pool = batch.pool
-        return other
+        copied = clone()
+        copied.pool = batch.pool
+        return copied
 
     batch.clone = clone_numbers
 

@@ -29,9 +29,9 @@ def clone_shares(cache: Any) -> None:
     clone = cache.clone
 
     def share() -> Any:
-        other = clone()
-        other.memory = cache.memory
-        return other
+        copied = clone()
+        copied.memory = cache.memory
+        return copied
 
     cache.clone = share
 
@@ -53,10 +53,10 @@ def crop_negative_slice(cache: Any) -> None:
     trim = cache.trim
 
     def trim_slice(count: int) -> int:
-        before = cache.offset
+        offset = cache.offset
         trim(count)
-        cache.offset = len(range(before)[: before - count])
-        return int(before - cache.offset)
+        cache.offset = len(range(offset)[: offset - count])
+        return int(offset - cache.offset)
 
     cache.trim = trim_slice
 
@@ -78,11 +78,11 @@ def growth_at_step(cache: Any) -> None:
 @mistake("state", 5)
 def state_kept_by_offset(cache: Any) -> None:
     """The state is cached by offset and returned again, even after other tokens."""
-    kept: dict[int, Arrays] = {}
+    states: dict[int, Arrays] = {}
 
     def state() -> Arrays:
-        if cache.offset not in kept:
-            kept[cache.offset] = cache.memory.copy(0, cache.offset)
-        return kept[cache.offset]
+        if cache.offset not in states:
+            states[cache.offset] = cache.memory.copy(0, cache.offset)
+        return states[cache.offset]
 
     cache.state = state

@@ -135,9 +135,9 @@ def shift_other_stream(cache: Any) -> None:
     turn = cache.turn
 
     def turn_own(cells: Ints, distance: int) -> None:
-        own = cells[cache.cells.bits[cells] == 1 << 0]
-        if len(own):
-            turn(own, distance)
+        owned_cells = cells[cache.cells.bits[cells] == 1 << 0]
+        if len(owned_cells):
+            turn(owned_cells, distance)
 
     cache.turn = turn_own
 

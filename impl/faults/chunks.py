@@ -24,12 +24,12 @@ def build_chunked(cache: Any, make_band: MakeBand) -> Any:
     update, clone = cache.update, cache.clone
 
     def make_mask(length: int, rows: int) -> Any:
-        kept = cache.count_kept()
-        mask = make_band(length, rows, kept, None, cache.mask)
+        old = cache.count_kept()
+        mask = make_band(length, rows, old, None, cache.mask)
         for row in range(min(length, CHUNK)):
             seen = cache.count_seen(cache.offset + row)
             alike = slice(row, length, CHUNK)  # the same offset in later chunks
-            mask[alike] = make_band(length, rows, kept, seen, cache.mask)[alike]
+            mask[alike] = make_band(length, rows, old, seen, cache.mask)[alike]
         return mask
 
     def update_and_trim(keys: Any, values: Any) -> Arrays:

@@ -44,14 +44,14 @@ def keep_together(cache: Any, order: Order) -> None:
 def find_run(cells: Cells, count: int) -> int | None:
     """Returns the first of `count` consecutive free cells, None if there are not any."""
     free = np.concatenate(([0], np.cumsum(cells.bits == 0)))
-    found = np.flatnonzero(free[count:] - free[:-count] == count)
-    return int(found[0]) if len(found) else None
+    starts = np.flatnonzero(free[count:] - free[:-count] == count)
+    return int(starts[0]) if len(starts) else None
 
 
 def list_moves(cells: Cells) -> list[Move]:
     """Returns moves from the last used cells, descending, to the first free ones."""
-    holes, held = np.flatnonzero(cells.bits == 0), cells.list_used()[::-1]
-    pairs = zip(held.tolist(), holes.tolist(), strict=False)
+    holes, used = np.flatnonzero(cells.bits == 0), cells.list_used()[::-1]
+    pairs = zip(used.tolist(), holes.tolist(), strict=False)
     return [(source, target) for source, target in pairs if source > target]
 
 
@@ -108,13 +108,13 @@ def defrag_range_stale(cache: Any) -> None:
     def look_up(batch: Batch, owner: int) -> Ints:
         index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
-        found: Ints = index.list_behind(low).copy()
-        return found
+        starts: Ints = index.list_behind(low).copy()
+        return starts
 
     def look_up_and_add(batch: Batch) -> Ints:
-        before = [look_up(batch, owner) for owner in batch.owners]
+        wanted = [look_up(batch, owner) for owner in batch.owners]
         added: Ints = add(batch)
-        shown[:] = [*before, added]
+        shown[:] = [*wanted, added]
         return added
 
     def compute_columns(_: Sight) -> tuple[int, int]:

@@ -95,11 +95,11 @@ class EndlessRing(Ring):
 @mistake("kv", 3)
 def copies_never_released(cache: Any) -> None:
     """A snapshot that was copied before it is closed stays in a list of the cache."""
-    kept: list[Snapshot] = []
+    closed: list[Snapshot] = []
 
     def close_uncopied(snapshot: Snapshot) -> None:
         if snapshot.memory is None:
-            kept.append(snapshot)
+            closed.append(snapshot)
         else:
             snapshot.close()
 

@@ -36,13 +36,13 @@ def paged_hash_before_write(cache: Any) -> None:
     """The keys are published when the slots are given, before K and V are written."""
     schedule = cache.schedule
 
-    def publish_early(request: str, more: int) -> int | None:
-        start: int | None = schedule(request, more)
-        one = cache.requests[request]
+    def publish_early(name: str, count: int) -> int | None:
+        start: int | None = schedule(name, count)
+        request = cache.requests[name]
         if start is not None:
-            one.computed = one.end
-            cache.settle(one)
-            one.computed = start
+            request.computed = request.end
+            cache.settle(request)
+            request.computed = start
         return start
 
     cache.schedule = publish_early
@@ -67,18 +67,19 @@ def paged_short_key(cache: Any) -> None:
 
     def open_short(request: str, tokens: Sequence[int], namespace: str | None) -> None:
         opened(request, tokens, namespace)
-        own = cache.requests[request].hash
-        extend = own.extend
+        prefix_hash = cache.requests[request].hash
+        extend = prefix_hash.extend
 
-        def extend_short(known: Sequence[int]) -> Any:
-            unit = own.unit
+        def extend_short(request_tokens: Sequence[int]) -> Any:
+            unit = prefix_hash.unit
             last = [
-                number % unit == unit - 1 and unit > 1 for number in range(len(known))
+                number % unit == unit - 1 and unit > 1
+                for number in range(len(request_tokens))
             ]
-            pairs = zip(known, last, strict=True)
-            return extend([0 if left else token for token, left in pairs])
+            pairs = zip(request_tokens, last, strict=True)
+            return extend([0 if is_masked else token for token, is_masked in pairs])
 
-        own.extend = extend_short
+        prefix_hash.extend = extend_short
 
     cache.open = open_short
 
@@ -88,11 +89,11 @@ def paged_draft_published(cache: Any) -> None:
     """Drafts are published before they are confirmed, and stay when they are rejected."""
     settle = cache.settle
 
-    def settle_all(one: Any) -> None:
-        tokens, drafts = one.tokens, one.drafts
-        one.tokens, one.drafts = [*tokens, *drafts], []
-        settle(one)
-        one.tokens, one.drafts = tokens, drafts
+    def settle_all(request: Any) -> None:
+        tokens, drafts = request.tokens, request.drafts
+        request.tokens, request.drafts = [*tokens, *drafts], []
+        settle(request)
+        request.tokens, request.drafts = tokens, drafts
 
     cache.settle = settle_all
 
@@ -102,13 +103,13 @@ def paged_hit_too_long(cache: Any) -> None:
     """A prompt that is cached as a whole leaves no token to compute."""
     match = cache.match
 
-    def match_all(request: str) -> int:
-        one = cache.get(request)
-        one.tokens.append(0)
-        found: int = match(request)
-        one.tokens.pop()
-        del one.hash.keys[len(one.tokens) // cache.unit :]
-        return found
+    def match_all(name: str) -> int:
+        request = cache.get(name)
+        request.tokens.append(0)
+        hit: int = match(name)
+        request.tokens.pop()
+        del request.hash.keys[len(request.tokens) // cache.unit :]
+        return hit
 
     cache.match = match_all
 
@@ -122,7 +123,7 @@ def paged_last_not_dropped(cache: Any) -> None:
 @mistake("paged-full", 5)
 def paged_withdrawn_hit(cache: Any) -> None:
     """What a request computed can be hit although it asked for the opposite."""
-    cache.withdraw = lambda one: None
+    cache.withdraw = lambda request: None
 
 
 # --- references -------------------------------------------------------------------------
@@ -147,11 +148,11 @@ def paged_double_free(cache: Any) -> None:
     """The last block of a request that ends is freed twice."""
     let_go = cache.let_go
 
-    def free_twice(one: Any) -> None:
-        held = [block for table in one.tables or () for block in list_held(table)]
-        let_go(one)
-        if held and not cache.blocks.references[held[-1]]:
-            cache.blocks.free.append(held[-1])
+    def free_twice(request: Any) -> None:
+        blocks = [block for table in request.tables or () for block in list_held(table)]
+        let_go(request)
+        if blocks and not cache.blocks.references[blocks[-1]]:
+            cache.blocks.free.append(blocks[-1])
 
     cache.let_go = free_twice
 
@@ -161,11 +162,11 @@ def paged_lost_block(cache: Any) -> None:
     """A request that is preempted does not give back its last block."""
     preempt = cache.preempt
 
-    def forget_one(request: str) -> None:
-        one = cache.get(request)
-        for table in one.tables or ():
+    def forget_one(name: str) -> None:
+        request = cache.get(name)
+        for table in request.tables or ():
             table[-1:] = []
-        preempt(request)
+        preempt(name)
 
     cache.preempt = forget_one
 
@@ -182,17 +183,21 @@ def paged_running_duplicate(cache: Any) -> None:
     """A request keeps blocks in its table that were freed since another has the same."""
     settle = cache.settle
 
-    def free_duplicates(one: Any) -> None:
-        settle(one)
-        for group, table in zip(cache.groups, one.tables, strict=True):
-            for place, key in enumerate(one.hash.keys):
-                at = place * cache.unit // group.block
-                own = table[at] if at < len(table) else None
-                other = cache.blocks.find(group.number, key)
-                if own is None or other in (None, own) or cache.blocks.keys[own]:
+    def free_duplicates(request: Any) -> None:
+        settle(request)
+        for group, table in zip(cache.groups, request.tables, strict=True):
+            for index, key in enumerate(request.hash.keys):
+                at = index * cache.unit // group.block
+                first_table = table[at] if at < len(table) else None
+                last = cache.blocks.find(group.number, key)
+                if (
+                    first_table is None
+                    or last in (None, first_table)
+                    or cache.blocks.keys[first_table]
+                ):
                     continue
-                if cache.blocks.references[own] == 1:
-                    cache.blocks.release([own])
+                if cache.blocks.references[first_table] == 1:
+                    cache.blocks.release([first_table])
 
     cache.settle = free_duplicates
 
@@ -202,14 +207,14 @@ def paged_miss_zeroed(cache: Any) -> None:
     """In a step with a hit, the table of a request without one is overwritten."""
     schedule = cache.schedule
 
-    def zero(request: str, more: int) -> int | None:
-        start: int | None = schedule(request, more)
+    def zero(request: str, count: int) -> int | None:
+        start: int | None = schedule(request, count)
         first = cache.step[0] if cache.step else None
         if start and first is not None and first.computed == 0:
-            for table, other in zip(
+            for table, last in zip(
                 first.tables, cache.requests[request].tables, strict=True
             ):
-                table[0] = other[0]
+                table[0] = last[0]
         return start
 
     cache.schedule = zero
@@ -223,13 +228,13 @@ def paged_window_freed_early(cache: Any) -> None:
     """A window lets go of its oldest position one step early."""
     settle = cache.settle
 
-    def settle_early(one: Any) -> None:
-        settle(one)
+    def settle_early(request: Any) -> None:
+        settle(request)
         for number, group in enumerate(cache.groups):
-            last = group.first(one.computed + 1) // group.block
-            if last > one.passed[number]:
-                group.let_go(one.tables[number], one.passed[number], last)
-                one.passed[number] = last
+            last = group.first(request.computed + 1) // group.block
+            if last > request.passed[number]:
+                group.let_go(request.tables[number], request.passed[number], last)
+                request.passed[number] = last
 
     cache.settle = settle_early
 
@@ -239,9 +244,9 @@ def paged_window_frees_live(cache: Any) -> None:
     """Where a window passes, the blocks of a full group go, by a stale mapping."""
 
     def release_full(table: Any, begin: int, end: int) -> None:
-        for one in cache.requests.values():
-            if any(own is table for own in one.tables or ()):
-                cache.blocks.release(list_held(one.tables[0][begin:end]))
+        for request in cache.requests.values():
+            if any(first_table is table for first_table in request.tables or ()):
+                cache.blocks.release(list_held(request.tables[0][begin:end]))
 
     for group in cache.groups:
         if isinstance(group, SlidingGroup):
@@ -265,14 +270,14 @@ def paged_min_window(cache: Any) -> None:
 def paged_fork_shares_last(cache: Any) -> None:
     """After a fork both write into the block that they share."""
     filled = cache.blocks.filled
-    cache.is_own = lambda block, place, held: filled[block] <= place
+    cache.is_own = lambda block, index, is_held: filled[block] <= index
 
 
 @mistake("paged-full", 6)
 def paged_rewind_in_place(cache: Any) -> None:
     """After a rewind a block is written that others can still hit for what it held."""
     references = cache.blocks.references
-    cache.is_own = lambda block, place, held: references[block] + (not held) == 1
+    cache.is_own = lambda block, index, is_held: references[block] + (not is_held) == 1
 
 
 @mistake("paged-state", 3)
@@ -319,9 +324,9 @@ def paged_silent_eviction(cache: Any) -> None:
         return
     note, take = cache.blocks.note, cache.blocks.take
 
-    def take_silently(more: int) -> Any:
+    def take_silently(count: int) -> Any:
         cache.blocks.note = lambda *event: None
-        taken = take(more)
+        taken = take(count)
         cache.blocks.note = note
         return taken
 

@@ -57,12 +57,12 @@ def exceptions_by_position(cache: Any) -> None:
 def exceptions_leak(cache: Any) -> None:
     """Non-causal rows leak into the next pass."""
     add = cache.add
-    kept: list[int] = []
+    freed: list[int] = []
 
     def add_with_exceptions(batch: Batch) -> None:
         if len(batch.free):
-            kept[:] = batch.free.tolist()
-        rows = [row for row in kept if row < len(batch)]
+            freed[:] = batch.free.tolist()
+        rows = [row for row in freed if row < len(batch)]
         batch.free = np.asarray(rows, np.int64)
         add(batch)
 
@@ -90,13 +90,13 @@ def wrapper_unwind(wrapper: Any) -> None:
 
 
 def unwind(
-    refuse: Callable[[Batch], None], before: Sequence[Any]
+    refuse: Callable[[Batch], None], state: Sequence[Any]
 ) -> Callable[[Batch], None]:
     def refuse_and_unwind(batch: Batch) -> None:
         try:
             refuse(batch)
         except (CacheFullError, NotSupportedError):
-            for cache in before:
+            for cache in state:
                 remove_rows(cache, batch)
             raise
 

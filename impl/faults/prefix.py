@@ -50,7 +50,7 @@ def interrupted_session(session: Any) -> None:
 @mistake("session", 3, "ollama e9f6ea232")
 def mixed_offset_of_first(session: Any) -> None:
     """The offset of layer 0 is taken for all layers."""
-    session.get_reached = lambda: next((one.offset for _, one in session.cached), 0)
+    session.get_reached = lambda: next((layer.offset for _, layer in session.cached), 0)
 
 
 @mistake("session", 4, "mlx-vlm#1715")
@@ -106,12 +106,12 @@ def trie_child_order(trie: Any) -> None:
     match = tree.match
 
     def match_first(tokens: Sequence[int]) -> Any:
-        found = match(tokens)
-        for node in found.path:
+        hit = match(tokens)
+        for node in hit.path:
             siblings = list(node.parent.children.values())
             if node.parent is not tree.root and node is not siblings[0]:
                 return match(tokens[: node.begin])
-        return found
+        return hit
 
     def begin_with_first(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
         tree.match = match_first
@@ -216,8 +216,8 @@ def whole_edges_only(trie: Any) -> None:
 
     def go_to_node(request: Sequence[int], match: Any) -> Any:
         if match.inside is not None:
-            held = count_common(trie.live, request)
-            most = min(match.length, max(held, match.inside.begin))
+            common = count_common(trie.live, request)
+            most = min(match.length, max(common, match.inside.begin))
             match = replace(match, length=most)
         return go(request, match)
 
@@ -232,7 +232,7 @@ def refused_is_used(trie: Any) -> None:
 
     def go_to_used(request: Sequence[int], match: Any) -> Any:
         def use_and_move(target: int, *how: Any) -> Any:
-            trie.eviction.touch(next(one for one in match.path if one.end >= target))
+            trie.eviction.touch(next(node for node in match.path if node.end >= target))
             return move(target, *how)
 
         trie.move = use_and_move
@@ -248,13 +248,13 @@ def checkpoints_as_given(trie: Any) -> None:
     begin, list_wanted = trie.begin, trie.list_wanted
 
     def begin_as_given(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
-        given = dict.fromkeys(checkpoints)
+        ordered = dict.fromkeys(checkpoints)
 
         def list_as_given(first: int, last: int) -> list[int]:
             wanted = list_wanted(first, last)
-            asked = [offset for offset in given if offset in wanted]
-            others = [offset for offset in wanted if offset not in asked]
-            return list(merge(asked, others))
+            requested = [offset for offset in ordered if offset in wanted]
+            others_wanted = [offset for offset in wanted if offset not in requested]
+            return list(merge(requested, others_wanted))
 
         trie.list_wanted = list_as_given
         return begin(tokens, checkpoints)

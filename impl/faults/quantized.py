@@ -79,11 +79,11 @@ class QuantizedCache:
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens, or all if fewer; returns how many."""
         trimmed = min(count, self.offset)
-        kept = min(self.count_packed, self.offset - trimmed)
+        packed = min(self.count_packed, self.offset - trimmed)
         self.residual.trim(count)
         if self.packed is not None:
             keys, values = self.packed
-            self.packed = (keys[:, :, :kept], values[:, :, :kept]) if kept else None
+            self.packed = (keys[:, :, :packed], values[:, :, :packed]) if packed else None
         return trimmed
 
     def free(self) -> None:
@@ -91,9 +91,9 @@ class QuantizedCache:
         self.packed = None
 
     def clone(self) -> QuantizedCache:
-        other = QuantizedCache(self.residual.clone(), self.make_band)
-        other.packed = self.packed  # never written, only replaced
-        return other
+        copied = QuantizedCache(self.residual.clone(), self.make_band)
+        copied.packed = self.packed  # never written, only replaced
+        return copied
 
 
 QUANTIZED = Form(

@@ -14,9 +14,9 @@ def refused_copy_keeps_tokens(slots: Any) -> None:
     fork = slots.fork
 
     def fork_or_keep(source: int, target: int, tokens: list[int]) -> None:
-        held = slots.slots[target].tokens
+        stored = slots.slots[target].tokens
         fork(source, target, tokens)
-        slots.slots[target].tokens = slots.slots[target].tokens or held
+        slots.slots[target].tokens = slots.slots[target].tokens or stored
 
     slots.fork = fork_or_keep
 
@@ -28,8 +28,8 @@ def empty_slot_not_cut(slots: Any) -> None:
     go = slots.go
 
     def go_unless_empty(number: int, request: list[int]) -> Any:
-        held = slots.slots[number].tokens
-        return go(number, request) if held else (0, "nothing is stored")
+        stored = slots.slots[number].tokens
+        return go(number, request) if stored else (0, "nothing is stored")
 
     slots.go = go_unless_empty
 
@@ -57,9 +57,9 @@ def reserves_what_fits(slots: Any) -> None:
     reserve = slots.reserve
 
     def reserve_some(number: int, count: int) -> range:
-        left = len(slots.get_open(number).remaining)
+        remaining = len(slots.get_open(number).remaining)
         most = slots.context - slots.keep
-        positions: range = reserve(number, most if most < count <= left else count)
+        positions: range = reserve(number, most if most < count <= remaining else count)
         return positions
 
     slots.reserve = reserve_some

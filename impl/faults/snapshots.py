@@ -58,10 +58,10 @@ def restore_keeps_cursor(cache: Any) -> None:
     restore, store, free = cache.restore, cache.store, cache.free
 
     def restore_offset(snapshot: Snapshot | None, target: int) -> bool:
-        before, cache.store = cache.store, store
+        old_store, cache.store = cache.store, store
         restored = restore(snapshot, target)
         if not restored:
-            cache.store = before
+            cache.store = old_store
         elif snapshot is not None:
             ahead = snapshot.end - target
             cache.store = lambda first, begin, end, arrays: cut(

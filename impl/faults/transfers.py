@@ -14,11 +14,11 @@ from lockstep.impl.shared.prefix_hash import PrefixHash
 def leave_out(cache: Any, name: str, leaves: bool) -> None:
     """Lets transfers in one direction hold no blocks of the device, or the host."""
     for method in (f"hold_{name}", f"release_{name}"):
-        right = getattr(cache, method)
+        correct = getattr(cache, method)
 
-        def skip(one: Any, right: Any = right) -> None:
-            if one.leaves != leaves:
-                right(one)
+        def skip(transfer: Any, correct: Any = correct) -> None:
+            if transfer.leaves != leaves:
+                correct(transfer)
 
         setattr(cache, method, skip)
 
@@ -46,12 +46,12 @@ def paged_hit_before_landed(cache: Any) -> None:
     """What is being loaded can be hit before it is there."""
     load = cache.load
 
-    def load_early(request: str, transfer: str) -> Any:
-        begun = load(request, transfer)
+    def load_early(name: str, transfer: str) -> Any:
+        begun = load(name, transfer)
         if begun is not None:
-            one = cache.requests[request]
-            for group, table in zip(cache.groups, one.tables, strict=True):
-                group.publish(one.hash.keys, table, 0, one.awaited)
+            request = cache.requests[name]
+            for group, table in zip(cache.groups, request.tables, strict=True):
+                group.publish(request.hash.keys, table, 0, request.awaited)
         return begun
 
     cache.load = load_early
@@ -62,8 +62,8 @@ def paged_failed_load_kept(cache: Any) -> None:
     """A load that failed counts as one that has landed."""
 
     def end_well(name: str, arrived: int) -> int:
-        kept: int = cache.end(name, None)
-        return kept
+        kept_tokens: int = cache.end(name, None)
+        return kept_tokens
 
     cache.failed = end_well
 
@@ -86,9 +86,9 @@ def paged_withdrawn_on_host(cache: Any) -> None:
     """What nobody may reuse is loaded from the host."""
     withdraw, forget = cache.withdraw, cache.host.forget
 
-    def withdraw_here(one: Any) -> None:
+    def withdraw_here(request: Any) -> None:
         cache.host.forget = lambda block: None
-        withdraw(one)
+        withdraw(request)
         cache.host.forget = forget
 
     cache.withdraw = withdraw_here
@@ -98,21 +98,23 @@ def paged_withdrawn_on_host(cache: Any) -> None:
 def paged_connector_boundary(cache: Any) -> None:
     """A load that finds nothing moves the hit to where a block ends, state or not."""
     load, find_hit = cache.load, cache.find_hit
-    asked: list[Any] = []
+    requests: list[Any] = []
 
-    def note(request: str, transfer: str) -> Any:
-        begun = load(request, transfer)
+    def note(name: str, transfer: str) -> Any:
+        begun = load(name, transfer)
         if begun is None:
-            asked.append(cache.requests[request])
+            requests.append(cache.requests[name])
         return begun
 
-    def find_beyond(groups: Any, one: Any) -> int:
-        hit: int = find_hit(groups, one)
-        if not any(one is other for other in asked):
+    def find_beyond(groups: Any, request: Any) -> int:
+        hit: int = find_hit(groups, request)
+        if not any(request is waiting for waiting in requests):
             return hit
-        others = [group for group in groups if not isinstance(group, StateGroup)]
-        most = (len(one.tokens) - 1) // cache.unit * cache.unit
-        return find(others, one.hash.keys, most)
+        groups_with_tokens = [
+            group for group in groups if not isinstance(group, StateGroup)
+        ]
+        most = (len(request.tokens) - 1) // cache.unit * cache.unit
+        return find(groups_with_tokens, request.hash.keys, most)
 
     cache.load, cache.find_hit = note, find_beyond
 
@@ -128,8 +130,8 @@ def paged_restore_namespace(cache: Any) -> None:
             for group, entries in enumerate(pool.entries):
                 for key, block in list(entries.items()):
                     tokens = cache.prefixes[key][1]
-                    other = PrefixHash(cache.unit, None).extend(tokens)[-1]
-                    cache.prefixes[other] = None, tokens
-                    pool.publish(group, other, block, pool.filled[block])
+                    open_key = PrefixHash(cache.unit, None).extend(tokens)[-1]
+                    cache.prefixes[open_key] = None, tokens
+                    pool.publish(group, open_key, block, pool.filled[block])
 
     cache.restore = restore_for_all

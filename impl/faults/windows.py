@@ -64,13 +64,14 @@ def rotating_order(cache: Any) -> None:
         ordered: Arrays = update(keys, values)
         width = ordered[0].shape[2]
         first = cache.offset - width
-        before = -first % cache.memory.columns.capacity  # number of tokens before slot 0
-        if not 0 < before < width:
+        ring = cache.memory.columns
+        turned_by = -first % ring.capacity  # number of tokens before slot 0
+        if not 0 < turned_by < width:
             return ordered
         turned: Arrays = cache.memory.copy(first, cache.offset)
         for array, old in zip(turned, ordered, strict=True):
-            array[:, :, : width - before] = old[:, :, before:]
-            array[:, :, width - before :] = old[:, :, :before]
+            array[:, :, : width - turned_by] = old[:, :, turned_by:]
+            array[:, :, width - turned_by :] = old[:, :, :turned_by]
         return turned
 
     cache.update = update_unordered
@@ -98,8 +99,8 @@ def window_off_by_one(cache: Any) -> None:
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
             return None
-        before = cache.count_before(length)
-        return cache.make_band(length, rows, before, cache.window + 1, cache.mask)
+        old = cache.count_before(length)
+        return cache.make_band(length, rows, old, cache.window + 1, cache.mask)
 
     cache.make_mask = make_mask
 
@@ -123,8 +124,8 @@ def clamped_mask_width(cache: Any) -> None:
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
             return None
-        before = count_before(length)
-        return cache.make_band(length, rows, before, cache.window, cache.mask)
+        old = count_before(length)
+        return cache.make_band(length, rows, old, cache.window, cache.mask)
 
     cache.count_before, cache.make_mask = count, make_mask
 
@@ -136,7 +137,7 @@ def mask_from_stale_offset(cache: Any) -> None:
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
             return None
-        before = min(cache.offset, cache.window)
-        return cache.make_band(length, rows, before, cache.window, cache.mask)
+        old = min(cache.offset, cache.window)
+        return cache.make_band(length, rows, old, cache.window, cache.mask)
 
     cache.make_mask = make_mask

@@ -45,13 +45,13 @@ class OnDevice:
         with mx.stream(self.device):
             return OnDevice(self.cache.extract(row), self.device)
 
-    def extend(self, other: OnDevice) -> None:
+    def extend(self, joined: OnDevice) -> None:
         with mx.stream(self.device):
-            self.cache.extend(other.cache)
+            self.cache.extend(joined.cache)
 
     @cached_property
     def parts(self) -> tuple[OnDevice, ...]:
-        return tuple(OnDevice(part, self.device) for part in self.cache.parts)
+        return tuple(OnDevice(cache, self.device) for cache in self.cache.parts)
 
     def of(self, layer_type: int) -> OnDevice:
         return OnDevice(self.cache.of(layer_type), self.device)

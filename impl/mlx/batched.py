@@ -92,10 +92,10 @@ class BatchedCache(TokenBatch):
         last = np.array(self.lengths, np.int32).reshape(-1, 1, 1, 1) - 1
         starts = np.array(self.pool.starts, np.int32).reshape(-1, 1, 1, 1)
         columns = np.arange(*span, dtype=np.int32)
-        held = last - (last + starts - columns) % window  # negative: no token
-        held = mx.array(np.concatenate((held, positions.swapaxes(2, 3)), axis=3))
+        in_pool = last - (last + starts - columns) % window  # negative: no token
+        in_pool = mx.array(np.concatenate((in_pool, positions.swapaxes(2, 3)), axis=3))
         first = np.maximum(queries - window, -1)
-        return self.finish((held <= mx.array(queries)) & (held > mx.array(first)))
+        return self.finish((in_pool <= mx.array(queries)) & (in_pool > mx.array(first)))
 
     def finish(self, seen: mx.array) -> mx.array:
         if self.mask == mx.bool_:
@@ -104,11 +104,11 @@ class BatchedCache(TokenBatch):
         return mx.where(seen, mx.array(0, self.mask), never)
 
     def blank(self, arrays: Pair, tokens: Bools) -> Pair:
-        held = mx.array(tokens)[:, None, :, None]
+        is_token = mx.array(tokens)[:, None, :, None]
         keys, values = arrays
         return (
-            mx.where(held, keys, mx.array(0, keys.dtype)),
-            mx.where(held, values, mx.array(0, values.dtype)),
+            mx.where(is_token, keys, mx.array(0, keys.dtype)),
+            mx.where(is_token, values, mx.array(0, values.dtype)),
         )
 
     def concatenate(self, old: Pair | None, new: Pair) -> Pair:

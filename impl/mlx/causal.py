@@ -134,8 +134,8 @@ class CausalCache(CausalCacheBase):
         stretches = mx.as_strided(line, (line.size - width + 1, width), (1, 1))
         mask = mx.take(stretches, mx.array(mask_line.begins), axis=0)
         for patch in mask_line.patches:
-            part = convert(self.numbers.take(patch.seen), self.mask_dtype)
-            paste(mask, patch, part)
+            content = convert(self.numbers.take(patch.seen), self.mask_dtype)
+            paste(mask, patch, content)
         return mask
 
     def allocate(self, heads: int, key_dim: int, value_dim: int) -> None:

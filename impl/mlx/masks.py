@@ -39,11 +39,11 @@ def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return memory[begin : begin + count * like.itemsize].view(like.dtype)
 
 
-def paste(mask: mx.array, patch: Patch, part: mx.array) -> None:
-    """Writes `part` [rows, columns] to the rows and columns of the patch."""
+def paste(mask: mx.array, patch: Patch, content: mx.array) -> None:
+    """Writes `content` [rows, columns] to the rows and columns of the patch."""
     if isinstance(patch.rows, slice) and isinstance(patch.columns, slice):
-        mask[patch.rows, patch.columns] = part
+        mask[patch.rows, patch.columns] = content
         return
     axes = zip(mask.shape, (patch.rows, patch.columns), strict=True)
     rows, columns = (np.arange(size)[numbers] for size, numbers in axes)
-    mask[mx.array(rows)[:, None], mx.array(columns)] = part
+    mask[mx.array(rows)[:, None], mx.array(columns)] = content

@@ -124,23 +124,23 @@ class TokenMemory(MemoryBase):
         self.columns = columns
         self.buffers = mx.array(arrays[0]), mx.array(arrays[1])
 
-    def share(self, other: Self, first: int, end: int) -> None:
-        """Takes the buffers of `other`; the first of the two to write gets a copy.
+    def share(self, source: Self, first: int, end: int) -> None:
+        """Takes the buffers of `source`; the first of the two to write gets a copy.
 
         Assigning to a slice changes the array that the Python object refers to, so each
         memory needs its own objects for the same values.
         """
-        assert other.buffers is not None
-        self.buffers = other.buffers[0][...], other.buffers[1][...]
-        self.columns = other.columns
+        assert source.buffers is not None
+        self.buffers = source.buffers[0][...], source.buffers[1][...]
+        self.columns = source.columns
 
     def make_mask(
-        self, length: int, rows: int, before: int, window: int | None, like: mx.Dtype
+        self, length: int, rows: int, old: int, window: int | None, like: mx.Dtype
     ) -> mx.array | str:
-        is_causal = window is None or before + length <= window
+        is_causal = window is None or old + length <= window
         if is_causal and length == rows and like == mx.bool_:
             return "causal"
-        return make_band(length, rows, before, window, like)
+        return make_band(length, rows, old, window, like)
 
 
 def join(pieces: Sequence[Pair]) -> Pair:
@@ -170,11 +170,11 @@ def make_compact(arrays: Pair) -> Pair:
 
 
 def make_band(
-    length: int, rows: int, before: int, window: int | None, dtype: mx.Dtype
+    length: int, rows: int, old: int, window: int | None, dtype: mx.Dtype
 ) -> mx.array:
     """Returns the mask of consecutive tokens.
 
-    Row i, at column before + i, sees itself and the columns on its left, with a window
+    Row i, at column old + i, sees itself and the columns on its left, with a window
     `window` columns in all. Each row is the one above it shifted by one column, so all
     rows are slices of one line, and only that is computed. On the CPU the result is a
     view of the line, with `rows` + `width` numbers of memory, and attention is as fast
@@ -184,15 +184,15 @@ def make_band(
     Args:
         length: number of new tokens.
         rows: number of rows; those beyond `length` see nothing.
-        before: number of old tokens.
+        old: number of old tokens.
         window: None for no window.
         dtype: bool_ for True where a row sees a column, a floating type for 0 there and
             -inf elsewhere.
 
     Returns:
-        [rows, before + length].
+        [rows, old + length].
     """
-    width = before + length
+    width = old + length
     seen = width if window is None else min(window, width)
     line = make_line(width + length - 1, width - seen, width, dtype)
     if rows == length and mx.default_device() == CPU:

@@ -60,10 +60,10 @@ class MlxBlocks(BlockMemory):
 
     def prepare(self, spans: HostSpans) -> list[mx.array]:
         pairs = zip(spans.tables, spans.firsts, spans.ends, strict=True)
-        every = [(table, np.arange(first, end)) for table, first, end in pairs]
+        positions = [(table, np.arange(first, end)) for table, first, end in pairs]
         return [
             mx.array(table[at // spans.block] * self.size + at % spans.block)
-            for table, at in every
+            for table, at in positions
         ]
 
     def attend_each(
@@ -72,14 +72,16 @@ class MlxBlocks(BlockMemory):
         keys, values = self.buffers[layer]
         attended = [
             self.attend(
-                queries[:, :, row : row + 1], (keys[:, :, own], values[:, :, own]), None
+                queries[:, :, row : row + 1],
+                (keys[:, :, slots], values[:, :, slots]),
+                None,
             )
-            for row, own in enumerate(spans)
+            for row, slots in enumerate(spans)
         ]
         return self.join(attended)
 
-    def join(self, parts: Sequence[mx.array]) -> mx.array:
-        return mx.concatenate([*parts], axis=2)
+    def join(self, pieces: Sequence[mx.array]) -> mx.array:
+        return mx.concatenate([*pieces], axis=2)
 
     def copy(self, source: int, target: int) -> None:
         size = self.size

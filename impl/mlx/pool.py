@@ -36,23 +36,23 @@ class Pool(PoolBase):
     def settle(self) -> None:
         self.lines: Ints | None = None
 
-    def allocate(self, like: mx.array, slots: int, room: int, kept: int) -> mx.array:
+    def allocate(self, like: mx.array, slots: int, room: int, rows_kept: int) -> mx.array:
         _, heads, _, dim = like.shape
-        if not kept:
+        if not rows_kept:
             return mx.full((slots, heads, room, dim), self.fill, like.dtype)
-        old = like[self.first : self.first + kept]
+        old = like[self.first : self.first + rows_kept]
         line = mx.full((1, 1, 1, dim), self.fill, like.dtype)
         if can_widen(like):
             old, line = old.view(mx.uint64), line.view(mx.uint64)
-        shape = (slots - kept, heads, room, line.shape[3])
-        made = mx.concatenate([old, mx.broadcast_to(line, shape)])
-        return made.view(like.dtype)
+        shape = (slots - rows_kept, heads, room, line.shape[3])
+        array = mx.concatenate([old, mx.broadcast_to(line, shape)])
+        return array.view(like.dtype)
 
     def read_slot(self, slot: int, begin: int, end: int) -> Pair:
         assert self.arrays is not None
         keys, values = self.arrays
-        part = slice(slot, slot + 1), slice(None), slice(begin, end)
-        return keys[part], values[part]
+        index = slice(slot, slot + 1), slice(None), slice(begin, end)
+        return keys[index], values[index]
 
     def write_slots(self, slot: int, column: int, arrays: Pair) -> None:
         assert self.arrays is not None
@@ -106,15 +106,15 @@ class Pool(PoolBase):
     def clone(self) -> Pool:
         """Returns a pool with the same arrays; the first of the two to write gets a
         copy."""
-        other = Pool(self.rows, self.window, self.step, self.fill)
+        copied = Pool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
-            other.arrays, other.form = (
+            copied.arrays, copied.form = (
                 (*(array[...] for array in self.arrays),),
                 self.form,
             )
-            other.slots, other.room, other.first = self.slots, self.room, self.first
-            other.starts = self.starts
-        return other
+            copied.slots, copied.room, copied.first = self.slots, self.room, self.first
+            copied.starts = self.starts
+        return copied
 
 
 def write_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:

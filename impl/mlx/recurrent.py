@@ -111,7 +111,7 @@ def read_slots(buffer: mx.array, slots: Sequence[int], spared: int) -> mx.array:
     numbers = as_slice(np.array(slots))
     if not isinstance(numbers, slice):
         return mx.take(buffer, mx.array(numbers), 0)
-    part = buffer[numbers]
-    if buffer.nbytes - part.nbytes <= spared:
-        return mx.contiguous(part)
+    rows = buffer[numbers]
+    if buffer.nbytes - rows.nbytes <= spared:
+        return mx.contiguous(rows)
     return mx.take(buffer, mx.array(slots), 0)

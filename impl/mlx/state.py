@@ -66,7 +66,7 @@ class StateCache(StateCacheBase):
     def clone(self) -> StateCache:
         """Returns an independent cache with the same state."""
         conv, delta = self.memory.buffers
-        other = StateCache(conv.shape, delta.shape, conv.dtype)
-        other.memory.buffers = self.memory.buffers
-        other.offset = self.offset
-        return other
+        copied = StateCache(conv.shape, delta.shape, conv.dtype)
+        copied.memory.buffers = self.memory.buffers
+        copied.offset = self.offset
+        return copied

@@ -48,7 +48,7 @@ def write_wide(
     return written.view(buffer.dtype)
 
 
-def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
+def join_wide(buffer: mx.array, span: Span, tokens: mx.array) -> mx.array:
     """Concatenates tokens of a buffer and of another one along the axis of tokens, viewed
     as 8-byte numbers if that is faster.
 
@@ -57,13 +57,13 @@ def join_wide(buffer: mx.array, span: Span, more: mx.array) -> mx.array:
     Args:
         buffer: [.., room, dim].
         span: which tokens of it.
-        more: [.., tokens, dim], all of which come last.
+        tokens: [.., tokens, dim], all of which come last.
     """
     begin, end = span
     if not can_widen(buffer):
-        return mx.concatenate([buffer[..., begin:end, :], more], axis=-2)
+        return mx.concatenate([buffer[..., begin:end, :], tokens], axis=-2)
     wide = buffer.view(mx.uint64)[..., begin:end, :]
-    joined = mx.concatenate([wide, more.view(mx.uint64)], axis=-2)
+    joined = mx.concatenate([wide, tokens.view(mx.uint64)], axis=-2)
     return joined.view(buffer.dtype)
 
 

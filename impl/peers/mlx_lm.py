@@ -79,7 +79,7 @@ def mlx_lm() -> Backend:
     kinds = {
         "kv": _kind(READING | {"size"}, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
-        "state": _kind(READING, {}, "kept", held=None),
+        "state": _kind(READING, {}, "kept", memory=None),
     }
     return declare("mlx-lm", kinds, _open)
 
@@ -97,7 +97,7 @@ def mlx_lm_restored() -> Backend:
     kinds = {
         "kv": _kind(READING, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
-        "state": _kind(READING - {"trim"}, {}, "kept", held=None),
+        "state": _kind(READING - {"trim"}, {}, "kept", memory=None),
     }
     return declare("mlx-lm-restored", kinds, _open_restored, SHARE)
 
@@ -222,7 +222,7 @@ def mlx_lm_to_quantized() -> Backend:
     """`KVCache.to_quantized` in mid-sequence, as generation does with
     `quantized_kv_start`: 8 bits in groups of 128."""
     config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
-    kinds = {"kv": _kind({"update", "trim", "clone"}, config, held=None)}
+    kinds = {"kv": _kind({"update", "trim", "clone"}, config, memory=None)}
     return declare("mlx-lm-to-quantized", kinds, _open_turning, SHARE, ROUNDING[8])
 
 
@@ -250,16 +250,16 @@ def _kind(
     config: Fields,
     inputs: Inputs = "copied",
     duties: tuple[Duty, ...] = (),
-    held: float | None = 2,
+    memory: float | None = 2,
 ) -> Kind:
     """Declares a kind.
 
     `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
     V anew in each pass and never writes to them afterwards. After a trim a buffer that is
-    too small grows by all new tokens, and not only by those that do not fit. `held` is
+    too small grows by all new tokens, and not only by those that do not fit. `memory` is
     None where memory is not compared: a state that was never written takes none.
     """
-    return Kind(frozenset(operations), config, inputs=inputs, held=held, duties=duties)
+    return Kind(frozenset(operations), config, inputs=inputs, held=memory, duties=duties)
 
 
 def declare(

@@ -96,12 +96,12 @@ def _open_unmasked(config: Config) -> Any:
     return _open_tokens(config, TrimmedBatch)
 
 
-def _open_tokens(config: Config, made: type[Batch], window: int | None = None) -> Any:
+def _open_tokens(config: Config, batch: type[Batch], window: int | None = None) -> Any:
     """Opens a batch as `_merge_caches` does, or a single cache.
 
     Args:
         config: a complete config.
-        made: the batch.
+        batch: the batch.
         window: what the model passes to its masks.
     """
     wrap = partial(Layer, window=window)
@@ -111,7 +111,7 @@ def _open_tokens(config: Config, made: type[Batch], window: int | None = None) -
         singles = [_open_single(config) for _ in range(config["rows"])]
     else:
         return wrap(_open_single(config))
-    return made(singles[0].merge(singles), wrap, config["step"], window)
+    return batch(singles[0].merge(singles), wrap, config["step"], window)
 
 
 def _open_single(config: Config) -> Any:
@@ -121,7 +121,7 @@ def _open_single(config: Config) -> Any:
     return cache
 
 
-def _open_states(config: Config, made: type[StateBatch]) -> Any:
+def _open_states(config: Config, batch: type[StateBatch]) -> Any:
     if config["caches"] is not None:
         layers = config["caches"]
     elif config["rows"] is not None:
@@ -130,7 +130,7 @@ def _open_states(config: Config, made: type[StateBatch]) -> Any:
         return open_arrays(config)
     singles = [layer.cache for layer in layers]
     counts = [layer.offset for layer in layers]
-    return made(singles[0].merge(singles), config, counts)
+    return batch(singles[0].merge(singles), config, counts)
 
 
 # --- lists ------------------------------------------------------------------------------
@@ -169,47 +169,49 @@ def mlx_lm_batched_list_states() -> Backend:
 
 
 def _open_list(config: Config) -> Any:
-    parts = config["parts"]
-    batch, single = partial(_open_parts, parts), partial(_open_single_parts, parts)
+    configs = config["parts"]
+    batch, single = partial(_open_parts, configs), partial(_open_single_parts, configs)
     if config["caches"] is not None:
         singles = [layer.cache for layer in config["caches"]]
     elif config["rows"] is not None:
-        singles = [_open_single_list(parts) for _ in range(config["rows"])]
+        singles = [_open_single_list(configs) for _ in range(config["rows"])]
     else:
-        return ListLayer(_open_single_list(parts), single)
+        return ListLayer(_open_single_list(configs), single)
     return ListBatch(singles[0].merge(singles), batch, single)
 
 
-def _open_single_list(parts: Sequence[Config]) -> Any:
+def _open_single_list(configs: Sequence[Config]) -> Any:
     return CacheList(
         *(
-            ArraysCache(size=2) if part["kind"] == "batch-state" else _open_single(part)
-            for part in parts
+            ArraysCache(size=2)
+            if config["kind"] == "batch-state"
+            else _open_single(config)
+            for config in configs
         )
     )
 
 
-def _open_parts(parts: Sequence[Config], cache: Any) -> list[Any]:
+def _open_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
     """Wraps the batches in a list. Attention comes last."""
     counts = cache[-1].offset.tolist()
     return [
-        StatePart(own, part, counts)
-        if part["kind"] == "batch-state"
-        else Batch(own, Layer, part["step"], part["window"])
-        for own, part in zip(cache.caches, parts, strict=True)
+        StatePart(single, config, counts)
+        if config["kind"] == "batch-state"
+        else Batch(single, Layer, config["step"], config["window"])
+        for single, config in zip(cache.caches, configs, strict=True)
     ]
 
 
-def _open_single_parts(parts: Sequence[Config], cache: Any) -> list[Any]:
+def _open_single_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
     """Wraps the single caches in a list. Attention comes last."""
     wrapped: list[Any] = []
-    for own, part in zip(cache.caches, parts, strict=True):
-        if part["kind"] == "batch-state":
-            wrapped.append(RecurrentLayer(own, part))
+    for single, config in zip(cache.caches, configs, strict=True):
+        if config["kind"] == "batch-state":
+            wrapped.append(RecurrentLayer(single, config))
             wrapped[-1].read_tokens = cache[-1].offset
         else:
-            own.step = part["step"]
-            wrapped.append(Layer(own, part["window"]))
+            single.step = config["step"]
+            wrapped.append(Layer(single, config["window"]))
     return wrapped
 
 

@@ -98,8 +98,8 @@ class Batch:
     def filter(self, rows: Sequence[int]) -> None:
         self.cache.filter(rows)
 
-    def extend(self, other: Self) -> None:
-        self.cache.extend(other.cache)
+    def extend(self, joined: Self) -> None:
+        self.cache.extend(joined.cache)
 
     def extract(self, row: int) -> Layer:
         single = self.cache.extract(row)
@@ -108,9 +108,9 @@ class Batch:
 
     def clone(self) -> Self:
         """Copies as `PromptProcessingBatch.split` does."""
-        other = copy.copy(self)
-        other.cache = copy.deepcopy(self.cache)
-        return other
+        copied = copy.copy(self)
+        copied.cache = copy.deepcopy(self.cache)
+        return copied
 
     def save(self) -> bytes:
         return save(self.cache)
@@ -145,9 +145,9 @@ class RestoredBatch(TrimmedBatch):
         self.restore()
         super().filter(rows)
 
-    def extend(self, other: Self) -> None:
+    def extend(self, joined: Self) -> None:
         self.restore()
-        super().extend(other)
+        super().extend(joined)
 
     def extract(self, row: int) -> Layer:
         self.restore()
@@ -200,7 +200,7 @@ class StateBatch(Batch):
         rows, mask = len(self.counts), self.make_mask(length)
         taken = mx.ones((rows, length)) if mask is None else mask
         new = mx.broadcast_to(taken, (rows, length)).sum(axis=1).tolist()
-        return [old + int(more) for old, more in zip(self.counts, new, strict=True)]
+        return [old + int(added) for old, added in zip(self.counts, new, strict=True)]
 
     def state(self) -> list[tuple[Array, Array]]:
         conv, delta = self.read()
@@ -210,9 +210,9 @@ class StateBatch(Batch):
         super().filter(rows)
         self.counts = [self.counts[row] for row in rows]
 
-    def extend(self, other: Self) -> None:
-        super().extend(other)
-        self.counts = [*self.counts, *other.counts]
+    def extend(self, joined: Self) -> None:
+        super().extend(joined)
+        self.counts = [*self.counts, *joined.counts]
 
     def extract(self, row: int) -> Layer:
         single = RecurrentLayer(self.cache.extract(row), self.config)
@@ -239,9 +239,9 @@ class RestoredStateBatch(StateBatch):
         self.cache = ArraysCache.from_state(self.cache.state)
         super().filter(rows)
 
-    def extend(self, other: Self) -> None:
+    def extend(self, joined: Self) -> None:
         self.cache = ArraysCache.from_state(self.cache.state)
-        super().extend(other)
+        super().extend(joined)
 
 
 def pad_right(cache: Any, lengths: Sequence[int]) -> None:

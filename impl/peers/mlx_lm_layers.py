@@ -91,9 +91,9 @@ class Layer:
 
     def clone(self) -> Layer:
         """Copies as `LRUPromptCache` does."""
-        other = copy.copy(self)
-        other.cache = copy.deepcopy(self.cache)
-        return other
+        copied = copy.copy(self)
+        copied.cache = copy.deepcopy(self.cache)
+        return copied
 
 
 class StoredLayer(Layer):
@@ -104,9 +104,9 @@ class StoredLayer(Layer):
         return int(self.cache.trim(count))
 
     def clone(self) -> Layer:
-        other = copy.copy(self)
-        other.cache = store_and_load(self.cache)
-        return other
+        copied = copy.copy(self)
+        copied.cache = store_and_load(self.cache)
+        return copied
 
 
 class RestoredLayer(StoredLayer):
@@ -148,13 +148,13 @@ class QuantizedLayer(StoredLayer):
         keys, values, offset = self.cache.state[:3]
         if offset == 0:
             return None
-        cut = [[part[..., :offset, :] for part in packed] for packed in (keys, values)]
+        cut = [[array[..., :offset, :] for array in packed] for packed in (keys, values)]
         return self.restore(cut)
 
     def held(self) -> dict[str, int]:
         """Adds up the arrays of `state`: `nbytes` fails before the first update."""
-        arrays = [part for _, part in tree_flatten(self.cache.state[:2])]
-        return {"bytes": sum(part.nbytes for part in arrays if part is not None)}
+        arrays = [array for _, array in tree_flatten(self.cache.state[:2])]
+        return {"bytes": sum(array.nbytes for array in arrays if array is not None)}
 
     def restore(self, pair: Iterable[Any]) -> tuple[Array, Array]:
         size, bits = self.cache.group_size, self.cache.bits
@@ -253,10 +253,10 @@ class RecurrentLayer(Layer):
         self.read_tokens += length
 
     def clone(self) -> Layer:
-        other = copy.copy(self)
+        copied = copy.copy(self)
         duplicate = store_and_load if self.is_restored else copy.deepcopy
-        other.cache = duplicate(self.cache)
-        return other
+        copied.cache = duplicate(self.cache)
+        return copied
 
 
 def restore(cache: Any) -> Any:

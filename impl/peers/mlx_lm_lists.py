@@ -73,8 +73,8 @@ class ListBatch(ListLayer):
         self.cache.filter(rows)
         self.set_cache(self.cache)
 
-    def extend(self, other: Self) -> None:
-        self.cache.extend(other.cache)
+    def extend(self, joined: Self) -> None:
+        self.cache.extend(joined.cache)
         self.set_cache(self.cache)
 
     def extract(self, row: int) -> ListLayer:

@@ -46,10 +46,10 @@ class PromptCache:
         return caches
 
     def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> Sequence[int]:
-        found, rest = self.stored.fetch_nearest_cache(MODEL, list(tokens))
-        self.caches = self.make_caches() if found is None else found
+        caches, remaining = self.stored.fetch_nearest_cache(MODEL, list(tokens))
+        self.caches = self.make_caches() if caches is None else caches
         self.tokens = list(tokens)
-        return list(rest)
+        return list(remaining)
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens

@@ -62,8 +62,8 @@ def record(cache: Any, recording: Recording) -> None:
     for layers in requests:
         layers = layers if is_list(layers) else [layers]
         for number, layer in enumerate(layers):
-            for label, own in iterate_parts(f"layer {number}", layer):
-                attach(label, own, recording)
+            for label, member in iterate_parts(f"layer {number}", layer):
+                attach(label, member, recording)
     if not recording.tapes:
         raise UsageError("pass the caches that make_prompt_cache(model) returns")
 
@@ -77,8 +77,8 @@ def iterate_parts(label: str, cache: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(cache, CacheList):
         yield label, cache
         return
-    for number, part in enumerate(cache.caches):
-        yield from iterate_parts(f"{label} part {number}", part)
+    for number, item in enumerate(cache.caches):
+        yield from iterate_parts(f"{label} part {number}", item)
 
 
 def attach(label: str, cache: Any, recording: Recording) -> None:
@@ -285,9 +285,9 @@ class Batch(Own):
         right_padding: Sequence[int] | None = None,
     ) -> Then:
         if left_padding is not None:
-            more = make_plain(left_padding)
-            before = self.left or [0] * len(more)
-            self.left = [a + b for a, b in zip(before, more, strict=True)]
+            padding = make_plain(left_padding)
+            announced = self.left or [0] * len(padding)
+            self.left = [a + b for a, b in zip(announced, padding, strict=True)]
         if right_padding is not None and lengths is None:
             self.stop("padding on the right without the lengths of the rows")
         if lengths is not None and len(set(make_plain(lengths))) > 1:
@@ -308,8 +308,8 @@ class Batch(Own):
             self.left = [self.left[row] for row in rows]
         return None
 
-    def extend(self, other: Any) -> Then:
-        name = self.tape.find_name(other)
+    def extend(self, joined: Any) -> Then:
+        name = self.tape.find_name(joined)
         if name is None:
             self.stop("rows of a batch that is not recorded")
             return None
@@ -322,8 +322,8 @@ class Batch(Own):
         self.note("extract", row=idx, into=name)
         return lambda single: Single(single, self.tapes, name)
 
-    def join(self, other: Any, name: str) -> None:
-        copy = Batch(other, self.tapes, name)
+    def join(self, joined: Any, name: str) -> None:
+        copy = Batch(joined, self.tapes, name)
         copy.left, copy.is_padded = self.left, self.is_padded
 
 

@@ -90,7 +90,7 @@ def mlx_vlm_batched_quantized() -> Backend:
     )
 
 
-def _open(made: type[VLMBatch], config: Config) -> Any:
+def _open(batch_class: type[VLMBatch], config: Config) -> Any:
     """Opens a batch by its constructor, one of single caches, or a single cache."""
     rows, window = config["rows"], config["window"]
     if config["kind"] == "batch-state":
@@ -107,7 +107,7 @@ def _open(made: type[VLMBatch], config: Config) -> Any:
         batch = BatchKVCache([0] * rows)
     else:
         batch = BatchRotatingKVCache(window, [0] * rows)
-    return made(batch, wrap, config["step"], window)
+    return batch_class(batch, wrap, config["step"], window)
 
 
 def _open_states(config: Config) -> Any:

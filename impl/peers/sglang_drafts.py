@@ -33,23 +33,23 @@ class DraftingTrees(Trees):
     def speculate(self) -> AbstractContextManager[None]:
         return speculate(str(self.options.drafts), self.config["lookahead"])
 
-    def decode(self, one: Any) -> int | None:
-        start, page = one.kv.kv_committed_len, self.layout.page
-        batch = self.make_batch(one, DECODE, start, SPECULATION)
+    def decode(self, request: Any) -> int | None:
+        start, page = request.kv.kv_committed_len, self.layout.page
+        batch = self.make_batch(request, DECODE, start, SPECULATION)
         with self.speculate(), sglang.envs.SGLANG_SWA_EVICTION_INTERVAL.override(1):
             if not batch.check_decode_mem():
                 return None
             batch.maybe_evict_swa()
             reserve = sglang.get_alloc_reserve_per_decode()
             begins, ends, needed = sglang.page_aligned_decode_alloc_lens(
-                [one], reserve=reserve, page_size=page
+                [request], reserve=reserve, page_size=page
             )
-            one.decode_batch_idx += 1
+            request.decode_batch_idx += 1
             starts, stops = torch.tensor(begins), torch.tensor(ends)
             sglang.alloc_for_spec_decode(
                 self.tree,
                 self.rows,
-                reqs=[one],
+                reqs=[request],
                 req_pool_indices=batch.req_pool_indices,
                 cur_kv_lens=starts,
                 cur_kv_lens_cpu=starts,
@@ -61,15 +61,15 @@ class DraftingTrees(Trees):
         return int(start)
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+        self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         """Commits the drafts that were right and the token before them (R:831)."""
-        one = self.requests[request]
-        if request in self.running:
-            one.kv.kv_committed_len += kept + 1
-        one.output_ids.extend(self.drafted.pop(request, ())[:kept])
-        super().accept(request, kept, sampled, drafts)
-        self.drafted[request] = list(drafts)
+        request = self.requests[name]
+        if name in self.running:
+            request.kv.kv_committed_len += accepted + 1
+        request.output_ids.extend(self.drafted.pop(name, ())[:accepted])
+        super().accept(name, accepted, sampled, drafts)
+        self.drafted[name] = list(drafts)
 
     def preempt(self, request: str) -> None:
         with self.speculate():

@@ -40,10 +40,10 @@ class Layout(NamedTuple):
 
     @staticmethod
     def read(groups: Sequence[Mapping[str, Any]]) -> Layout:
-        place = {group["type"]: number for number, group in enumerate(groups)}
+        slot = {group["type"]: number for number, group in enumerate(groups)}
         widths = [group["width"] - 1 for group in groups if group["type"] == "sliding"]
         names = ("full", "sliding", "state")
-        full, sliding, state = (place.get(name) for name in names)
+        full, sliding, state = (slot.get(name) for name in names)
         return Layout(groups[0]["block"], full, sliding, state, next(iter(widths), None))
 
 
@@ -61,7 +61,7 @@ class Node(NamedTuple):
     namespace: str | None
     tokens: tuple[int, ...]
     length: int
-    parts: Mapping[int, tuple[Sequence[int] | None, int]]
+    components: Mapping[int, tuple[Sequence[int] | None, int]]
 
 
 class Facts:
@@ -131,28 +131,28 @@ class Facts:
 
     # --- tables -------------------------------------------------------------------------
 
-    def list_tables(self, one: Any) -> list[list[int | None]]:
+    def list_tables(self, request: Any) -> list[list[int | None]]:
         """Returns the tables of a request, for each group."""
-        layout, kv = self.layout, one.kv
+        layout, kv = self.layout, request.kv
         row = self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len]
         tables: list[list[int | None]] = []
         if layout.full is not None:
             tables.append(self.name_pages(row[:: layout.page], 0))
         if layout.sliding is not None:
-            tables.append(self.list_window(one, row))
+            tables.append(self.list_window(request, row))
         if layout.state is not None:
             tables.append([*self.name_states(kv.mamba_pool_idx)])
         return tables
 
-    def list_window(self, one: Any, row: Any) -> list[int | None]:
+    def list_window(self, request: Any, row: Any) -> list[int | None]:
         """Returns the table of a sliding group: what a request has locked of the tree,
         and its own pages that are not freed."""
-        page, kv = self.layout.page, one.kv
+        page, kv = self.layout.page, request.kv
         places = self.slots.full_to_swa_index_mapping[row[::page].long()]
         if self.layout.full is None:
             freed = range(kv.swa_dead_lo(page), kv.get_evicted_seqlen(TYPES.SWA))
             return self.name_pages(places, 0, freed)
-        unlocked = range(self.find_locked(one))
+        unlocked = range(self.find_locked(request))
         return self.name_pages(places, SLIDING, unlocked)
 
     def name_pages(
@@ -162,32 +162,32 @@ class Facts:
         where a position is gone."""
         page = self.layout.page
         return [
-            base + place // page if place > 0 and number * page not in gone else None
-            for number, place in enumerate(places.tolist())
+            base + slot // page if slot > 0 and number * page not in gone else None
+            for number, slot in enumerate(places.tolist())
         ]
 
     def name_states(self, places: Any) -> list[int]:
-        return [STATE + place for place in places.view(-1).tolist()]
+        return [STATE + slot for slot in places.view(-1).tolist()]
 
-    def find_locked(self, one: Any) -> int:
+    def find_locked(self, request: Any) -> int:
         """Returns from which position on a request has locked pages of sliding layers."""
         if not self.tree.supports_prefix_sharing():
             return 0
-        [path] = self.tree.tree_core.collect_path_info([one.lock.node])
+        [path] = self.tree.tree_core.collect_path_info([request.lock.node])
         end = path[-1].path_end if path else 0
         for node in reversed(path):
-            if self.is_boundary(one, node, end):
+            if self.is_boundary(request, node, end):
                 return int(node.path_start)
         return 0
 
-    def is_boundary(self, one: Any, node: Any, end: int) -> bool:
+    def is_boundary(self, request: Any, node: Any, end: int) -> bool:
         """Says whether a lock that was taken at position `end` ends with a node. A Rust
         tree does not tell; there it ends where a window does."""
         if self.core == "rust":
             return bool(end - node.path_start >= self.layout.window)
-        told = self.tree.tree_core.node_by_id(node.node_id).component(TYPES.SWA)
-        mark = one.lock.receipt.component_lock_uuids[TYPES.SWA]
-        return mark is not None and told.metadata.get("uuid") == mark
+        component = self.tree.tree_core.node_by_id(node.node_id).component(TYPES.SWA)
+        mark = request.lock.receipt.component_lock_uuids[TYPES.SWA]
+        return mark is not None and component.metadata.get("uuid") == mark
 
     # --- trees --------------------------------------------------------------------------
 
@@ -195,9 +195,9 @@ class Facts:
         """Walks through a tree that is Python."""
         waiting = [(child, ()) for child in self.tree.root_node.children.values()]
         while waiting:
-            node, before = waiting.pop()
+            node, path = waiting.pop()
             length = len(node.key)  # of bigrams, one fewer than of tokens
-            tokens = (*before, *node.key.raw_token_ids()[:length])
+            tokens = (*path, *node.key.raw_token_ids()[:length])
             namespace = node.key.cache_salt or node.key.extra_key
             yield Node(namespace, tokens, length, self.read_parts(node))
             waiting += [(child, tokens) for child in node.children.values()]
@@ -211,26 +211,29 @@ class Facts:
             (layout.sliding, TYPES.SWA, SLIDING),
             (layout.state, TYPES.MAMBA, STATE),
         )
-        parts = {}
+        components = {}
         for group, kind, base in kinds:
             if group is not None:
-                told = node.component(kind)
-                parts[group] = self.list_blocks(told.value, base), told.lock_ref
-        return parts
+                component = node.component(kind)
+                components[group] = (
+                    self.list_blocks(component.value, base),
+                    component.lock_ref,
+                )
+        return components
 
     def list_blocks(self, places: Any, base: int) -> list[int] | None:
         """Returns the blocks of a node's slots."""
         if places is None:
             return None
         page = 1 if base == STATE else self.layout.page
-        return [base + place // page for place in places[::page].tolist()]
+        return [base + slot // page for slot in places[::page].tolist()]
 
     def list_entries(self) -> list[Entry]:
         page, state = self.layout.page, self.layout.state
         entries = []
         for node in self.iter_nodes():
             start = len(node.tokens) - node.length
-            for group, (blocks, _) in node.parts.items():
+            for group, (blocks, _) in node.components.items():
                 step = node.length if group == state else page
                 ends = range(start + step, len(node.tokens) + 1, step)
                 entries += [
@@ -246,17 +249,17 @@ class Facts:
         locks = [
             (block, count)
             for node in self.iter_nodes()
-            for blocks, count in node.parts.values()
+            for blocks, count in node.components.values()
             for block in blocks or ()
         ]
         free = list(self.iter_free())
-        own = self.list_all() - {block for block, _ in locks} - set(free)
-        held = Counter(own)
+        used = self.list_all() - {block for block, _ in locks} - set(free)
+        counts = Counter(used)
         for block, count in locks:
-            held[block] += count
+            counts[block] += count
         cached = [block for block, count in locks if not count]
         pinned = Counter({block: n for block, n in locks if block > STATE})
-        return Pool(+held, free, cached, list(pinned.elements()))
+        return Pool(+counts, free, cached, list(pinned.elements()))
 
     def iter_free(self) -> Iterator[int]:
         layout, slots = self.layout, self.slots
@@ -267,7 +270,7 @@ class Facts:
         else:
             yield from slots.full_attn_allocator.get_all_free_pages().tolist()
             free = slots.swa_attn_allocator.get_all_free_pages()
-            yield from (SLIDING + place for place in free.tolist())
+            yield from (SLIDING + slot for slot in free.tolist())
         if layout.state is not None:
             yield from self.name_states(self.rows.mamba_allocator.free_slots)
 
@@ -280,7 +283,7 @@ class Facts:
             blocks |= {SLIDING + page for page in pages}
         if layout.state is not None:
             states = range(1, self.rows.mamba_allocator.size + 1)
-            blocks |= {STATE + place for place in states}
+            blocks |= {STATE + slot for slot in states}
         return blocks
 
 
@@ -295,7 +298,7 @@ class EventReader:
         self.prefixes: dict[int, tuple[str | None, tuple[int, ...]]] = {}
 
     def translate(self, events: Sequence[Any]) -> Events:
-        return [one for event in events for one in self.translate_one(event)]
+        return [entry for event in events for entry in self.translate_one(event)]
 
     def translate_one(self, event: Any) -> Events:
         """Returns what an event tells; it names no block."""
@@ -313,7 +316,8 @@ class EventReader:
         _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
         size = event.block_size
         # With EAGLE a token is told with the one behind it.
-        told = [one[0] if isinstance(one, tuple) else one for one in event.token_ids]
+        pairs = event.token_ids
+        told_tokens = [pair[0] if isinstance(pair, tuple) else pair for pair in pairs]
         for number, key in enumerate(event.block_hashes):
-            tokens = (*tokens, *told[number * size : (number + 1) * size])
+            tokens = (*tokens, *told_tokens[number * size : (number + 1) * size])
             self.prefixes[key] = event.cache_salt, tokens

@@ -56,14 +56,14 @@ class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
 def open_slots(config: Config, layout: Layout) -> Any:
     """Returns the pool of tokens of attention layers."""
     page, size = layout.page, count_slots(config, layout)
-    more: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
+    options: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
     if layout.full is None:
-        return sglang.PureSWATokenToKVPoolAllocator(size, page, *more)
+        return sglang.PureSWATokenToKVPoolAllocator(size, page, *options)
     if layout.sliding is not None:
-        return sglang.SWATokenToKVPoolAllocator(size, size, page, *more)
+        return sglang.SWATokenToKVPoolAllocator(size, size, page, *options)
     if page > 1:
-        return sglang.PagedTokenToKVPoolAllocator(size, page, *more)
-    return sglang.TokenToKVPoolAllocator(size, *more)
+        return sglang.PagedTokenToKVPoolAllocator(size, page, *options)
+    return sglang.TokenToKVPoolAllocator(size, *options)
 
 
 def count_slots(config: Config, layout: Layout) -> int:
@@ -79,8 +79,8 @@ def count_reserved(config: Config, page: int) -> int:
     reserves twice as many slots as a step has (`get_alloc_reserve_per_decode`)."""
     drafts, groups = config["lookahead"], len(config["groups"])
     most = min(MOST_REQUESTS, config["blocks"] // groups)
-    more = -(-(drafts + 2) // page) - (groups - 1)
-    return most * more if drafts else 0
+    spare = -(-(drafts + 2) // page) - (groups - 1)
+    return most * spare if drafts else 0
 
 
 def open_rows(config: Config, layout: Layout) -> Any:
@@ -127,7 +127,7 @@ def open_tree(
         sliding_window_size=layout.window,
         enable_kv_cache_events=True,
         tree_components=tuple(
-            one for one, group in components.items() if group is not None
+            component for component, group in components.items() if group is not None
         ),
         tree_core_backend=options.core,
     )

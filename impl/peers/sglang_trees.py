@@ -77,106 +77,106 @@ class Trees:
             request, "", array("q", tokens), SAMPLING, **{space: namespace}
         )
 
-    def match(self, request: str) -> int:
-        one = self.requests[request]
-        one.init_next_round_input(self.tree)
-        return int(one.prefix_len)
+    def match(self, name: str) -> int:
+        request = self.requests[name]
+        request.init_next_round_input(self.tree)
+        return int(request.prefix_len)
 
     # --- a step -------------------------------------------------------------------------
 
-    def schedule(self, request: str, count: int) -> int | None:
-        one = self.requests[request]
-        if request in self.running:
-            start = self.decode(one)
-        elif one.kv.holds_kv:
-            start = self.go_on(one, count)
+    def schedule(self, name: str, count: int) -> int | None:
+        request = self.requests[name]
+        if name in self.running:
+            start = self.decode(request)
+        elif request.kv.holds_kv:
+            start = self.go_on(request, count)
         else:
-            start = self.admit(one, count)
+            start = self.admit(request, count)
         if start is not None:
-            self.step.append(request)
+            self.step.append(name)
         return start
 
-    def admit(self, one: Any, count: int) -> int | None:
+    def admit(self, request: Any, count: int) -> int | None:
         """Takes a waiting request (H:4216 to 4304, P:1395, P:1685)."""
         if self.rows.available_size() == 0:
             return None
-        one.init_next_round_input(self.tree)
-        pinned = self.tree.lock(one.last_node)
-        fits = self.has_room(one, count)
+        request.init_next_round_input(self.tree)
+        pinned = self.tree.lock(request.last_node)
+        fits = self.has_room(request, count)
         if fits:
-            one.extend_end = self.find_end(one, count)
-            one.lock = self.tree.lock(one.last_node)
+            request.extend_end = self.find_end(request, count)
+            request.lock = self.tree.lock(request.last_node)
         self.tree.unlock(pinned)
         if not fits:
-            self.give_back_state(one)
+            self.give_back_state(request)
             return None
-        return self.extend(one)
+        return self.extend(request)
 
-    def give_back_state(self, one: Any) -> None:
+    def give_back_state(self, request: Any) -> None:
         """Takes back what matching has given to a request (H:4291)."""
-        one.kv.mamba_cow_src_index = None
-        one.kv.mamba_needs_clear = False
-        if one.kv.holds_mamba:
-            self.rows.mamba_allocator.free(one.kv.mamba_pool_idx.unsqueeze(-1))
-            one.kv.mamba_pool_idx = None
+        request.kv.mamba_cow_src_index = None
+        request.kv.mamba_needs_clear = False
+        if request.kv.holds_mamba:
+            self.rows.mamba_allocator.free(request.kv.mamba_pool_idx.unsqueeze(-1))
+            request.kv.mamba_pool_idx = None
 
-    def go_on(self, one: Any, count: int) -> int | None:
+    def go_on(self, request: Any, count: int) -> int | None:
         """Takes the next chunk of a prompt (H:4176, P:1140)."""
-        one.init_next_round_input()
-        if not self.has_room(one, count):
+        request.init_next_round_input()
+        if not self.has_room(request, count):
             return None
-        one.extend_end = self.find_end(one, count)
-        return self.extend(one)
+        request.extend_end = self.find_end(request, count)
+        return self.extend(request)
 
-    def find_end(self, one: Any, count: int) -> int:
-        return min(one.prefix_len + count, len(one.full_untruncated_fill_ids))
+    def find_end(self, request: Any, count: int) -> int:
+        return min(request.prefix_len + count, len(request.full_untruncated_fill_ids))
 
-    def has_room(self, one: Any, count: int) -> bool:
+    def has_room(self, request: Any, count: int) -> bool:
         """Says whether slots are free or can be evicted, as `PrefillAdder` does, which
         also reserves some for tokens to come."""
         page = self.layout.page
-        pages = -(-self.find_end(one, count) // page) - -(-one.prefix_len // page)
-        return self.facts.has_room(pages * page, int(not one.kv.holds_mamba))
+        pages = -(-self.find_end(request, count) // page) - -(-request.prefix_len // page)
+        return self.facts.has_room(pages * page, int(not request.kv.holds_mamba))
 
-    def extend(self, one: Any) -> int:
+    def extend(self, request: Any) -> int:
         """Makes a batch of prompts (B:2884 to 2914, H:4357)."""
-        start, end = one.prefix_len, one.extend_end
+        start, end = request.prefix_len, request.extend_end
         batch = self.make_batch(
-            one, EXTEND, end, prefix_lens=[start], extend_lens=[end - start]
+            request, EXTEND, end, prefix_lens=[start], extend_lens=[end - start]
         )
         batch.extend_num_tokens = end - start
         sglang.alloc_for_extend(batch)
-        one.extend_batch_idx += 1
-        one.is_retracted = False
+        request.extend_batch_idx += 1
+        request.is_retracted = False
         if self.layout.full is None and self.options.keeps_prompt:
-            one.kv.swa_evict_floor = end
-        batch._collect_deferred_mamba_cow_and_clear([one])
+            request.kv.swa_evict_floor = end
+        batch._collect_deferred_mamba_cow_and_clear([request])
         if batch.mamba_cow_src_indices is not None:
             self.move(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
         return int(start)
 
-    def decode(self, one: Any) -> int | None:
+    def decode(self, request: Any) -> int | None:
         """Makes a batch of requests that decode (H:4469, B:3780)."""
-        start = one.kv.kv_committed_len
-        batch = self.make_batch(one, DECODE, start)
+        start = request.kv.kv_committed_len
+        batch = self.make_batch(request, DECODE, start)
         if not batch.check_decode_mem():
             return None
         with sglang.envs.SGLANG_SWA_EVICTION_INTERVAL.override(1):
             sglang.alloc_for_decode(batch, token_per_req=1)
-        one.decode_batch_idx += 1
+        request.decode_batch_idx += 1
         return int(start)
 
     def make_batch(
         self,
-        one: Any,
+        request: Any,
         mode: Any,
         length: int,
         algorithm: Any = NO_SPECULATION,
-        **more: Any,
+        **fields: Any,
     ) -> Any:
         lengths = torch.tensor([length])
         return sglang.ScheduleBatch(
-            reqs=[one],
+            reqs=[request],
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.slots,
             tree_cache=self.tree,
@@ -184,11 +184,11 @@ class Trees:
             device="cpu",
             spec_algorithm=algorithm,
             forward_mode=mode,
-            req_pool_indices=torch.tensor([one.kv.req_pool_idx or 0]),
-            req_pool_indices_cpu=torch.tensor([one.kv.req_pool_idx or 0]),
+            req_pool_indices=torch.tensor([request.kv.req_pool_idx or 0]),
+            req_pool_indices_cpu=torch.tensor([request.kv.req_pool_idx or 0]),
             seq_lens=lengths,
             seq_lens_cpu=lengths,
-            **more,
+            **fields,
         )
 
     def copies(self) -> list[tuple[int, int]]:
@@ -197,55 +197,55 @@ class Trees:
 
     def run(self) -> None:
         """Publishes chunks that do not end a prompt (H:3776, H:3919)."""
-        for request in self.step:
-            one = self.requests[request]
-            is_chunk = one.extend_end < len(one.full_untruncated_fill_ids)
-            if is_chunk and request not in self.running:
-                sglang.checkpoint_kv_cache(one, self.tree)
+        for name in self.step:
+            request = self.requests[name]
+            is_chunk = request.extend_end < len(request.full_untruncated_fill_ids)
+            if is_chunk and name not in self.running:
+                sglang.checkpoint_kv_cache(request, self.tree)
         self.step = []
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+        self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         """Takes the output of a request; publishes a prompt that ends (R:365 to 394)."""
-        one = self.requests[request]
-        one.output_ids.append(sampled)
-        if request not in self.running:
-            sglang.checkpoint_kv_cache(one, self.tree)
-        self.running.add(request)
+        request = self.requests[name]
+        request.output_ids.append(sampled)
+        if name not in self.running:
+            sglang.checkpoint_kv_cache(request, self.tree)
+        self.running.add(name)
 
     # --- letting go ---------------------------------------------------------------------
 
-    def preempt(self, request: str) -> None:
+    def preempt(self, name: str) -> None:
         """Retracts a request (B:2360)."""
-        held = [one for one in self.requests.values() if one.kv.holds_kv]
+        running = [request for request in self.requests.values() if request.kv.holds_kv]
         sglang.release_req(
-            req=self.requests[request],
-            remaing_req_count=len(held) - 1,
+            req=self.requests[name],
+            remaing_req_count=len(running) - 1,
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.slots,
             tree_cache=self.tree,
             hisparse_coordinator=None,
         )
-        self.running.discard(request)
+        self.running.discard(name)
 
-    def free(self, request: str, reuse: bool) -> None:
+    def free(self, name: str, reuse: bool) -> None:
         """Ends a request: one that waits (H:5675), in its prompt (H:3778), or that has
         sampled (R:1466)."""
-        one = self.requests.pop(request)
-        is_chunk = one.kv.kv_committed_len < len(one.full_untruncated_fill_ids)
-        one.finished_reason = SimpleNamespace()
-        if one.kv.holds_kv:
-            checkpoint = request in self.running or not is_chunk
-            sglang.release_kv_cache(one, self.tree, checkpoint=checkpoint)
-        self.running.discard(request)
+        request = self.requests.pop(name)
+        is_chunk = request.kv.kv_committed_len < len(request.full_untruncated_fill_ids)
+        request.finished_reason = SimpleNamespace()
+        if request.kv.holds_kv:
+            checkpoint = name in self.running or not is_chunk
+            sglang.release_kv_cache(request, self.tree, checkpoint=checkpoint)
+        self.running.discard(name)
 
     def evict(self, count: int) -> int:
         return self.facts.evict(count)
 
     def reset(self) -> bool:
         """Flushes the cache (H:5518), which an idle server does."""
-        if any(one.kv.holds_kv for one in self.requests.values()):
+        if any(request.kv.holds_kv for request in self.requests.values()):
             return False
         self.tree.reset()
         self.rows.clear()

@@ -80,10 +80,10 @@ class Batch:
 
     def trim(self, count: int) -> int:
         """Calls `crop`, with the number of columns to remove as a negative number."""
-        before = int(self.cache.get_seq_length())
+        offset = int(self.cache.get_seq_length())
         self.cache.crop(-count)
-        removed = before - int(self.cache.get_seq_length())
-        self.attention_mask = self.attention_mask[:, : before - removed]
+        removed = offset - int(self.cache.get_seq_length())
+        self.attention_mask = self.attention_mask[:, : offset - removed]
         return removed
 
     def filter(self, rows: Sequence[int]) -> None:
@@ -106,9 +106,9 @@ class Batch:
 
     def clone(self) -> Batch:
         """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
-        other = copy.copy(self)
-        other.cache = copy.deepcopy(self.cache)
-        return other
+        copied = copy.copy(self)
+        copied.cache = copy.deepcopy(self.cache)
+        return copied
 
     def free(self) -> None:
         self.cache.reset()
@@ -158,11 +158,11 @@ class RecurrentBatch(Batch):
 
     def read(self) -> tuple[Array, Array]:
         """Returns the two tensors; a model starts from zeros where there is none."""
-        found = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
+        states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         rows = len(self.attention_mask)
         conv, delta = (
             missing.repeat_interleave(rows, dim=0) if tensor is None else tensor
-            for tensor, missing in zip(found, self.missing, strict=True)
+            for tensor, missing in zip(states, self.missing, strict=True)
         )
         return conv[..., 1:].transpose(1, 2), delta
 

@@ -109,15 +109,15 @@ class Layer:
     def trim(self, count: int) -> int:
         """Calls `crop`, which takes the number of tokens to remove as a negative
         number."""
-        before = self.offset
+        offset = self.offset
         self.cache.crop(-count)
-        return before - self.offset
+        return offset - self.offset
 
     def clone(self) -> Layer:
         """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
-        other = copy.copy(self)
-        other.cache = copy.deepcopy(self.cache)
-        return other
+        copied = copy.copy(self)
+        copied.cache = copy.deepcopy(self.cache)
+        return copied
 
     def free(self) -> None:
         self.cache.reset()
@@ -165,10 +165,10 @@ class RecurrentLayer(Layer):
 
     def read(self) -> tuple[Array, Array]:
         """Returns the two tensors; a model starts from zeros where there is none."""
-        found = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
+        states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         conv, delta = (
             missing if tensor is None else tensor
-            for tensor, missing in zip(found, self.missing, strict=True)
+            for tensor, missing in zip(states, self.missing, strict=True)
         )
         return conv[..., 1:].transpose(1, 2), delta
 

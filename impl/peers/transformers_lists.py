@@ -71,8 +71,8 @@ class ListLayer:
         return copy.deepcopy(self)
 
     def free(self) -> None:
-        for part in self.parts:
-            part.free()
+        for cache in self.parts:
+            cache.free()
 
 
 class ListBatch(ListLayer):
@@ -81,8 +81,8 @@ class ListBatch(ListLayer):
     parts: Sequence[Batch]
 
     def pad_left(self, padding: Sequence[int]) -> None:
-        for part in self.parts:
-            part.pad_left(padding)
+        for cache in self.parts:
+            cache.pad_left(padding)
 
     def filter(self, rows: Sequence[int]) -> None:
         self.cache.batch_select_indices(torch.tensor(rows))
@@ -100,13 +100,13 @@ class ListBatch(ListLayer):
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps these rows of the masks."""
-        for part in self.parts:
-            part.keep(rows)
+        for cache in self.parts:
+            cache.keep(rows)
 
     def free(self) -> None:
         self.cache.reset()
-        for part in self.parts:
-            part.clear()
+        for cache in self.parts:
+            cache.clear()
 
 
 # --- encoder and decoder ----------------------------------------------------------------
@@ -131,12 +131,12 @@ def static_encoder_decoder() -> Backend:
 
 
 def _open_dynamic_pair(config: Config) -> ListLayer | ListBatch:
-    models = [make_model(part) for part in config["parts"]]
+    models = [make_model(cache) for cache in config["parts"]]
     return _open_pair([DynamicCache(config=model) for model in models], models, config)
 
 
 def _open_static_pair(config: Config) -> ListLayer | ListBatch:
-    models, room = [make_model(part) for part in config["parts"]], config["step"]
+    models, room = [make_model(cache) for cache in config["parts"]], config["step"]
     caches = [StaticCache(config=model, max_cache_len=room) for model in models]
     return _open_pair(caches, models, config)
 

@@ -202,7 +202,7 @@ def _open(config: Config, pages: type[Pages], options: ContinuousBatchingConfig)
         cache, options.safety_margin, MOST_REQUESTS
     )
     runner = ModelRunner(processors, options, inputs, cache, False, False)
-    layers = [order.index(one) for one in sorted(order)]
+    layers = [order.index(layer) for layer in sorted(order)]
     return pages(cache, scheduler, runner, types, layers)
 
 

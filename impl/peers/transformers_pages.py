@@ -87,11 +87,11 @@ class Pages:
         """Goes on as `prepare_next_batch` where there is no room: without what is cached,
         then by a reset of the request, if it has begun with a hit."""
         waited = request in self.scheduler.waiting_requests
-        found = self.try_schedule(request, count)
-        if not found:
+        planned = self.try_schedule(request, count)
+        if not planned:
             self.cache.evict_cached_blocks()
-            found = self.try_schedule(request, count)
-        if found:
+            planned = self.try_schedule(request, count)
+        if planned:
             start: int = self.states[request].position_offset
             return start
         if waited and request in self.scheduler.active_requests:
@@ -102,27 +102,29 @@ class Pages:
         """Asks the library's scheduler for a batch of this request, as a part of the
         step."""
         begun: set[str] = set()
-        reads = self.cache.max_tokens_read - sum(one.reads for one in self.step.values())
-        found, _, *sizes = self.scheduler._process_candidates(
+        reads = self.cache.max_tokens_read - sum(
+            item.reads for item in self.step.values()
+        )
+        planned, _, *sizes = self.scheduler._process_candidates(
             [self.states[request]], count, reads, begun
         )
         self.scheduler._cleanup_waiting_queue(begun)
-        for future in found:
+        for future in planned:
             self.step[request] = Scheduled(future, *sizes)
-        return bool(found)
+        return bool(planned)
 
     def prepare(self) -> Mapping[str, Any]:
         """Makes the inputs of the model, once in a step; this moves the requests on."""
         if self.inputs is None:
             step, runner = self.step.values(), self.runner
             tokens, reads = (
-                sum(one.tokens for one in step),
-                sum(one.reads for one in step),
+                sum(item.tokens for item in step),
+                sum(item.reads for item in step),
             )
-            is_decode = all(one.is_decode for one in step)
+            is_decode = all(item.is_decode for item in step)
             tokens, reads = runner.maybe_pad_inputs(tokens, reads, is_decode)
             runner.inputs_and_outputs.prepare_batch_tensors(
-                requests_in_batch=[one.future for one in step],
+                requests_in_batch=[item.future for item in step],
                 logits_processors=runner.logit_processor,
                 use_decode_fast_path=is_decode,
                 num_q_tokens=tokens,
@@ -143,10 +145,10 @@ class Pages:
 
     def run(self) -> None:
         self.prepare()
-        for one in self.step.values():
-            state = one.future.state
+        for item in self.step.values():
+            state = item.future.state
             self.name_prefixes(state)
-            self.cache.mark_complete_blocks(state, one.future.complete_blocks)
+            self.cache.mark_complete_blocks(state, item.future.complete_blocks)
         self.step, self.inputs = {}, None
 
     def name_prefixes(self, state: Any) -> None:
@@ -160,7 +162,7 @@ class Pages:
                 self.prefixes[parent] = tuple(tokens[:end])
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+        self, request: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         self.states[request].update_and_check_completion(sampled, None)
 
@@ -185,7 +187,7 @@ class Pages:
 
     def evict(self, count: int) -> int:
         """Drops all that is cached: the library has no count."""
-        cached = [block for one in self.list_ledgers() for block in one.cached_blocks]
+        cached = [block for item in self.list_ledgers() for block in item.cached_blocks]
         self.cache.evict_cached_blocks()
         return len(cached)
 
@@ -205,8 +207,10 @@ class Pages:
             if not self.try_fork(state, target):
                 return False
         child = state.fork(target)
-        known = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
-        child.initial_tokens, child.generated_tokens = [*known, *tokens], []
+        all_tokens = (state.initial_tokens + state.generated_tokens)[
+            : state.position_offset
+        ]
+        child.initial_tokens, child.generated_tokens = [*all_tokens, *tokens], []
         child.remaining_prefill_tokens = list(tokens)
         child.status = RequestStatus.PREFILLING
         self.scheduler.active_requests[target] = child
@@ -254,10 +258,10 @@ class Pages:
             for unit in self.list_units(allocator, allocator.ledger.cached_blocks)
         ]
         first = pool.num_reserved_sectors
-        every = self.list_sectors(range(first, first + pool.num_sectors))
-        held = set(every) - {*free, *cached}
-        shared = ChainMap(*(one.shared_ref_counts for one in self.list_ledgers()))
-        return Pool({unit: shared.get(unit, 1) for unit in held}, free, cached)
+        blocks = self.list_sectors(range(first, first + pool.num_sectors))
+        used = set(blocks) - {*free, *cached}
+        shared = ChainMap(*(item.shared_ref_counts for item in self.list_ledgers()))
+        return Pool({unit: shared.get(unit, 1) for unit in used}, free, cached)
 
     def entries(self) -> list[Entry]:
         return [
@@ -277,11 +281,13 @@ class Pages:
 
     def list_units(self, allocator: Any, blocks: Sequence[int]) -> list[int]:
         size = allocator.bytes_per_block // self.get_unit()
-        return [unit for one in blocks for unit in range(one * size, (one + 1) * size)]
+        return [unit for item in blocks for unit in range(item * size, (item + 1) * size)]
 
     def list_sectors(self, sectors: Sequence[int]) -> list[int]:
         size = self.cache.bytes_per_sector // self.get_unit()
-        return [unit for one in sectors for unit in range(one * size, (one + 1) * size)]
+        return [
+            unit for item in sectors for unit in range(item * size, (item + 1) * size)
+        ]
 
     def get_unit(self) -> int:
         """Returns the bytes of the smallest blocks."""

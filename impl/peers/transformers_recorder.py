@@ -80,7 +80,7 @@ def get_form(layer: Any, room: int) -> Form | None:
     Subclasses have more than K and V, such as a recurrent state.
     """
     rooms = [size for size in ROOM["step"] if size >= room]
-    kept = {"step": min(rooms)} if rooms else {}
+    options = {"step": min(rooms)} if rooms else {}
     about = f"room for {room} tokens"
     if type(layer) is DynamicLayer:
         return Form("transformers", "layer", {"kind": "kv"})
@@ -88,9 +88,9 @@ def get_form(layer: Any, room: int) -> Form | None:
         sizes = {"kind": "rotating", "window": layer.sliding_window}
         return Form("transformers", "layer", sizes)
     if type(layer) is StaticLayer and rooms:
-        return Form("transformers-static", "layer", {"kind": "kv", **kept}, about)
+        return Form("transformers-static", "layer", {"kind": "kv", **options}, about)
     if type(layer) is StaticSlidingWindowLayer and rooms:
-        sizes = {"kind": "rotating", "window": layer.max_cache_len, **kept}
+        sizes = {"kind": "rotating", "window": layer.max_cache_len, **options}
         return Form("transformers-static", "layer", sizes, about)
     if type(layer) is Fp8QuantizedLayer:
         sizes = {"kind": "kv", "key_dim": 64, "value_dim": 64}
@@ -146,9 +146,9 @@ class Whole(Scribe):
     def find_tape(self, number: int) -> Tape | None:
         """Returns the tape of a layer, which a dynamic cache may be about to add."""
         cache = self.cache()
-        made = None if cache is None else cache.layer_class_to_replicate
-        if made is not None and number >= len(cache.layers):
-            tape = open_tape(number, made(), 0, self.recording)
+        layer_class = None if cache is None else cache.layer_class_to_replicate
+        if layer_class is not None and number >= len(cache.layers):
+            tape = open_tape(number, layer_class(), 0, self.recording)
             if tape is not None:
                 self.layers[number] = tape
                 self.tapes.append(tape)
@@ -177,12 +177,12 @@ class Whole(Scribe):
         self.note("free")
         return None
 
-    def move(self, op: str, left: int, **fields: Any) -> Then:
-        """Notes an operation on whole rows, after which there are `left`."""
+    def move(self, op: str, count: int, **fields: Any) -> Then:
+        """Notes an operation on whole rows, after which there are `count`."""
         for tape in self.tapes:
             self.turn_to_batches(tape)
         self.note(op, **fields)
-        self.rows = dict.fromkeys(self.layers, left)
+        self.rows = dict.fromkeys(self.layers, count)
         return None
 
     def reorder_cache(self, beam_idx: Any) -> Then:
@@ -211,6 +211,6 @@ class Whole(Scribe):
                 tape.stop("activate_past_recording of a batch")
         return None
 
-    def join(self, other: Any, name: str) -> None:
-        copy = Whole(other, self.layers, name, self.recording)
+    def join(self, joined: Any, name: str) -> None:
+        copy = Whole(joined, self.layers, name, self.recording)
         copy.rows = dict(self.rows)

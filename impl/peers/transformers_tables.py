@@ -14,8 +14,8 @@ class PaddedPages(Pages):
     """The same with batches of fixed sizes, as compiled models have them."""
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
-        more = self.prepare()["input_ids"].shape[1] - keys.shape[2]
-        padding = (0, 0, 0, more)
+        spare_rows = self.prepare()["input_ids"].shape[1] - keys.shape[2]
+        padding = (0, 0, 0, spare_rows)
         pad = torch.nn.functional.pad
         return super().update(layer, pad(keys, padding), pad(values, padding))
 
@@ -30,11 +30,11 @@ class TablePages(Pages):
         """A step that once needs indices has room for so many reads only; the scheduler
         learns from its cache whether tables may do."""
         most = self.cache.max_blocks_per_request
-        is_decode = all(one.is_decode for one in self.step.values())
+        is_decode = all(item.is_decode for item in self.step.values())
         self.cache.max_blocks_per_request = most * is_decode
-        found = super().try_schedule(request, count)
+        planned = super().try_schedule(request, count)
         self.cache.max_blocks_per_request = most
-        return found
+        return planned
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
         inputs = dict(self.prepare())
@@ -68,8 +68,8 @@ def write_and_read(
     size = pages.shape[1]
     read = []
     for number, (table, length) in enumerate(zip(tables, lengths, strict=True)):
-        page, place = divmod(length - 1, size)
-        pages[table[page], place] = new[0, :, number]
-        held = pages[table[: page + 1]].flatten(0, 1)[:length]
-        read.append(held.transpose(0, 1)[None])
+        page, offset = divmod(length - 1, size)
+        pages[table[page], offset] = new[0, :, number]
+        slots = pages[table[: page + 1]].flatten(0, 1)[:length]
+        read.append(slots.transpose(0, 1)[None])
     return read

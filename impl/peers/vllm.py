@@ -134,11 +134,13 @@ STATES = {
 
 
 def declare_without_chunks(groups: Groups) -> Groups:
-    return [one for one in groups if all(each["type"] != "chunked" for each in one)]
+    return [
+        layout for layout in groups if all(group["type"] != "chunked" for group in layout)
+    ]
 
 
 def declare_alike(groups: Groups) -> Groups:
-    return [one for one in groups if len({each["block"] for each in one}) == 1]
+    return [layout for layout in groups if len({group["block"] for group in layout}) == 1]
 
 
 SPARSE = {
@@ -180,14 +182,14 @@ def vllm_states_budget() -> Backend:
 
 def vllm_ngram() -> Backend:
     """Drafts are looked up, and need no slots behind them."""
-    kinds = {kind: declare_drafting(each) for kind, each in PLAIN.items()}
+    kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-ngram", kinds, Options(has_draft_model=False), SHARE)
 
 
 def vllm_eagle() -> Backend:
     """With EAGLE: what the draft model has stored of the last token of a block depends on
     the token behind it, which the hash covers, too."""
-    kinds = {kind: declare_drafting(each) for kind, each in PLAIN.items()}
+    kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-eagle", kinds, Options(covers_next=True), SHARE)
 
 

@@ -119,7 +119,8 @@ def _open_unit(config: Config) -> int:
 
 def open_blocks(config: Config, options: Options) -> Blocks:
     """Opens a manager and its scheduler for a complete config of the paged contract."""
-    states = [one["block"] for one in config["groups"] if one["type"] == "state"]
+    groups = config["groups"]
+    states = [group["block"] for group in groups if group["type"] == "state"]
     manager = _open_manager(config, options)
     kind = StateBlocks if states else Blocks
     return kind(manager, config, options)
@@ -165,10 +166,13 @@ class Blocks:
         )
         self.note(self.requests[request])
 
-    def note(self, one: Any) -> None:
+    def note(self, request: Any) -> None:
         """Remembers the tokens of each hash, to tell of entries and events."""
-        for number, key in enumerate(one.block_hashes, 1):
-            prefix = one.cache_salt, tuple(one.all_token_ids[: number * self.unit])
+        for number, key in enumerate(request.block_hashes, 1):
+            prefix = (
+                request.cache_salt,
+                tuple(request.all_token_ids[: number * self.unit]),
+            )
             self.prefixes[key] = prefix
             self.prefixes[vllm.maybe_convert_block_hash(key)] = prefix
 
@@ -178,38 +182,44 @@ class Blocks:
 
     # --- a step -------------------------------------------------------------------------
 
-    def schedule(self, request: str, count: int) -> tuple[int, int] | None:
-        one = self.requests[request]
+    def schedule(self, name: str, count: int) -> tuple[int, int] | None:
+        request = self.requests[name]
         if not self.step:
             self.manager.new_step_starts()  # line 746
-        if one.status == vllm.RequestStatus.RUNNING:
-            return self.go_on(one, count)
-        return self.admit(one, count)
+        if request.status == vllm.RequestStatus.RUNNING:
+            return self.go_on(request, count)
+        return self.admit(request, count)
 
-    def go_on(self, one: Any, count: int) -> tuple[int, int] | None:
+    def go_on(self, request: Any, count: int) -> tuple[int, int] | None:
         """Schedules a running request (lines 830 to 1025)."""
-        start = one.num_computed_tokens
-        more = self.limit(one, start, min(count, one.num_tokens_with_spec - start))
-        if more == 0:
-            return None
-        got = self.manager.allocate_slots(one, more, num_lookahead_tokens=self.lookahead)
-        if got is None:
-            return None
-        scheduled = start + more - one.num_tokens
-        self.drafted[one.request_id] = one.spec_token_ids[: max(0, scheduled)]
-        one.spec_token_ids = []
-        self.step[one.request_id] = more
-        return start, more
-
-    def admit(self, one: Any, count: int) -> tuple[int, int] | None:
-        """Schedules a waiting request behind its hit (lines 1110 to 1600)."""
-        blocks, hit, one.shared_prefix_boundary = self.manager.get_computed_blocks(one)
-        more = self.limit(one, hit, min(count, one.num_tokens - hit))
-        if more == 0:
+        start = request.num_computed_tokens
+        allowed = self.limit(
+            request, start, min(count, request.num_tokens_with_spec - start)
+        )
+        if allowed == 0:
             return None
         got = self.manager.allocate_slots(
-            one,
-            more,
+            request, allowed, num_lookahead_tokens=self.lookahead
+        )
+        if got is None:
+            return None
+        scheduled = start + allowed - request.num_tokens
+        self.drafted[request.request_id] = request.spec_token_ids[: max(0, scheduled)]
+        request.spec_token_ids = []
+        self.step[request.request_id] = allowed
+        return start, allowed
+
+    def admit(self, request: Any, count: int) -> tuple[int, int] | None:
+        """Schedules a waiting request behind its hit (lines 1110 to 1600)."""
+        blocks, hit, request.shared_prefix_boundary = self.manager.get_computed_blocks(
+            request
+        )
+        allowed = self.limit(request, hit, min(count, request.num_tokens - hit))
+        if allowed == 0:
+            return None
+        got = self.manager.allocate_slots(
+            request,
+            allowed,
             num_new_computed_tokens=hit,
             new_computed_blocks=blocks,
             num_lookahead_tokens=self.lookahead,
@@ -217,19 +227,19 @@ class Blocks:
         )
         if got is None:
             return None
-        one.status = vllm.RequestStatus.RUNNING
-        one.num_computed_tokens = hit
-        self.step[one.request_id] = more
-        return int(hit), more
+        request.status = vllm.RequestStatus.RUNNING
+        request.num_computed_tokens = hit
+        self.step[request.request_id] = allowed
+        return int(hit), allowed
 
-    def limit(self, one: Any, start: int, count: int) -> int:
+    def limit(self, request: Any, start: int, count: int) -> int:
         """Returns how many tokens a step from `start` on has, of `count` at most."""
         return count
 
     def copies(self) -> list[tuple[int, int]]:
         copies, retained = self.manager.take_kv_cache_block_copies()  # line 1699
         self.retained += retained
-        return [(one.src_block_id, one.dst_block_id) for one in copies]
+        return [(copy.src_block_id, copy.dst_block_id) for copy in copies]
 
     def run(self) -> None:
         """The end of scheduling, and the step (lines 1681 to 1860, 3095)."""
@@ -242,30 +252,30 @@ class Blocks:
         self.step = {}
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+        self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         """Takes the output of a request (lines 2346 to 2415, 2753, 2879)."""
-        one = self.requests[request]
-        drafted = self.drafted.pop(request, ())
-        one.num_computed_tokens -= len(drafted) - kept
-        for token in (*drafted[:kept], sampled):
-            one.append_output_token_ids(token)
-        self.note(one)
+        request = self.requests[name]
+        drafted = self.drafted.pop(name, ())
+        request.num_computed_tokens -= len(drafted) - accepted
+        for token in (*drafted[:accepted], sampled):
+            request.append_output_token_ids(token)
+        self.note(request)
         if self.drafts:
-            self.manager.cache_blocks(one, one.num_computed_tokens)
-        one.spec_token_ids = list(drafts)
+            self.manager.cache_blocks(request, request.num_computed_tokens)
+        request.spec_token_ids = list(drafts)
 
     # --- letting go ---------------------------------------------------------------------
 
-    def preempt(self, request: str) -> None:
+    def preempt(self, name: str) -> None:
         """Preempts a request (line 1799)."""
-        one = self.requests[request]
-        self.manager.free(one)
-        one.status = vllm.RequestStatus.PREEMPTED
-        one.num_computed_tokens = 0
-        one.spec_token_ids = []
-        one.num_preemptions += 1
-        self.forget(request)
+        request = self.requests[name]
+        self.manager.free(request)
+        request.status = vllm.RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.spec_token_ids = []
+        request.num_preemptions += 1
+        self.forget(name)
 
     def free(self, request: str, reuse: bool) -> None:
         """Ends a request (line 3084)."""
@@ -292,16 +302,16 @@ class Blocks:
 
     def pool(self) -> Pool:
         pool = self.manager.block_pool
-        held = {
-            one.block_id: one.ref_cnt
-            for one in pool.blocks
-            if one.ref_cnt and not one.is_null
+        used = {
+            block.block_id: block.ref_cnt
+            for block in pool.blocks
+            if block.ref_cnt and not block.is_null
         }
         idle = pool.free_block_queue.get_all_free_blocks()
-        free = [one.block_id for one in idle if one.block_hash is None]
-        cached = [one.block_id for one in idle if one.block_hash is not None]
-        pinned = [one.block_id for one in self.retained]
-        return Pool(held, free, cached, pinned)
+        free = [block.block_id for block in idle if block.block_hash is None]
+        cached = [block.block_id for block in idle if block.block_hash is not None]
+        pinned = [block.block_id for block in self.retained]
+        return Pool(used, free, cached, pinned)
 
     def entries(self) -> list[Entry]:
         cached = self.manager.block_pool.cached_block_hash_to_block._cache
@@ -313,7 +323,9 @@ class Blocks:
 
     def events(self) -> list[tuple[str, Entry | None]]:
         return [
-            one for event in self.manager.take_events() for one in self.translate(event)
+            entry
+            for event in self.manager.take_events()
+            for entry in self.translate(event)
         ]
 
     def translate(self, event: Any) -> list[tuple[str, Entry | None]]:
@@ -343,14 +355,17 @@ class StateBlocks(Blocks):
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
         super().__init__(manager, config, options)
         self.block = next(
-            one["block"] for one in config["groups"] if one["type"] == "state"
+            group["block"] for group in config["groups"] if group["type"] == "state"
         )
         self.budget = options.budget or config["max_length"]
 
-    def limit(self, one: Any, start: int, count: int) -> int:
+    def limit(self, request: Any, start: int, count: int) -> int:
         """Ends a chunk of a prompt where a state can be cached: what is left of
         `_mamba_block_aligned_split` (line 546) without EAGLE and internal checkpoints."""
-        block, prefill_end = self.block, max(one.num_prompt_tokens, one.num_tokens - 1)
+        block, prefill_end = (
+            self.block,
+            max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
         count = min(count, self.budget)
         if start >= prefill_end:
             return count
@@ -358,14 +373,14 @@ class StateBlocks(Blocks):
         aligned = end // block * block
         if end < prefill_end and (aligned > start or block <= self.budget):
             end = aligned
-        last = self.find_checkpoint(one.num_tokens, block)
-        tail = self.find_checkpoint(one.num_prompt_tokens, self.unit)
+        last = self.find_checkpoint(request.num_tokens, block)
+        tail = self.find_checkpoint(request.num_prompt_tokens, self.unit)
         has_tail = self.manager.coordinator.enable_partial_hash_hits
-        junction = one.shared_prefix_boundary
+        junction = request.shared_prefix_boundary
         stops = (
             (start // block + 1) * block if start % block else 0,
             last,
-            tail if has_tail and last < tail < one.num_prompt_tokens else 0,
+            tail if has_tail and last < tail < request.num_prompt_tokens else 0,
             start + (junction - start) // block * block if start < junction < end else 0,
         )
         end = min((stop for stop in stops if start < stop < end), default=end)

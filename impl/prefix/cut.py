@@ -22,22 +22,22 @@ class Cut:
     Attributes:
         node: the node of the edge.
         at: the offset of the cut.
-        rest: the snapshots of [at, end), by layer number.
+        remaining: the snapshots of [at, end), by layer number.
     """
 
     node: Node
     at: int
-    rest: dict[int, Snapshot]
+    remaining: dict[int, Snapshot]
 
     @classmethod
     def make(cls, node: Node, at: int, layers: Numbered) -> Cut:
         """Cuts the snapshots that were not copied yet; a copied one needs no cut."""
-        rest: dict[int, Snapshot] = {}
+        remaining: dict[int, Snapshot] = {}
         for number, layer in layers:
             snapshot = node.snapshots[number]
             if layer.can_split and snapshot is not None and snapshot.memory is not None:
-                node.snapshots[number], rest[number] = layer.split(snapshot, at)
-        return cls(node, at, rest)
+                node.snapshots[number], remaining[number] = layer.split(snapshot, at)
+        return cls(node, at, remaining)
 
     def move(self, end: int, layers: Numbered) -> None:
         """Moves the cut to `end`, an offset up to which the layers have read the edge
@@ -46,8 +46,8 @@ class Cut:
         The layers hold these tokens, so the first part can refer to them without a copy.
         """
         for number, layer in layers:
-            if number in self.rest and end > self.at:
-                read, rest = layer.split(self.rest.pop(number), end)
+            if number in self.remaining and end > self.at:
+                read, remaining = layer.split(self.remaining.pop(number), end)
                 first = self.node.snapshots[number]
                 assert first is not None
                 layer.close(first)
@@ -55,25 +55,25 @@ class Cut:
                 self.node.snapshots[number] = take_pieces(layer, self.node.begin, [end])[
                     0
                 ]
-                if rest is not None:
-                    self.rest[number] = rest
+                if remaining is not None:
+                    self.remaining[number] = remaining
         self.at = end
 
     def undo(self, layers: Numbered) -> None:
         """Merges the two parts of each snapshot."""
         for number, layer in layers:
-            if number in self.rest:
-                pair = self.node.snapshots[number], self.rest.pop(number)
+            if number in self.remaining:
+                pair = self.node.snapshots[number], self.remaining.pop(number)
                 self.node.snapshots[number] = layer.merge(*pair)
 
 
 def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[Snapshot]:
     """Snapshots a layer from `begin` on, cut at `ends`; the layer may be ahead of the
     last."""
-    pieces, rest = list[Snapshot](), layer.snapshot(begin)
+    pieces, remaining = list[Snapshot](), layer.snapshot(begin)
     for end in ends:
-        piece, rest = layer.split(rest, end)
+        piece, remaining = layer.split(remaining, end)
         pieces.append(piece)
-    if rest is not None:
-        layer.close(rest)
+    if remaining is not None:
+        layer.close(remaining)
     return pieces

@@ -49,13 +49,13 @@ class Eviction:
     def clear(self) -> None:
         self.heap = []
 
-    def shrink(self, limit: int, kept: Collection[Node]) -> None:
-        """Evicts nodes until at most `limit` bytes are stored, or only `kept` and the
-        paths to them are left."""
+    def shrink(self, limit: int, protected: Collection[Node]) -> None:
+        """Evicts nodes until at most `limit` bytes are stored, or only protected ones and
+        the paths to them are left."""
         self.tree.tighten()
         aside = []
         while self.tree.size > limit and (node := self.pop()):
-            if node in kept:
+            if node in protected:
                 aside.append(node)
             else:
                 self.evict(node)

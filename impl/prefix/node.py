@@ -44,4 +44,6 @@ class Node:
         return self.begin + len(self.tokens)
 
     def count_bytes(self) -> int:
-        return sum(one.get_size() for one in self.snapshots if one is not None)
+        return sum(
+            snapshot.get_size() for snapshot in self.snapshots if snapshot is not None
+        )

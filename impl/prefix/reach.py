@@ -41,7 +41,7 @@ class Reach:
     def find_deepest(self, layers: Numbered, most: int) -> int:
         """Returns the largest offset up to `most` to which all layers can be brought."""
         for target in self.list_candidates(most):
-            if all(self.can_reach(*one, target) for one in layers):
+            if all(self.can_reach(*numbered, target) for numbered in layers):
                 return target
         return 0
 

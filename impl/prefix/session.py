@@ -77,7 +77,11 @@ class Session(Requests):
 
         It is called before any layer moves, since trimmed tokens are lost.
         """
-        moving = [one for one in self.cached if target > 0 and one[1].offset != target]
+        moving = [
+            numbered
+            for numbered in self.cached
+            if target > 0 and numbered[1].offset != target
+        ]
         for number, layer in moving:
             if not layer.can_restore(None, target):
                 return f"layer {number} cannot go back to offset {target}"

@@ -183,10 +183,10 @@ class Slots:
 
     def close(self, slot: int) -> int:
         """Frees the slot, which keeps the computed tokens; returns how many these are."""
-        one = self.get_open(slot)
-        one.in_use, one.remaining, one.reserved = False, [], 0
-        one.tokens = one.tokens[: self.cut(slot, len(one.tokens))]
-        return len(one.tokens)
+        request = self.get_open(slot)
+        request.in_use, request.remaining, request.reserved = False, [], 0
+        request.tokens = request.tokens[: self.cut(slot, len(request.tokens))]
+        return len(request.tokens)
 
     def cancel(self, slot: int) -> int:
         """Does the same as `close`, for a request that was interrupted."""
@@ -201,17 +201,18 @@ class Slots:
         or all of it has to be computed again: there may be more remaining tokens then,
         and others. The slot holds the tokens only once they are computed; see `commit`.
         """
-        one = self.get_open(slot)
-        most = min(len(one.remaining), self.context - self.keep)
+        request = self.get_open(slot)
+        most = min(len(request.remaining), self.context - self.keep)
         if not 0 < count <= most:
             raise MisuseError(
-                f"reserve: {count} tokens cannot be computed now; {len(one.remaining)}"
-                f" are left, and {self.context - self.keep} fit at once"
+                f"reserve: {count} tokens cannot be computed now;"
+                f" {len(request.remaining)} are left, and"
+                f" {self.context - self.keep} fit at once"
             )
-        if len(one.tokens) + count > self.context:
+        if len(request.tokens) + count > self.context:
             self.discard(slot, count)
-        one.reserved = count
-        return range(len(one.tokens), len(one.tokens) + count)
+        request.reserved = count
+        return range(len(request.tokens), len(request.tokens) + count)
 
     def discard(self, number: int, count: int) -> None:
         """Removes tokens behind the first `keep`: half of those that can go, or as many
@@ -223,26 +224,26 @@ class Slots:
         slot = self.slots[number]
         half = (self.context - self.keep) // 2
         end = self.keep + max(half, count) - (self.context - len(slot.tokens))
-        left = slot.tokens[: self.keep] + slot.tokens[end:]
+        kept_tokens = slot.tokens[: self.keep] + slot.tokens[end:]
         try:
             self._cache.remove(number, self.keep, end)
         except self.refusals:
             self._cache.remove(number, 0, None)
-            slot.tokens, slot.remaining = [], left + slot.remaining
+            slot.tokens, slot.remaining = [], kept_tokens + slot.remaining
         else:
-            slot.tokens = left
+            slot.tokens = kept_tokens
 
     def commit(self, slot: int, count: int) -> None:
         """Adds the `count` tokens that were reserved last; they have been computed."""
-        one = self.get_open(slot)
-        if count != one.reserved:
+        request = self.get_open(slot)
+        if count != request.reserved:
             raise MisuseError(
-                f"commit: {count} tokens, but {one.reserved} were reserved; commit these"
-                " once they are computed"
+                f"commit: {count} tokens, but {request.reserved} were reserved;"
+                " commit these once they are computed"
             )
-        one.reserved = 0
-        one.tokens += one.remaining[:count]
-        del one.remaining[:count]
+        request.reserved = 0
+        request.tokens += request.remaining[:count]
+        del request.remaining[:count]
 
     # --- the content of slots -----------------------------------------------------------
 

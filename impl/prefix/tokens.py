@@ -20,7 +20,9 @@ def check_tokens(tokens: Iterable[int]) -> list[int]:
     kinds = set(map(type, checked))  # without a Python loop over all tokens
     wrong = {kind for kind in kinds if kind is bool or not issubclass(kind, int)}
     if wrong:
-        index, token = next(one for one in enumerate(checked) if type(one[1]) in wrong)
+        index, token = next(
+            numbered for numbered in enumerate(checked) if type(numbered[1]) in wrong
+        )
         raise MisuseError(
             f"token {token!r} at place {index} is not an integer; give the numbers"
             " that the tokenizer made as Python integers"
@@ -36,18 +38,18 @@ def check_request(tokens: Iterable[int]) -> list[int]:
     return checked
 
 
-def count_common(left: Tokens, right: Tokens) -> int:
+def count_common(first: Tokens, second: Tokens) -> int:
     """Returns the length of the common prefix of two lists of tokens.
 
     It compares slices, by bisection: a Python loop over the tokens would take ten times
     as long.
     """
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
         return high
     while low < high - 1:  # the first `low` are equal, the first `high` are not
         middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle

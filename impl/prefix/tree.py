@@ -55,19 +55,19 @@ class Tree:
         Whole edges are compared at once; only the edge that differs is searched for the
         offset.
         """
-        found, node = Match(0), self.root
-        while found.length < len(tokens):
-            child = node.children.get(tokens[found.length])
+        nodes_found, node = Match(0), self.root
+        while nodes_found.length < len(tokens):
+            child = node.children.get(tokens[nodes_found.length])
             if child is None:
                 break
             piece = tokens[child.begin : child.end]
             if piece != child.tokens:
-                found.length += count_common(piece, child.tokens)
-                found.inside = child
+                nodes_found.length += count_common(piece, child.tokens)
+                nodes_found.inside = child
                 break
-            found.nodes.append(child)
-            found.length, node = child.end, child
-        return found
+            nodes_found.nodes.append(child)
+            nodes_found.length, node = child.end, child
+        return nodes_found
 
     def list_nodes(self) -> Iterator[Node]:
         """Yields all nodes but the root, each before its children."""
@@ -113,13 +113,13 @@ class Tree:
 
         An edge is split where an end is inside it.
         """
-        found, edges = [], iter(nodes)
+        nodes_found, edges = [], iter(nodes)
         node = next(edges, self.root)
         for end in ends:
             while node.end < end:
                 node = next(edges)
-            found.append(node if node.end == end else self.split(node, end))
-        return found
+            nodes_found.append(node if node.end == end else self.split(node, end))
+        return nodes_found
 
     def append(self, node: Node, path: Path, ends: Sequence[int]) -> list[Node]:
         """Adds nodes at `ends`, one behind the other after `node`.
@@ -127,18 +127,18 @@ class Tree:
         Their tokens are those of the path; the content of layers that can be split is cut
         at the ends.
         """
-        made = []
+        added = []
         for end in ends:
             node = self.add(node, path[node.end : end])
-            made.append(node)
+            added.append(node)
         for number, layer in self.layers:
-            if layer.can_split and made:
-                pieces = take_pieces(layer, made[0].begin, ends)
-                for node, piece in zip(made, pieces, strict=True):
+            if layer.can_split and added:
+                pieces = take_pieces(layer, added[0].begin, ends)
+                for node, piece in zip(added, pieces, strict=True):
                     node.snapshots[number] = piece
-        for node in made:
+        for node in added:
             self.weigh(node)
-        return made
+        return added
 
     def add(self, parent: Node, tokens: Path) -> Node:
         node = self.make(parent, tokens)
@@ -161,8 +161,8 @@ class Tree:
         node.tokens, node.begin, node.parent = node.tokens[at:], end, upper
         upper.children[node.tokens[0]] = node
         for number, layer in self.layers:
-            parts = self.split_snapshot(node, number, layer, end)
-            upper.snapshots[number], node.snapshots[number] = parts
+            halves = self.split_snapshot(node, number, layer, end)
+            upper.snapshots[number], node.snapshots[number] = halves
         self.weigh(upper)
         self.weigh(node)
         return upper
@@ -174,9 +174,13 @@ class Tree:
         snapshot = node.snapshots[number]
         if snapshot is None:
             return None, None
-        if self.cut is not None and self.cut.node is node and number in self.cut.rest:
+        if (
+            self.cut is not None
+            and self.cut.node is node
+            and number in self.cut.remaining
+        ):
             assert self.cut.at == end
-            return snapshot, self.cut.rest.pop(number)
+            return snapshot, self.cut.remaining.pop(number)
         return layer.split(snapshot, end)
 
     def loosen(self, node: Node, at: int) -> None:

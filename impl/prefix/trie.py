@@ -42,7 +42,9 @@ class Trie(Requests):
         self.limit, self.interval = limit, interval
         self.tree = Tree(layers)
         self.eviction = Eviction(self.tree)
-        self.captures = [Captures(n, one) for n, one in self.cached if not one.can_split]
+        self.captures = [
+            Captures(n, layer) for n, layer in self.cached if not layer.can_split
+        ]
         self.live: Path = ()
         self.wanted: set[int] = set()
         self.reused = 0
@@ -81,15 +83,15 @@ class Trie(Requests):
         If the request leaves the stored conversations with one of them, captures are made
         there.
         """
-        before = len(self.get_request("extend"))
+        length = len(self.get_request("extend"))
         super().extend(tokens)
         request = self.get_request("extend")
         if self.follows:
             matched = self.tree.match(tuple(request)).length
             self.follows = matched == len(request)
-            if before <= matched < len(request):
+            if length <= matched < len(request):
                 self.wanted.add(matched)
-        if self.list_wanted(before, len(request)):
+        if self.list_wanted(length, len(request)):
             self.schedule(self.get_reached())
 
     def close(self) -> int:
@@ -183,9 +185,9 @@ class Trie(Requests):
     def take_captures(self, node: Node) -> dict[int, Snapshot]:
         """Takes the captures at a node, except of layers that it already has one of."""
         return {
-            captures.number: captures.held.pop(node.end)
+            captures.number: captures.collected.pop(node.end)
             for captures in self.captures
-            if node.end in captures.held and node.snapshots[captures.number] is None
+            if node.end in captures.collected and node.snapshots[captures.number] is None
         }
 
     # --- the limit ----------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Owners:
 
     Attributes:
         sequences: the same as int64, only to be read.
-        each: the sequences, each once, in order of first appearance.
+        distinct: the sequences, each once, in order of first appearance.
 
     Raises:
         MisuseError: there is no such sequence.
@@ -36,23 +36,23 @@ class Owners:
     def __init__(self, sequences: tuple[int, ...], count: int) -> None:
         self.sequences = np.array(sequences, np.int64)
         self.sequences.flags.writeable = False
-        self.each = list(dict.fromkeys(self.sequences.tolist()))
-        for owner in min(self.each), max(self.each):
+        self.distinct = list(dict.fromkeys(self.sequences.tolist()))
+        for owner in min(self.distinct), max(self.distinct):
             check_sequence(owner, count)
 
     @cached_property
     def groups(self) -> dict[int, Ints | slice]:
         """The rows of each sequence, in order."""
         rows = len(self.sequences)
-        if len(self.each) == 1:
-            return {self.each[0]: slice(0, rows)}
-        if len(self.each) == rows:
-            return {owner: slice(row, row + 1) for row, owner in enumerate(self.each)}
+        if len(self.distinct) == 1:
+            return {self.distinct[0]: slice(0, rows)}
+        if len(self.distinct) == rows:
+            return {owner: slice(row, row + 1) for row, owner in enumerate(self.distinct)}
         order = self.sequences.argsort(kind="stable")
         ends = np.bincount(self.sequences).cumsum()
         return {
             owner: as_slice(order[ends[owner - 1] if owner else 0 : ends[owner]])
-            for owner in self.each
+            for owner in self.distinct
         }
 
 
@@ -104,7 +104,7 @@ class Batch:
         if np.count_nonzero(self.positions < 0):
             raise MisuseError(f"position {self.positions.min()} is negative")
         self.shared = get_owners(tuple(sequences), count)
-        self.sequences, self.owners = self.shared.sequences, self.shared.each
+        self.sequences, self.owners = self.shared.sequences, self.shared.distinct
         self.is_step = len(self.owners) == rows
         self.free = self.name(exceptions)
         self.images = self.name(multimodal)
@@ -136,8 +136,10 @@ class Batch:
     def spans(self) -> dict[int, tuple[int, int]]:
         """The lowest and the highest position of each sequence."""
         if self.is_step:
-            own = self.positions.tolist()
-            return dict(zip(self.owners, zip(own, own, strict=True), strict=True))
+            positions = self.positions.tolist()
+            return dict(
+                zip(self.owners, zip(positions, positions, strict=True), strict=True)
+            )
         groups = self.groups.items()
         return {owner: get_bounds(self.positions[rows]) for owner, rows in groups}
 

@@ -114,10 +114,12 @@ class Batch(ABC):
 
     def find_tokens(self, counts: Sequence[int], length: int) -> Bools:
         """Returns which of the next `length` columns are tokens, [rows, length]."""
-        left = np.array(self.left or [0] * len(counts))[:, None]
+        padding = np.array(self.left or [0] * len(counts))[:, None]
         places = np.arange(length)
-        found: Bools = (places >= left) & (places < left + np.array(counts)[:, None])
-        return found
+        is_token: Bools = (places >= padding) & (
+            places < padding + np.array(counts)[:, None]
+        )
+        return is_token
 
     def advance(self, counts: Sequence[int]) -> None:
         """Notes the tokens that an update has brought to each row."""
@@ -175,22 +177,22 @@ class Batch(ABC):
             raise MisuseError(f"repeat: {times} times keeps no row")
         self.select([row for row in range(len(self.lengths)) for _ in range(times)])
 
-    def extend(self, other: Self) -> None:
+    def extend(self, joined: Self) -> None:
         """Adds the rows of another batch behind its own. The other one is used up."""
-        self.check_extend(other)
-        self.join(other)
-        self.lengths += other.lengths
-        other.free()
+        self.check_extend(joined)
+        self.join(joined)
+        self.lengths += joined.lengths
+        joined.free()
 
-    def check_extend(self, other: Self) -> None:
+    def check_extend(self, joined: Self) -> None:
         """Raises MisuseError if rows of the other batch cannot be rows of this one."""
-        if other is self:
+        if joined is self:
             raise MisuseError("extend: a batch cannot be extended by itself")
-        if type(other) is not type(self):
-            raise MisuseError(f"extend: a {type(other).__name__} has other rows")
+        if type(joined) is not type(self):
+            raise MisuseError(f"extend: a {type(joined).__name__} has other rows")
         self.check_settled("extend")
-        other.check_settled("extend")
-        self.check_join(other)
+        joined.check_settled("extend")
+        self.check_join(joined)
 
     @classmethod
     def stack(cls, caches: Sequence[Any]) -> Self:
@@ -241,11 +243,11 @@ class Batch(ABC):
         """Keeps the arrays of these rows, in this order."""
 
     @abstractmethod
-    def check_join(self, other: Self) -> None:
+    def check_join(self, joined: Self) -> None:
         """Raises MisuseError if the arrays of another batch are of another form."""
 
     @abstractmethod
-    def join(self, other: Self) -> None:
+    def join(self, joined: Self) -> None:
         """Adds the arrays of another batch behind its own."""
 
     @classmethod
@@ -294,9 +296,9 @@ def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
     """Raises MisuseError unless these are different caches of one of these kinds."""
     if not caches:
         raise MisuseError("stack: no cache; a batch has at least one row")
-    found = {type(cache) for cache in caches}
-    if len(found) > 1 or not found <= set(kinds):
-        names = sorted(kind.__name__ for kind in found)
+    kinds_found = {type(cache) for cache in caches}
+    if len(kinds_found) > 1 or not kinds_found <= set(kinds):
+        names = sorted(kind.__name__ for kind in kinds_found)
         raise MisuseError(
             f"stack: {', '.join(names)}; all are of one kind:"
             f" {' or '.join(kind.__name__ for kind in kinds)}"

@@ -23,25 +23,25 @@ class Parts:
         parts: at least one.
     """
 
-    def __init__(self, parts: Sequence[Any]) -> None:
-        if not parts:
+    def __init__(self, caches: Sequence[Any]) -> None:
+        if not caches:
             raise MisuseError("a list has at least one cache")
-        self.parts = tuple(parts)
+        self.parts = tuple(caches)
 
     def clone(self) -> Self:
         """Returns an independent list with the same tokens."""
-        return type(self)([part.clone() for part in self.parts])
+        return type(self)([cache.clone() for cache in self.parts])
 
     def free(self) -> None:
         """Empties all parts."""
-        for part in self.parts:
-            part.free()
+        for cache in self.parts:
+            cache.free()
 
     def held(self) -> dict[str, int]:
         """Counts the bytes of all parts."""
         total = Counter[str]()
-        for part in self.parts:
-            total.update(part.held())
+        for cache in self.parts:
+            total.update(cache.held())
         return dict(total)
 
 
@@ -58,10 +58,10 @@ class ListCache(Parts):
             raise MisuseError(f"trim: count {count} is negative")
         offset = self.parts[0].offset
         trimmed = min(count, offset)
-        if not all(part.can_restore(None, offset - trimmed) for part in self.parts):
+        if not all(cache.can_restore(None, offset - trimmed) for cache in self.parts):
             return 0
-        for part in self.parts:
-            part.trim(trimmed)
+        for cache in self.parts:
+            cache.trim(trimmed)
         return trimmed
 
 
@@ -72,18 +72,18 @@ class ListBatch(Parts):
 
     def pad_left(self, padding: Sequence[int]) -> None:
         """Announces that so many columns of the next update precede each row's tokens."""
-        for part in self.parts:
-            part.pad_left(padding)
+        for cache in self.parts:
+            cache.pad_left(padding)
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces that the next updates bring so many tokens to each row."""
-        for part in self.parts:
-            part.pad_right(lengths)
+        for cache in self.parts:
+            cache.pad_right(lengths)
 
     def finalize(self) -> None:
         """Ends the padding on the right."""
-        for part in self.parts:
-            part.finalize()
+        for cache in self.parts:
+            cache.finalize()
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row; returns how many, 0 if a part
@@ -97,42 +97,42 @@ class ListBatch(Parts):
             False if a part refuses. Then nothing changes.
         """
         self.parts[0].check_counts(counts)
-        if not all(part.may_roll_back(counts) for part in self.parts):
+        if not all(cache.may_roll_back(counts) for cache in self.parts):
             return False
-        for part in self.parts:
-            part.rollback(counts)
+        for cache in self.parts:
+            cache.rollback(counts)
         return True
 
     def filter(self, rows: Sequence[int]) -> None:
         """Keeps these rows, in this order, each at most once."""
-        for part in self.parts:
-            part.filter(rows)
+        for cache in self.parts:
+            cache.filter(rows)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these rows, in this order. One that is named twice becomes two."""
-        for part in self.parts:
-            part.select(rows)
+        for cache in self.parts:
+            cache.select(rows)
 
     def repeat(self, times: int) -> None:
         """Repeats each row so many times, the copies next to each other."""
-        for part in self.parts:
-            part.repeat(times)
+        for cache in self.parts:
+            cache.repeat(times)
 
-    def extend(self, other: Self) -> None:
+    def extend(self, joined: Self) -> None:
         """Adds the rows of another batch behind its own. The other one is used up."""
-        if len(self.parts) != len(other.parts):
+        if len(self.parts) != len(joined.parts):
             raise MisuseError(
-                f"extend: lists of {len(self.parts)} and {len(other.parts)} caches"
+                f"extend: lists of {len(self.parts)} and {len(joined.parts)} caches"
             )
-        pairs = [*zip(self.parts, other.parts, strict=True)]
-        for part, more in pairs:
-            part.check_extend(more)
-        for part, more in pairs:
-            part.extend(more)
+        pairs = [*zip(self.parts, joined.parts, strict=True)]
+        for cache, joined_cache in pairs:
+            cache.check_extend(joined_cache)
+        for cache, joined_cache in pairs:
+            cache.extend(joined_cache)
 
     def extract(self, row: int) -> ListCache:
         """Returns an independent list with the tokens of one row."""
-        return ListCache([part.extract(row) for part in self.parts])
+        return ListCache([cache.extract(row) for cache in self.parts])
 
     @classmethod
     def stack(cls, caches: Sequence[ListCache], batches: Sequence[type[Batch]]) -> Self:
@@ -153,7 +153,7 @@ class ListBatch(Parts):
 
     def save(self) -> list[dict[str, Any]]:
         """Returns what each part is saved as."""
-        return [part.save() for part in self.parts]
+        return [cache.save() for cache in self.parts]
 
     def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the rows of an empty batch by those that `save` returned."""
@@ -162,10 +162,10 @@ class ListBatch(Parts):
                 f"load: {len(saved)} caches were saved, not {len(self.parts)}"
             )
         pairs = [*zip(self.parts, map(dict, saved), strict=True)]
-        for part, own in pairs:
-            part.check_saved(own)
-        for part, own in pairs:
-            part.load(own)
+        for cache, content in pairs:
+            cache.check_saved(content)
+        for cache, content in pairs:
+            cache.load(content)
 
 
 def open_list(

@@ -95,11 +95,11 @@ class StateBatch(Batch):
         conv, delta = self.arrays
         self.arrays = self.choose(conv, rows), self.choose(delta, rows)
 
-    def check_join(self, other: Self) -> None:
-        self.check_forms("extend", other.arrays)
+    def check_join(self, joined: Self) -> None:
+        self.check_forms("extend", joined.arrays)
 
-    def join(self, other: Self) -> None:
-        self.put_together([self.arrays, other.arrays])
+    def join(self, joined: Self) -> None:
+        self.put_together([self.arrays, joined.arrays])
 
     def check_forms(self, operation: str, arrays: Arrays) -> None:
         """Raises MisuseError if rows of these arrays cannot be rows of this batch."""
@@ -110,8 +110,8 @@ class StateBatch(Batch):
                     f" {mine.dtype} {list(mine.shape)}"
                 )
 
-    def put_together(self, parts: Sequence[Arrays]) -> None:
-        conv, delta = zip(*parts, strict=True)
+    def put_together(self, batches: Sequence[Arrays]) -> None:
+        conv, delta = zip(*batches, strict=True)
         self.arrays = self.concatenate(conv), self.concatenate(delta)
 
     def take(self, row: int) -> Any:
@@ -141,9 +141,9 @@ class StateBatch(Batch):
         self.check_settled("clone")
         rows = range(len(self.lengths))
         conv, delta = (self.choose(array, rows) for array in self.arrays)
-        other = type(self)((conv, delta))
-        other.lengths = self.lengths
-        return other
+        copied = type(self)((conv, delta))
+        copied.lengths = self.lengths
+        return copied
 
     def save(self) -> Saved:
         """Returns "conv" and "delta", in the form of `read`, and "lengths"."""

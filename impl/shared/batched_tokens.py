@@ -120,8 +120,8 @@ class TokenBatch(Batch):
             tokens = arrays
             if self.coming is not None or self.left is not None:
                 tokens = self.blank(arrays, self.find_tokens(counts, shape[2]))
-            held = self.pool.read(*self.get_span()) if any(self.lengths) else None
-            joined = self.concatenate(held, tokens)
+            old = self.pool.read(*self.get_span()) if any(self.lengths) else None
+            joined = self.concatenate(old, tokens)
         self.pool.reserve(arrays, self.lengths, counts)
         self.write(counts, arrays)
         self.advance(counts)
@@ -139,18 +139,18 @@ class TokenBatch(Batch):
         """Writes the tokens of an update to the pool, and no padding."""
         length, room = arrays[0].shape[2], self.pool.room
         if min(counts) < length:
-            left = self.left or (0,) * len(counts)
+            paddings = self.left or (0,) * len(counts)
             for row, (begin, count, padding) in enumerate(
-                zip(self.lengths, counts, left, strict=True)
+                zip(self.lengths, counts, paddings, strict=True)
             ):
-                own = arrays[0][row : row + 1], arrays[1][row : row + 1]
-                self.pool.put(row, begin, cut(own, padding, padding + count))
+                row_arrays = arrays[0][row : row + 1], arrays[1][row : row + 1]
+                self.pool.put(row, begin, cut(row_arrays, padding, padding + count))
             return
         cursor = self.pool.find_cursor(self.lengths)
         if cursor is not None:
             for column, first, end in cut_ring(cursor, length, room):
-                part = arrays if end - first == length else cut(arrays, first, end)
-                self.pool.write_rows(column, part)
+                piece = arrays if end - first == length else cut(arrays, first, end)
+                self.pool.write_rows(column, piece)
         else:
             skip = max(0, length - room)
             tokens = cut(arrays, skip, length) if skip else arrays
@@ -185,25 +185,25 @@ class TokenBatch(Batch):
     # --- rows ---------------------------------------------------------------------------
 
     def keep(self, rows: Sequence[int]) -> None:
-        held = self.pool.list_rows(self.lengths)
-        self.pool.arrange([held[row] for row in rows])
+        rows_held = self.pool.list_rows(self.lengths)
+        self.pool.arrange([rows_held[row] for row in rows])
 
-    def check_join(self, other: Self) -> None:
-        if self.window != other.window:
-            raise MisuseError(f"extend: windows of {self.window} and {other.window}")
-        forms = [self.pool.form, other.pool.form]
+    def check_join(self, joined: Self) -> None:
+        if self.window != joined.window:
+            raise MisuseError(f"extend: windows of {self.window} and {joined.window}")
+        forms = [self.pool.form, joined.pool.form]
         if None not in forms and forms[0][1:] != forms[1][1:]:
             raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")
 
-    def join(self, other: Self) -> None:
-        own, more = self.pool, other.pool
-        if own.arrays is None:
-            self.pool, other.pool = more, own
+    def join(self, joined: Self) -> None:
+        pool, pool_joined = self.pool, joined.pool
+        if pool.arrays is None:
+            self.pool, joined.pool = pool_joined, pool
             empty = [Row(None, 0, 0)] * len(self.lengths)
-            more.arrange([*empty, *more.list_rows(other.lengths)])
-            own.set_rows(len(other.lengths))
+            pool_joined.arrange([*empty, *pool_joined.list_rows(joined.lengths)])
+            pool.set_rows(len(joined.lengths))
         else:
-            own.extend(self.lengths, more, other.lengths)
+            pool.extend(self.lengths, pool_joined, joined.lengths)
 
     def take(self, row: int) -> Any:
         cache, offset, pool = self.make_single(), self.lengths[row], self.pool
@@ -232,15 +232,17 @@ class TokenBatch(Batch):
         return batch
 
     def fill_rows(self, caches: Sequence[Any], form: tuple[Any, ...] | None) -> None:
-        parts = [cache.view() for cache in caches]
+        contents = [cache.view() for cache in caches]
         self.lengths = tuple(cache.offset for cache in caches)
         if form is not None:
-            self.pool.form = (len(parts), *form[1:])
-        held = [(row, part) for row, part in enumerate(parts) if part is not None]
-        if held:
-            self.pool.open(held[0][1], self.lengths)
-        for row, part in held:
-            self.pool.put(row, self.lengths[row] - part[0].shape[2], part)
+            self.pool.form = (len(contents), *form[1:])
+        filled = [
+            (row, content) for row, content in enumerate(contents) if content is not None
+        ]
+        if filled:
+            self.pool.open(filled[0][1], self.lengths)
+        for row, content in filled:
+            self.pool.put(row, self.lengths[row] - content[0].shape[2], content)
 
     def clear(self) -> None:
         self.pool.clear()
@@ -251,9 +253,9 @@ class TokenBatch(Batch):
 
     def clone(self) -> Self:
         self.check_settled("clone")
-        other = self.make_empty(len(self.lengths))
-        other.lengths, other.pool = self.lengths, self.pool.clone()
-        return other
+        copied = self.make_empty(len(self.lengths))
+        copied.lengths, copied.pool = self.lengths, self.pool.clone()
+        return copied
 
     def save(self) -> Saved:
         """Returns "keys" and "values" [rows, heads, columns, dim], None if there are no
@@ -295,9 +297,9 @@ class TokenBatch(Batch):
         self.pool.accept((keys, values))
         self.pool.open((keys, values), lengths)
         for row, (start, length) in enumerate(zip(saved["starts"], lengths, strict=True)):
-            own = keys[row : row + 1], values[row : row + 1]
+            row_arrays = keys[row : row + 1], values[row : row + 1]
             for position, first, last in self.pool.find_runs(start, length, end):
-                self.pool.put(row, position, cut(own, first, last))
+                self.pool.put(row, position, cut(row_arrays, first, last))
 
     def list_arrays(self) -> Sequence[Any]:
         return self.pool.arrays or ()

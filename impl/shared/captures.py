@@ -55,8 +55,8 @@ class Captures:
             take: take(begin, end) makes the snapshot of [begin, end).
         """
         for offset, boundary in self.boundaries.items():
-            due = first <= offset <= last and (self.whole or boundary < offset)
-            if due and offset not in self.captured:
+            is_due = first <= offset <= last and (self.whole or boundary < offset)
+            if is_due and offset not in self.captured:
                 self.captured[offset] = take(boundary, offset)
 
     def cut(self, offset: int, length: int) -> list[int]:

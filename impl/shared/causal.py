@@ -356,7 +356,7 @@ class CausalCacheBase(ABC):
         if saved.arrays is not None:
             self.paste_cells(saved.arrays)
         pairs = zip(self.written, saved.written, strict=True)
-        self.written = [own or other for own, other in pairs]
+        self.written = [is_written or was_written for is_written, was_written in pairs]
 
     def held(self) -> dict[str, int]:
         """Counts the bytes of the arrays, and the cells in use."""

@@ -64,7 +64,7 @@ class Cells:
         self.indexes = Indexes(sequences)
         self.unused = count
         self.lowest = 0
-        self.left: list[tuple[int, Places]] = []
+        self.freed: list[tuple[int, Places]] = []
 
     @property
     def table(self) -> Ints:
@@ -83,8 +83,8 @@ class Cells:
 
     def settle(self) -> None:
         """Takes sequences out of the cells that they left."""
-        while self.left:
-            self.release(*self.left.pop())
+        while self.freed:
+            self.release(*self.freed.pop())
 
     def add(self, batch: Batch) -> Ints:
         """Stores the rows and returns the cell of each.
@@ -103,8 +103,8 @@ class Cells:
             self.indexes.append(batch.sequences, batch.positions, cells)
             return cells
         for owner in batch.owners:
-            own = batch.get_rows(owner)
-            self.indexes[owner].add(batch.positions[own], cells[own])
+            owner_rows = batch.get_rows(owner)
+            self.indexes[owner].add(batch.positions[owner_rows], cells[owner_rows])
         return cells
 
     def check(self, rows: int) -> None:
@@ -123,20 +123,20 @@ class Cells:
             return np.arange(first, first + count)
         while True:
             window = bits[first : first + size]
-            found: Ints = (window == 0).nonzero()[0][:count]
-            if len(found) == count:
-                return found + first
+            starts: Ints = (window == 0).nonzero()[0][:count]
+            if len(starts) == count:
+                return starts + first
             assert first + size < self.count, "fewer are free than were counted"
             size *= 4
 
     def release(self, owner: int, cells: Places) -> None:
         """Removes the sequence from these cells; its index no longer has them."""
         bits = self.stored[1]
-        left = bits[cells]  # a view if they are a slice, else a copy
-        left &= OTHERS[owner]
+        remaining = bits[cells]  # a view if they are a slice, else a copy
+        remaining &= OTHERS[owner]
         if not isinstance(cells, slice):
-            bits[cells] = left
-        freed = len(left) - int(np.count_nonzero(left))
+            bits[cells] = remaining
+        freed = len(remaining) - int(np.count_nonzero(remaining))
         if freed:
             self.unused += freed
             lowest = cells.start if isinstance(cells, slice) else int(cells.min())
@@ -148,7 +148,7 @@ class Cells:
         first = index.find(begin)
         last = index.get_span()[1] if end is None else index.find(end)
         if first < last:
-            self.left.append((owner, index.cut(first, last)))
+            self.freed.append((owner, index.cut(first, last)))
 
     def evict(self, batch: Batch, memory: int) -> None:
         """Drops from every sequence the tokens over `memory` before its next token."""

@@ -44,8 +44,8 @@ class Columns:
         A ring that has wrapped is all columns.
         """
         if not min(lengths):
-            held = [pair for pair in zip(starts, lengths, strict=True) if pair[1]]
-            starts, lengths = zip(*held, strict=True) if held else ([0], [0])
+            filled = [pair for pair in zip(starts, lengths, strict=True) if pair[1]]
+            starts, lengths = zip(*filled, strict=True) if filled else ([0], [0])
         begin, end = min(starts), max(map(plus, starts, lengths))
         if self.window is not None and end > self.window:
             return 0, self.window

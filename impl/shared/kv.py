@@ -55,11 +55,11 @@ class KVCacheBase(TokenCache):
             halves = Snapshot(memory, begin, begin, at), Snapshot(memory, at, at, end)
         else:
             arrays, cut = snapshot.read(), at - begin
-            left = self.memory.copy_runs(arrays, [(begin, 0, cut)])
-            right = self.memory.copy_runs(arrays, [(at, cut, end - begin)])
+            first = self.memory.copy_runs(arrays, [(begin, 0, cut)])
+            last = self.memory.copy_runs(arrays, [(at, cut, end - begin)])
             halves = (
-                Snapshot.owning(self.memory, left, begin, at),
-                Snapshot.owning(self.memory, right, at, end),
+                Snapshot.owning(self.memory, first, begin, at),
+                Snapshot.owning(self.memory, last, at, end),
             )
         snapshot.close()
         return halves

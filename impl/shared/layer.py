@@ -149,8 +149,8 @@ class TokenCache(LayerCache, Form):
         """
         if length == rows == 1:
             return None
-        before = self.count_before(length)
-        return self.memory.make_mask(length, rows, before, self.window, self.mask)
+        old = self.count_before(length)
+        return self.memory.make_mask(length, rows, old, self.window, self.mask)
 
     def update(self, keys: Any, values: Any) -> Arrays:
         """Appends K [1, heads, length, key_dim] and V.
@@ -222,11 +222,11 @@ class TokenCache(LayerCache, Form):
     def clone(self) -> Self:
         """Returns an independent cache with the same tokens. On MLX the memory is shared
         until one of the two writes."""
-        other = self.make_empty()
+        copied = self.make_empty()
         if self.offset:
-            other.form, other.offset = self.form, self.offset
-            other.memory.share(self.memory, self.get_first(self.offset), self.offset)
-        return other
+            copied.form, copied.offset = self.form, self.offset
+            copied.memory.share(self.memory, self.get_first(self.offset), self.offset)
+        return copied
 
     def adopt(self, arrays: Arrays, runs: Sequence[Run], offset: int) -> None:
         """Begins with a copy of the tokens of a row; see `TokenMemory.adopt`.

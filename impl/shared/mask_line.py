@@ -148,8 +148,8 @@ class Sight(NamedTuple):
         lines = np.full((len(self.owners) + 1, width), unseen)
         self.paint(lines, first)
         begins = np.full(rows, len(self.owners) * width)
-        for number, own in enumerate(self.batch.groups.values()):
-            begins[: len(self.batch)][own] = number * width
+        for number, rows_of_owner in enumerate(self.batch.groups.values()):
+            begins[: len(self.batch)][rows_of_owner] = number * width
         return MaskLine(lines.reshape(-1), begins, tuple(self.list_patches(first)))
 
     def compute_band(
@@ -193,10 +193,10 @@ class Sight(NamedTuple):
         for (owner, rows), *places in zip(groups, *ranges, strict=True):
             least, begin, end, most = places
             index = self.indexes[owner]
-            for part in ((least, most),) if whole else ((least, begin), (end, most)):
-                if part[0] < part[1]:
-                    columns = shift(index.locate(*part), first)
-                    positions = self.indexes.positions[slice(*part)]
+            for span in ((least, most),) if whole else ((least, begin), (end, most)):
+                if span[0] < span[1]:
+                    columns = shift(index.locate(*span), first)
+                    positions = self.indexes.positions[slice(*span)]
                     seen = compare(positions, low[rows], high[rows])
                     numbers = rows if isinstance(rows, slice) else as_slice(rows)
                     yield Patch(numbers, columns, seen)

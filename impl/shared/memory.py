@@ -100,19 +100,19 @@ class TokenMemory(Memory):
         """Returns K and V of all pieces, one behind the other."""
 
     @abstractmethod
-    def share(self, other: Self, first: int, end: int) -> None:
+    def share(self, source: Self, first: int, end: int) -> None:
         """Takes over the positions [first, end) of another memory, which stays as it
         is."""
 
     @abstractmethod
     def make_mask(
-        self, length: int, rows: int, before: int, window: int | None, like: Any
+        self, length: int, rows: int, old: int, window: int | None, like: Any
     ) -> Any:
         """Returns the mask of an update; see `TokenCache.make_mask`.
 
         Args:
             length, rows: number of tokens, and of rows of the mask.
-            before: number of old tokens.
+            old: number of old tokens.
             window: number of tokens that a row sees, itself included; None for all.
             like: the dtype of the mask, on torch an array with its dtype and device.
         """

@@ -74,7 +74,8 @@ class BlockManager:
             make_group(number, group, self.blocks, self.unit)
             for number, group in enumerate(groups)
         ]
-        self.full_blocks = [one["block"] for one in groups if one["type"] == "full"]
+        full = [group for group in groups if group["type"] == "full"]
+        self.full_blocks = [group["block"] for group in full]
         self.max_length, self.prefix_cache = max_length, prefix_cache
         self.dropped = self.unit if drop_last else 0
         self.requests: dict[str, PagedRequest] = {}
@@ -111,33 +112,33 @@ class BlockManager:
         """Returns how many tokens of a waiting request are there; one is always left."""
         return self.find_hit(self.groups, self.get(request))
 
-    def find_hit(self, groups: Sequence[Group], one: PagedRequest) -> int:
+    def find_hit(self, groups: Sequence[Group], request: PagedRequest) -> int:
         """Returns the longest hit that these groups allow."""
         if not self.prefix_cache:
             return 0
-        keys = one.hash.extend(one.tokens)
-        most = (len(one.tokens) - 1) // self.unit * self.unit
+        keys = request.hash.extend(request.tokens)
+        most = (len(request.tokens) - 1) // self.unit * self.unit
         hit = find(groups, keys, most)
         return find(groups, keys, hit - self.dropped) if self.dropped and hit else hit
 
     # --- a step -------------------------------------------------------------------------
 
-    def schedule(self, request: str, count: int) -> int | None:
+    def schedule(self, name: str, count: int) -> int | None:
         """Gives slots to the next `count` tokens; see `harness.backends.paged`."""
-        one = self.get(request)
-        if one.is_scheduled:
-            raise MisuseError(f"{request} is in this step already")
-        if one.awaited:
-            raise MisuseError(f"{request} waits for transfer {one.transfer}")
-        tables, start = one.tables, one.computed
+        request = self.get(name)
+        if request.is_scheduled:
+            raise MisuseError(f"{name} is in this step already")
+        if request.awaited:
+            raise MisuseError(f"{name} waits for transfer {request.transfer}")
+        tables, start = request.tables, request.computed
         if tables is None:
-            start = self.match(request)
-            tables = [group.claim(one.hash.keys, start) for group in self.groups]
-        end = min(start + count, one.known)
+            start = self.match(name)
+            tables = [group.claim(request.hash.keys, start) for group in self.groups]
+        end = min(start + count, request.known)
         if count < 1 or end <= start:
-            raise MisuseError(f"{request} has no token to compute")
+            raise MisuseError(f"{name} has no token to compute")
         reused: list[int] = []
-        if one.tables is None:
+        if request.tables is None:
             reused = [block for table in tables for block in list_held(table)]
         plan = self.plan(tables, start, end, not reused)
         needed = sum(len(missing) + len(shared) for missing, shared in plan)
@@ -146,51 +147,51 @@ class BlockManager:
         self.blocks.hold(reused)
         for table, (missing, shared) in zip(tables, plan, strict=True):
             self.extend(table, missing, shared)
-        if one.tables is None:
-            one.published, one.passed = start, [0] * len(tables)
-        one.tables, one.computed, one.end = tables, start, end
-        del one.drafts[max(0, end - len(one.tokens)) :]
-        self.step.append(one)
+        if request.tables is None:
+            request.published, request.passed = start, [0] * len(tables)
+        request.tables, request.computed, request.end = tables, start, end
+        del request.drafts[max(0, end - len(request.tokens)) :]
+        self.step.append(request)
         return start
 
     def plan(
-        self, tables: Sequence[Table], start: int, end: int, held: bool
+        self, tables: Sequence[Table], start: int, end: int, is_held: bool
     ) -> list[tuple[list[int], list[int]]]:
         """Lists for each group the places in its table that a step writes and that have
         no block, and those with a block that others need as it is."""
         plan = []
         for group, table in zip(self.groups, tables, strict=True):
             missing, shared = [], []
-            for place in group.list_written(start, end):
-                block = table[place] if place < len(table) else None
+            for index in group.list_written(start, end):
+                block = table[index] if index < len(table) else None
                 if block is None:
-                    missing.append(place)
-                elif not self.is_own(block, max(0, start - place * group.block), held):
-                    shared.append(place)
+                    missing.append(index)
+                elif not self.is_own(block, max(0, start - index * group.block), is_held):
+                    shared.append(index)
             plan.append((missing, shared))
         return plan
 
-    def is_own(self, block: int, place: int, held: bool) -> bool:
+    def is_own(self, block: int, index: int, is_held: bool) -> bool:
         """Says whether a step may write into a block from this place on.
 
-        held: the request holds it already; otherwise it is about to.
+        is_held: the request holds it already; otherwise it is about to.
         """
-        references = self.blocks.references[block] + (not held)
-        return references == 1 and self.blocks.filled[block] <= place
+        references = self.blocks.references[block] + (not is_held)
+        return references == 1 and self.blocks.filled[block] <= index
 
     def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
         """Puts blocks where a step writes; copies those that others need."""
-        for place, block in zip(missing, self.blocks.take(len(missing)), strict=True):
-            if place >= len(table):
-                table += [None] * (place + 1 - len(table))
-            table[place] = block
-        for place in shared:
-            block = table[place]
+        for index, block in zip(missing, self.blocks.take(len(missing)), strict=True):
+            if index >= len(table):
+                table += [None] * (index + 1 - len(table))
+            table[index] = block
+        for index in shared:
+            block = table[index]
             assert block is not None
             [copied] = self.blocks.take(1)
             self.copy(block, copied)
             self.blocks.release([block])
-            table[place] = copied
+            table[index] = copied
 
     def copy(self, source: int, target: int) -> None:
         """Copies a block before the step runs."""
@@ -198,75 +199,79 @@ class BlockManager:
 
     def run(self) -> None:
         """All slots of the step are written."""
-        for one in self.step:
-            one.computed = one.end
-            self.settle(one)
+        for request in self.step:
+            request.computed = request.end
+            self.settle(request)
         self.step = []
 
-    def settle(self, one: PagedRequest) -> None:
+    def settle(self, request: PagedRequest) -> None:
         """Publishes what is computed and known, and lets go of what nothing needs."""
-        assert one.tables is not None
-        settled = min(one.computed, len(one.tokens))
-        if self.prefix_cache and settled >= one.published + self.unit:
-            keys = one.hash.extend(one.tokens)
-            for group, table in zip(self.groups, one.tables, strict=True):
-                group.publish(keys, table, one.published, settled)
-            one.published = settled - settled % self.unit
+        assert request.tables is not None
+        settled = min(request.computed, len(request.tokens))
+        if self.prefix_cache and settled >= request.published + self.unit:
+            keys = request.hash.extend(request.tokens)
+            for group, table in zip(self.groups, request.tables, strict=True):
+                group.publish(keys, table, request.published, settled)
+            request.published = settled - settled % self.unit
         for number, group in enumerate(self.groups):
             last = group.first(settled) // group.block
-            if last > one.passed[number]:
-                group.let_go(one.tables[number], one.passed[number], last)
-                one.passed[number] = last
+            if last > request.passed[number]:
+                group.let_go(request.tables[number], request.passed[number], last)
+                request.passed[number] = last
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
+        self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        one = self.get(request)
-        if one.tables is None or one.is_scheduled or one.computed < one.known:
-            raise MisuseError(f"{request} has tokens that are not computed")
-        if not 0 <= kept <= len(one.drafts):
-            raise MisuseError(f"{kept} of the {len(one.drafts)} drafts of {request}")
-        one.tokens += [*one.drafts[:kept], sampled]
-        one.computed = one.end = len(one.tokens) - 1
-        one.drafts = list(drafts)
-        self.settle(one)
+        request = self.get(name)
+        if (
+            request.tables is None
+            or request.is_scheduled
+            or request.computed < request.known
+        ):
+            raise MisuseError(f"{name} has tokens that are not computed")
+        if not 0 <= accepted <= len(request.drafts):
+            raise MisuseError(f"{accepted} of the {len(request.drafts)} drafts of {name}")
+        request.tokens += [*request.drafts[:accepted], sampled]
+        request.computed = request.end = len(request.tokens) - 1
+        request.drafts = list(drafts)
+        self.settle(request)
 
     # --- letting go ---------------------------------------------------------------------
 
-    def preempt(self, request: str) -> None:
-        one = self.get(request)
-        self.let_go(one)
-        one.drafts = []
+    def preempt(self, name: str) -> None:
+        request = self.get(name)
+        self.let_go(request)
+        request.drafts = []
 
-    def free(self, request: str, reuse: bool) -> None:
-        one = self.get(request)
+    def free(self, name: str, reuse: bool) -> None:
+        request = self.get(name)
         if not reuse:
-            self.withdraw(one)
-        self.let_go(one)
-        del self.requests[request]
+            self.withdraw(request)
+        self.let_go(request)
+        del self.requests[name]
 
-    def let_go(self, one: PagedRequest) -> None:
+    def let_go(self, request: PagedRequest) -> None:
         """Releases all blocks, the last ones first, so that they are evicted first."""
-        if one.is_scheduled:
-            self.step.remove(one)
-        for table in one.tables or ():
+        if request.is_scheduled:
+            self.step.remove(request)
+        for table in request.tables or ():
             self.blocks.release(reversed(list_held(table)))
-        one.tables, one.transfer = None, None
-        one.computed = one.end = one.published = one.awaited = 0
+        request.tables, request.transfer = None, None
+        request.computed = request.end = request.published = request.awaited = 0
 
-    def withdraw(self, one: PagedRequest) -> None:
+    def withdraw(self, request: PagedRequest) -> None:
         """Forgets the prefixes of a request, where no other holds their blocks."""
-        own = {block for table in one.tables or () for block in list_held(table)}
+        blocks = {block for table in request.tables or () for block in list_held(table)}
         for entries in self.blocks.entries:
-            for key in self.list_settled(one):
+            for key in self.list_settled(request):
                 block = entries.get(key)
-                if block is not None and self.count_users(block) <= (block in own):
+                if block is not None and self.count_users(block) <= (block in blocks):
                     self.blocks.forget(block)
 
-    def list_settled(self, one: PagedRequest) -> list[bytes]:
+    def list_settled(self, request: PagedRequest) -> list[bytes]:
         """Lists the keys of what a request has computed, or is about to have."""
-        settled = max(one.computed, one.awaited)
-        return one.hash.extend(one.tokens)[: settled // self.unit]
+        settled = max(request.computed, request.awaited)
+        return request.hash.extend(request.tokens)[: settled // self.unit]
 
     def count_users(self, block: int) -> int:
         """Counts the requests that hold a block."""
@@ -276,7 +281,7 @@ class BlockManager:
         return self.blocks.evict(count)
 
     def reset(self) -> bool:
-        if any(one.tables is not None for one in self.requests.values()):
+        if any(request.tables is not None for request in self.requests.values()):
             return False
         self.blocks.evict(self.blocks.count)
         return True
@@ -285,37 +290,43 @@ class BlockManager:
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
         """Shares all blocks; whoever writes first into one of them copies it."""
-        one = self.get(source)
-        if one.tables is None or one.is_scheduled or not one.computed:
+        request = self.get(source)
+        if request.tables is None or request.is_scheduled or not request.computed:
             raise MisuseError(f"fork: the step of {source} is not computed")
-        known = [*one.tokens, *one.drafts][: one.computed]
+        tokens_known = [*request.tokens, *request.drafts][: request.computed]
         if not tokens:
             raise MisuseError("fork: the new request has no token to compute")
-        self.check_new(target, [*known, *tokens])
-        other = PagedRequest([*known, *tokens], self.unit, one.namespace)
-        other.tables = [list(table) for table in one.tables]
-        other.computed = other.end = one.computed
-        other.published, other.passed = one.published, [*one.passed]
-        for table in other.tables:
+        self.check_new(target, [*tokens_known, *tokens])
+        branch = PagedRequest([*tokens_known, *tokens], self.unit, request.namespace)
+        branch.tables = [list(table) for table in request.tables]
+        branch.computed = branch.end = request.computed
+        branch.published, branch.passed = request.published, [*request.passed]
+        for table in branch.tables:
             self.blocks.hold(list_held(table))
-        self.requests[target] = other
+        self.requests[target] = branch
         return True
 
-    def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
-        one = self.get(request)
-        if one.tables is None or one.is_scheduled or not 0 < to <= one.computed:
-            raise MisuseError(f"rewind: {request} to {to}")
+    def rewind(self, name: str, to: int, tokens: Sequence[int]) -> bool:
+        request = self.get(name)
+        if (
+            request.tables is None
+            or request.is_scheduled
+            or not 0 < to <= request.computed
+        ):
+            raise MisuseError(f"rewind: {name} to {to}")
         if not tokens:
             raise MisuseError("rewind: the request has no token to compute")
-        pairs = list(zip(self.groups, one.tables, strict=True))
-        if not all(group.can_go_back(table, to, one.computed) for group, table in pairs):
+        pairs = list(zip(self.groups, request.tables, strict=True))
+        if not all(
+            group.can_go_back(table, to, request.computed) for group, table in pairs
+        ):
             return False
         for group, table in pairs:
             group.cut(table, to)
-        one.tokens = [*one.tokens, *one.drafts][:to] + list(tokens)
-        one.drafts, one.computed, one.end = [], to, to
-        one.hash.cut(to)
-        one.published = min(one.published, to - to % self.unit)
+        request.tokens = [*request.tokens, *request.drafts][:to] + list(tokens)
+        request.drafts, request.computed, request.end = [], to, to
+        request.hash.cut(to)
+        request.published = min(request.published, to - to % self.unit)
         return True
 
     # --- what it tells ------------------------------------------------------------------
@@ -331,9 +342,9 @@ class BlockManager:
 
 def find(groups: Sequence[Group], keys: Sequence[bytes], most: int) -> int:
     """Returns the longest hit of at most `most` tokens that all groups have."""
-    found = -1
-    while found != most:  # each group may shorten what the others have found
-        found = most
+    hit = -1
+    while hit != most:  # each group may shorten what the others have found
+        hit = most
         for group in groups:
             most = group.find(keys, most)
     return most

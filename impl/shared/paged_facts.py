@@ -36,25 +36,25 @@ class Pool(NamedTuple):
 class Telling(TieredManager):
     """Remembers the tokens of each key. The manager needs them for nothing else."""
 
-    def __init__(self, *options: Any, **more: Any) -> None:
-        super().__init__(*options, **more)
+    def __init__(self, *options: Any, **keywords: Any) -> None:
+        super().__init__(*options, **keywords)
         self.prefixes: dict[bytes, Prefix] = {}
         self.noted: list[tuple[str, Entry]] = []
         self.blocks.note = self.note
 
-    def settle(self, one: PagedRequest) -> None:
-        for number, key in enumerate(one.hash.extend(one.tokens), 1):
-            tokens = tuple(one.tokens[: number * self.unit])
-            self.prefixes[key] = one.namespace, tokens
-        super().settle(one)
+    def settle(self, request: PagedRequest) -> None:
+        for number, key in enumerate(request.hash.extend(request.tokens), 1):
+            tokens = tuple(request.tokens[: number * self.unit])
+            self.prefixes[key] = request.namespace, tokens
+        super().settle(request)
 
     def save(self) -> Any:
         saved = super().save()
         return None if saved is None else (saved, dict(self.prefixes))
 
     def restore(self, saved: Any) -> None:
-        kept, self.prefixes = saved[0], dict(saved[1])
-        super().restore(kept)
+        base, self.prefixes = saved[0], dict(saved[1])
+        super().restore(base)
 
     def note(self, name: str, group: int, key: bytes, block: int) -> None:
         self.noted.append((name, Entry(group, *self.prefixes[key], block)))

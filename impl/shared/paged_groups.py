@@ -78,7 +78,7 @@ class Group(ABC):
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
         """Says whether all that is needed after `to` tokens is there."""
         places = range(self.first(to) // self.block, -(-to // self.block))
-        return all(table[place] is not None for place in places)
+        return all(table[index] is not None for index in places)
 
 
 class FullGroup(Group):

@@ -57,8 +57,8 @@ class BothPools(BlockPool):
     def find(self, group: int, key: bytes) -> int | None:
         block = self.device.find(group, key)
         if block is None:
-            other = self.host.find(group, key)
-            return None if other is None else ~other
+            on_host = self.host.find(group, key)
+            return None if on_host is None else ~on_host
         return block
 
 
@@ -83,7 +83,7 @@ class TieredManager(BlockManager):
         self.host = BlockPool(host, len(groups))
         both = BothPools(self.blocks, self.host)
         self.both, self.host_groups = (
-            [make_group(*one, pool, self.unit) for one in enumerate(groups)]
+            [make_group(*numbered, pool, self.unit) for numbered in enumerate(groups)]
             for pool in (both, self.host)
         )
         self.transfers: dict[str, Transfer] = {}
@@ -91,64 +91,64 @@ class TieredManager(BlockManager):
 
     # --- beginning ----------------------------------------------------------------------
 
-    def offload(self, request: str, transfer: str) -> Pairs:
+    def offload(self, name: str, transfer: str) -> Pairs:
         """Begins to copy the whole blocks of a request that can be hit and that the host
         does not have; the first ones, if there is no room for all."""
-        one = self.get(request)
-        if not one.computed:
-            raise MisuseError(f"offload: {request} has computed nothing")
+        request = self.get(name)
+        if not request.computed:
+            raise MisuseError(f"offload: {name} has computed nothing")
         self.check_transfer(transfer)
-        settled = min(one.computed, len(one.tokens))
-        keys = list(one.hash.extend(one.tokens))
-        found = [
-            ((place + 1) * group.block, group.number, place, block)
+        settled = min(request.computed, len(request.tokens))
+        keys = list(request.hash.extend(request.tokens))
+        candidates = [
+            ((index + 1) * group.block, group.number, index, block)
             for group in self.groups
-            for place in range(settled // group.block)
-            if (block := self.find_new(group, keys, (place + 1) * group.block))
+            for index in range(settled // group.block)
+            if (block := self.find_new(group, keys, (index + 1) * group.block))
             is not None
         ]
-        found = sorted(found)[: self.host.count_available()]
-        blocks = [block for *_, block in found]
+        candidates = sorted(candidates)[: self.host.count_available()]
+        blocks = [block for *_, block in candidates]
         pairs = list(zip(blocks, self.host.take(len(blocks)), strict=True))
-        places = [(group, place) for _, group, place, _ in found]
-        begun = Transfer(one, keys, settled, places, pairs, True)
+        places = [(group, index) for _, group, index, _ in candidates]
+        begun = Transfer(request, keys, settled, places, pairs, True)
         self.hold_device(begun)
         self.transfers[transfer] = begun
         return pairs
 
     def find_new(self, group: Group, keys: Sequence[bytes], end: int) -> int | None:
         """Returns the block in which a prefix ends that the host does not have."""
-        known = self.host_groups[group.number].get(keys, end)
-        return group.get(keys, end) if known is None else None
+        on_host = self.host_groups[group.number].get(keys, end)
+        return group.get(keys, end) if on_host is None else None
 
-    def load(self, request: str, transfer: str) -> tuple[int, Pairs] | None:
+    def load(self, name: str, transfer: str) -> tuple[int, Pairs] | None:
         """Gives a waiting request the longest prefix that there is, and begins to copy
         what of that is on the host.
 
         Returns:
             Its length and the blocks; None if the device has all of it, or no room.
         """
-        one = self.get(request)
-        if one.tables is not None:
-            raise MisuseError(f"load: {request} holds slots already")
+        request = self.get(name)
+        if request.tables is not None:
+            raise MisuseError(f"load: {name} holds slots already")
         self.check_transfer(transfer)
-        end = self.find_hit(self.both, one)
-        keys = one.hash.keys
+        end = self.find_hit(self.both, request)
+        keys = request.hash.keys
         tables = [group.claim(keys, end) for group in self.both]
         places = [
-            (number, place)
+            (number, index)
             for number, table in enumerate(tables)
-            for place, block in enumerate(table)
+            for index, block in enumerate(table)
             if block is not None and block < 0
         ]
-        held = [block for table in tables for block in list_held(table)]
-        reused = [block for block in held if block >= 0]
+        blocks = [block for table in tables for block in list_held(table)]
+        reused = [block for block in blocks if block >= 0]
         if not places or len(places) > self.blocks.count_available(reused):
             return None
         pairs = self.fetch(tables, places, reused)
-        one.tables, one.passed = tables, [0] * len(tables)
-        one.awaited, one.transfer = end, transfer
-        begun = Transfer(one, keys, end, places, pairs, False)
+        request.tables, request.passed = tables, [0] * len(tables)
+        request.awaited, request.transfer = end, transfer
+        begun = Transfer(request, keys, end, places, pairs, False)
         self.hold_device(begun)
         self.hold_host(begun)
         self.transfers[transfer] = begun
@@ -162,10 +162,10 @@ class TieredManager(BlockManager):
     ) -> Pairs:
         """Puts blocks of the device where tables have those of the host."""
         self.blocks.hold(reused)
-        sources = [~(tables[number][place] or 0) for number, place in places]
+        sources = [~(tables[number][index] or 0) for number, index in places]
         targets = self.blocks.take(len(places))
-        for (number, place), block in zip(places, targets, strict=True):
-            tables[number][place] = block
+        for (number, index), block in zip(places, targets, strict=True):
+            tables[number][index] = block
         return list(zip(sources, targets, strict=True))
 
     def check_transfer(self, name: str) -> None:
@@ -190,22 +190,23 @@ class TieredManager(BlockManager):
         if name not in self.transfers:
             raise MisuseError(f"there is no transfer {name}")
         over = self.transfers.pop(name)
-        one = over.request
+        request = over.request
         self.move(over.pairs[:arrived], over.leaves)
         if over.leaves:
             self.publish(over, over.pairs[:arrived])
         self.release_host(over)
         self.release_device(over)
-        if one.transfer != name:
+        if request.transfer != name:
             return 0
         missing = [] if arrived is None else over.places[arrived:]
-        kept = self.keep(one, over.end, missing)
-        if not kept:
-            self.let_go(one)
+        hit = self.keep(request, over.end, missing)
+        if not hit:
+            self.let_go(request)
             return 0
-        one.transfer, one.awaited, one.computed, one.end = None, 0, kept, kept
-        self.settle(one)
-        return kept
+        request.transfer, request.awaited = None, 0
+        request.computed = request.end = hit
+        self.settle(request)
+        return hit
 
     def move(self, pairs: Pairs, leaves: bool) -> None:
         """Copies K and V, where they are stored."""
@@ -213,47 +214,47 @@ class TieredManager(BlockManager):
     def publish(self, over: Transfer, pairs: Pairs) -> None:
         """Lets the host's blocks be loaded."""
         tables: list[Table] = [[None] * over.end for _ in self.groups]
-        for (number, place), (_, block) in zip(over.places, pairs, strict=False):
-            tables[number][place : place + 1] = [block]
+        for (number, index), (_, block) in zip(over.places, pairs, strict=False):
+            tables[number][index : index + 1] = [block]
         for group, table in zip(self.host_groups, tables, strict=True):
             group.publish(over.keys, table, 0, over.end)
 
     def keep(
-        self, one: PagedRequest, end: int, missing: Sequence[tuple[int, int]]
+        self, request: PagedRequest, end: int, missing: Sequence[tuple[int, int]]
     ) -> int:
         """Takes blocks that have not arrived from the tables of a request, and all behind
         the longest hit that is left; returns that."""
-        assert one.tables is not None
-        for number, place in missing:
-            self.blocks.release(list_held(one.tables[number][place : place + 1]))
-            one.tables[number][place] = None
-        pairs = list(zip(self.groups, one.tables, strict=True))
+        assert request.tables is not None
+        for number, index in missing:
+            self.blocks.release(list_held(request.tables[number][index : index + 1]))
+            request.tables[number][index] = None
+        pairs = list(zip(self.groups, request.tables, strict=True))
         hits = (
             hit
             for hit in range(end, 0, -self.unit)
             if all(group.can_go_back(table, hit, end) for group, table in pairs)
         )
-        kept = next(hits, 0)
+        arrived = next(hits, 0)
         for group, table in pairs:
-            group.cut(table, kept)
-        return kept
+            group.cut(table, arrived)
+        return arrived
 
     # --- holding ------------------------------------------------------------------------
 
-    def hold_device(self, one: Transfer) -> None:
-        self.blocks.hold(one.blocks)
-        self.pinned.update(one.blocks)
+    def hold_device(self, transfer: Transfer) -> None:
+        self.blocks.hold(transfer.blocks)
+        self.pinned.update(transfer.blocks)
 
-    def release_device(self, one: Transfer) -> None:
-        self.pinned.subtract(one.blocks)
-        self.blocks.release(reversed(one.blocks))
+    def release_device(self, transfer: Transfer) -> None:
+        self.pinned.subtract(transfer.blocks)
+        self.blocks.release(reversed(transfer.blocks))
 
-    def hold_host(self, one: Transfer) -> None:
-        self.host.hold(one.host_blocks)
+    def hold_host(self, transfer: Transfer) -> None:
+        self.host.hold(transfer.host_blocks)
 
-    def release_host(self, one: Transfer) -> None:
+    def release_host(self, transfer: Transfer) -> None:
         """Of an offload, what nobody may load is free then."""
-        self.host.release(reversed(one.host_blocks))
+        self.host.release(reversed(transfer.host_blocks))
 
     # --- saving -------------------------------------------------------------------------
 
@@ -270,18 +271,18 @@ class TieredManager(BlockManager):
 
     @property
     def is_idle(self) -> bool:
-        held = any(one.tables is not None for one in self.requests.values())
-        return not held and not self.transfers
+        is_held = any(request.tables is not None for request in self.requests.values())
+        return not is_held and not self.transfers
 
     # --- letting go ---------------------------------------------------------------------
 
-    def withdraw(self, one: PagedRequest) -> None:
-        super().withdraw(one)
+    def withdraw(self, request: PagedRequest) -> None:
+        super().withdraw(request)
         for under_way in self.transfers.values():
-            if under_way.request is one:
+            if under_way.request is request:
                 under_way.end = 0
         for entries in self.host.entries:
-            for key in self.list_settled(one):
+            for key in self.list_settled(request):
                 if key in entries:
                     self.host.forget(entries[key])
 

@@ -61,9 +61,11 @@ class BlockMemory(ABC):
     def copy(self, source: int, target: int) -> None:
         """Copies one block in all layers."""
 
-    def receive(self, other: BlockMemory, pairs: Sequence[tuple[int, int]]) -> None:
+    def receive(self, source: BlockMemory, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks of another memory in all layers: from, to."""
-        self.put([target for _, target in pairs], other.get([one for one, _ in pairs]))
+        self.put(
+            [target for _, target in pairs], source.get([block for block, _ in pairs])
+        )
 
     def get(self, blocks: Sequence[int]) -> list[Pair]:
         """Returns copies of K and V of all places of some blocks, for each layer; nothing
@@ -83,7 +85,7 @@ class BlockMemory(ABC):
 
     def list_slots(self, blocks: Sequence[int]) -> list[int]:
         size = self.size
-        return [block * size + place for block in blocks for place in range(size)]
+        return [block * size + index for block in blocks for index in range(size)]
 
     @abstractmethod
     def attend(self, queries: Any, pair: Pair, seen: Seen) -> Any:
@@ -110,7 +112,7 @@ class BlockMemory(ABC):
         """
 
     @abstractmethod
-    def join(self, parts: Sequence[Any]) -> Any:
+    def join(self, pieces: Sequence[Any]) -> Any:
         """Joins arrays along their axis of tokens."""
 
 
@@ -154,9 +156,9 @@ class StoringManager(TieredManager):
         self.spans.clear()
         return super().schedule(request, count)
 
-    def let_go(self, one: PagedRequest) -> None:
+    def let_go(self, request: PagedRequest) -> None:
         self.spans.clear()
-        super().let_go(one)
+        super().let_go(request)
 
     def run(self) -> None:
         self.pending = []
@@ -180,8 +182,8 @@ class StoringManager(TieredManager):
         return saved, [memory.get(list(pool.cached)) for memory, pool in pools]
 
     def restore(self, saved: Any) -> None:
-        kept, contents = saved
-        super().restore(kept)
+        base, contents = saved
+        super().restore(base)
         pools = zip(
             self.list_memories(), (self.blocks, self.host), contents, strict=False
         )
@@ -189,7 +191,9 @@ class StoringManager(TieredManager):
             memory.put(list(pool.cached), content)
 
     def list_memories(self) -> list[BlockMemory]:
-        return [one for one in (self.memory, self.host_memory) if one is not None]
+        return [
+            memory for memory in (self.memory, self.host_memory) if memory is not None
+        ]
 
     # --- K and V ------------------------------------------------------------------------
 
@@ -197,23 +201,25 @@ class StoringManager(TieredManager):
         """Writes K and V of the step, and returns what it attends to; see
         `harness.backends.paged`."""
         self.write(layer, keys, values)
-        return [self.read(layer, one) for one in self.step]
+        return [self.read(layer, request) for request in self.step]
 
     def write(self, layer: int, keys: Any, values: Any) -> None:
         """Writes K and V of the step in one layer, as `update` does."""
         number, buffer = self.layers[layer]
         written = [
             slot
-            for one in self.step
-            for slot in self.list_slots(one, number, one.computed, one.end)
+            for request in self.step
+            for slot in self.list_slots(request, number, request.computed, request.end)
         ]
         self.memory.write(buffer, written, keys, values)
 
-    def read(self, layer: int, one: PagedRequest) -> Pair:
+    def read(self, layer: int, request: PagedRequest) -> Pair:
         """Returns K and V of all positions that a token of the step attends to."""
         number, buffer = self.layers[layer]
-        first = self.groups[number].first(one.computed)
-        return self.memory.read(buffer, self.list_slots(one, number, first, one.end))
+        first = self.groups[number].first(request.computed)
+        return self.memory.read(
+            buffer, self.list_slots(request, number, first, request.end)
+        )
 
     def attend(self, layer: int, queries: Any) -> Any:
         """Computes attention of all tokens of the step in one layer, once K and V are
@@ -228,43 +234,49 @@ class StoringManager(TieredManager):
             [1, heads, tokens, value_dim].
         """
         number, buffer = self.layers[layer]
-        if all(one.end == one.computed + 1 for one in self.step):
+        if all(request.end == request.computed + 1 for request in self.step):
             if number not in self.spans:
                 self.spans[number] = self.memory.prepare(self.make_spans(number))
             return self.memory.attend_each(buffer, queries, self.spans[number])
         attended, at = [], 0
-        for one in self.step:
-            count = one.end - one.computed
-            own = queries[:, :, at : at + count]
-            seen = see(self.groups[number], one) if count > 1 else None
-            attended.append(self.memory.attend(own, self.read(layer, one), seen))
+        for request in self.step:
+            count = request.end - request.computed
+            rows = queries[:, :, at : at + count]
+            seen = see(self.groups[number], request) if count > 1 else None
+            attended.append(self.memory.attend(rows, self.read(layer, request), seen))
             at += count
         return self.memory.join(attended)
 
     def make_spans(self, number: int) -> HostSpans:
         """Says where what each request of the step attends to is, in one group."""
         group = self.groups[number]
-        tables = [one.tables[number] for one in self.step if one.tables is not None]
+        tables = [
+            request.tables[number] for request in self.step if request.tables is not None
+        ]
         blocks = np.zeros((len(tables), max(map(len, tables))), np.int32)
         for row, table in zip(blocks, tables, strict=True):
             row[: len(table)] = [block or 0 for block in table]
-        firsts = [group.first(one.computed) for one in self.step]
-        ends = [one.end for one in self.step]
+        firsts = [group.first(request.computed) for request in self.step]
+        ends = [request.end for request in self.step]
         return HostSpans(
             blocks, np.array(firsts, np.int32), np.array(ends, np.int32), group.block
         )
 
     def list_slots(
-        self, one: PagedRequest, group: int, begin: int, end: int
+        self, request: PagedRequest, group: int, begin: int, end: int
     ) -> list[int]:
         """Lists the slots of the positions [begin, end) of a request."""
-        assert one.tables is not None
-        table, block, size = one.tables[group], self.groups[group].block, self.memory.size
+        assert request.tables is not None
+        table, block, size = (
+            request.tables[group],
+            self.groups[group].block,
+            self.memory.size,
+        )
         slots: list[int] = []
-        for place in range(begin // block, -(-end // block)):
-            number = table[place]
+        for index in range(begin // block, -(-end // block)):
+            number = table[index]
             assert number is not None
-            first = place * block
+            first = index * block
             low, high = max(begin, first) - first, min(end, first + block) - first
             slots += range(number * size + low, number * size + high)
         return slots
@@ -276,10 +288,12 @@ class StoringManager(TieredManager):
         read no token."""
         number, buffer = self.layers[layer]
         return [
-            self.memory.read(buffer, self.list_places(one, number, [one.computed]))
-            if one.computed
+            self.memory.read(
+                buffer, self.list_places(request, number, [request.computed])
+            )
+            if request.computed
             else None
-            for one in self.step
+            for request in self.step
         ]
 
     def list_ends(self, layer: int) -> list[list[int]]:
@@ -290,36 +304,38 @@ class StoringManager(TieredManager):
         assert isinstance(group, StateGroup)
         return [
             [
-                min(one.end, (place + 1) * group.block)
-                for place in group.list_written(one.computed, one.end)
+                min(request.end, (index + 1) * group.block)
+                for index in group.list_written(request.computed, request.end)
             ]
-            for one in self.step
+            for request in self.step
         ]
 
-    def write_states(self, layer: int, states: Any, more: Any) -> None:
+    def write_states(self, layer: int, states: Any, further: Any) -> None:
         """Writes the states at all of these ends, [1, heads, ends, dim]."""
         number, buffer = self.layers[layer]
         ends = self.list_ends(layer)
         pairs = zip(self.step, ends, strict=True)
         slots = [
-            slot for one, own in pairs for slot in self.list_places(one, number, own)
+            slot
+            for request, rows in pairs
+            for slot in self.list_places(request, number, rows)
         ]
-        self.memory.write(buffer, slots, states, more)
+        self.memory.write(buffer, slots, states, further)
 
     def list_places(
-        self, one: PagedRequest, group: int, ends: Sequence[int]
+        self, request: PagedRequest, group: int, ends: Sequence[int]
     ) -> list[int]:
         """Lists the slots of states after so many tokens."""
-        assert one.tables is not None
-        table, block = one.tables[group], self.groups[group].block
+        assert request.tables is not None
+        table, block = request.tables[group], self.groups[group].block
         blocks = [table[(end - 1) // block] for end in ends]
         return [number * self.memory.size for number in blocks if number is not None]
 
 
-def see(group: Group, one: PagedRequest) -> npt.NDArray[np.bool_]:
+def see(group: Group, request: PagedRequest) -> npt.NDArray[np.bool_]:
     """Says which of the positions that come back each token of a step attends to."""
-    positions = np.arange(group.first(one.computed), one.end)
-    queries = np.arange(one.computed, one.end)
+    positions = np.arange(group.first(request.computed), request.end)
+    queries = np.arange(request.computed, request.end)
     firsts = np.array([group.first(query) for query in queries.tolist()])
     seen: npt.NDArray[np.bool_] = positions >= firsts[:, None]
     return seen & (positions <= queries[:, None])

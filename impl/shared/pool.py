@@ -57,7 +57,7 @@ class Pool(Form, Columns, ABC):
     # --- arrays of a framework ----------------------------------------------------------
 
     @abstractmethod
-    def allocate(self, like: Any, slots: int, room: int, kept: int) -> Any:
+    def allocate(self, like: Any, slots: int, room: int, rows_kept: int) -> Any:
         """Returns a new array.
 
         Attention multiplies hidden columns by 0, so every number in it is finite, unless
@@ -66,7 +66,7 @@ class Pool(Form, Columns, ABC):
         Args:
             like: has its heads, dim and dtype.
             slots, room: number of slots, and of columns.
-            kept: the first so many slots are those of the first rows in `like`.
+            rows_kept: the first so many slots are those of the first rows in `like`.
         """
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Pool(Form, Columns, ABC):
         begin, end = self.get_span([start], [length])
         if end - begin == self.count(length):
             return self.read_slot(slot, begin, end) if length else None
-        return self.join([part for _, part in self.list_parts(slot, start, length)])
+        return self.join([piece for _, piece in self.list_parts(slot, start, length)])
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -198,9 +198,9 @@ class Pool(Form, Columns, ABC):
     ) -> bool:
         """Returns whether most tokens would move, and soon again."""
         pairs = [*zip(wanted, sizes, strict=True)]
-        own = sum(size for slot, size in pairs if slot is not None)
+        size_total = sum(size for slot, size in pairs if slot is not None)
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)
-        return own > 2 * stay and 2 * (self.slots - len(wanted)) < len(wanted)
+        return size_total > 2 * stay and 2 * (self.slots - len(wanted)) < len(wanted)
 
     def move_rows(self, rows: Sequence[Row], first: int) -> None:
         """Moves rows to the slots from `first` on; their columns stay."""
@@ -235,21 +235,21 @@ class Pool(Form, Columns, ABC):
     ) -> None:
         """Moves the rows into new arrays, where each has a new start. like: see
         `reserve`."""
-        kept = self.count_kept(rows, starts) if room == self.room else 0
-        held = [
+        rows_kept = self.count_kept(rows, starts) if room == self.room else 0
+        filled = [
             (number, self.list_parts(row.slot, row.start, row.length))
-            for number, row in enumerate(rows[kept:], kept)
+            for number, row in enumerate(rows[rows_kept:], rows_kept)
             if row.slot is not None and row.length and self.arrays is not None
         ]
         keys, values = self.arrays or like or ()
         self.arrays = (
-            self.allocate(keys, slots, room, kept),
-            self.allocate(values, slots, room, kept),
+            self.allocate(keys, slots, room, rows_kept),
+            self.allocate(values, slots, room, rows_kept),
         )
         self.slots, self.room, self.first = slots, room, 0
         self.starts = tuple(starts)
-        for number, parts in held:
-            for position, arrays in parts:
+        for number, pieces in filled:
+            for position, arrays in pieces:
                 self.put(number, position, arrays)
         self.set_rows(len(rows))
 
@@ -270,20 +270,22 @@ class Pool(Form, Columns, ABC):
     def list_rows(self, lengths: Sequence[int]) -> list[Row]:
         return [*map(Row, self.list_slots(), self.starts, lengths)]
 
-    def extend(self, lengths: Sequence[int], other: Pool, more: Sequence[int]) -> None:
+    def extend(
+        self, lengths: Sequence[int], joined: Pool, more_lengths: Sequence[int]
+    ) -> None:
         """Adds the rows of another pool behind its own.
 
         Args:
             lengths: number of tokens that each row got.
-            other: has tokens of the same form.
-            more: as `lengths`, of the rows of the other pool.
+            joined: has tokens of the same form.
+            more_lengths: as `lengths`, of the rows of the other pool.
         """
         end = max(add(self.starts, lengths))
         rows = self.list_rows(lengths)
-        rows += [Row(None, self.place(end, length), length) for length in more]
+        rows += [Row(None, self.place(end, length), length) for length in more_lengths]
         self.arrange(rows)
-        for number, row in enumerate(other.list_rows(more)):
-            for position, arrays in other.list_parts(*row):
+        for number, row in enumerate(joined.list_rows(more_lengths)):
+            for position, arrays in joined.list_parts(*row):
                 self.put(len(lengths) + number, position, arrays)
 
     def place(self, end: int, length: int) -> int:
@@ -298,13 +300,13 @@ class Pool(Form, Columns, ABC):
             return
         end = max(add(self.starts, lengths))
         moved = {
-            number: [(begin, self.copy(part)) for begin, part in self.list_parts(*row)]
+            number: [(begin, self.copy(piece)) for begin, piece in self.list_parts(*row)]
             for number, row in enumerate(self.list_rows(lengths))
             if self.wrap(end - row.length) != row.start
         }
         self.starts = self.align(lengths, end)
-        for number, parts in moved.items():
-            for position, arrays in parts:
+        for number, pieces in moved.items():
+            for position, arrays in pieces:
                 self.put(number, position, arrays)
 
     def put(self, row: int, begin: int, arrays: Arrays) -> None:

@@ -101,15 +101,23 @@ class RecurrentCacheBase(CausalCacheBase):
         slot = self.slots.assigned.get(sequence)
         if position == 0 or slot is None:
             return position == 0
-        found = self.slots.find(sequence, position - 1)
-        return slot.position == position - 1 or found is not None
+        checkpoint = self.slots.find(sequence, position - 1)
+        return slot.position == position - 1 or checkpoint is not None
 
     def list_arrays(self) -> list[Any]:
         slots = self.slots.assigned.values()
-        checkpoints = {id(each): each for slot in slots for each in slot.checkpoints}
-        pairs = [pair for each in checkpoints.values() for pair in each.arrays.values()]
-        own = [*super().list_arrays(), *self.list_states()]
-        return own + [array for pair in pairs for array in pair]
+        checkpoints = {
+            id(checkpoint): checkpoint
+            for slot in slots
+            for checkpoint in slot.checkpoints
+        }
+        pairs = [
+            pair
+            for checkpoint in checkpoints.values()
+            for pair in checkpoint.arrays.values()
+        ]
+        states = [*super().list_arrays(), *self.list_states()]
+        return states + [array for pair in pairs for array in pair]
 
     @abstractmethod
     def list_states(self) -> list[Any]:

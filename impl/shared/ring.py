@@ -94,8 +94,8 @@ class Ring:
         stop = column + end - begin
         if stop <= self.room:
             return ((begin, column, stop),)
-        behind = begin + self.room - column
-        return (begin, column, self.room), (behind, 0, stop - self.room)
+        rest_begin = begin + self.room - column
+        return (begin, column, self.room), (rest_begin, 0, stop - self.room)
 
     def find_targets(self, begin: int, end: int) -> Sequence[Run]:
         """Returns where new tokens go, numbered from 0.

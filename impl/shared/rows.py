@@ -82,6 +82,6 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
         first = end
 
 
-def add(numbers: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+def add(numbers: Sequence[int], added: Sequence[int]) -> tuple[int, ...]:
     """Returns the sum for each row."""
-    return tuple(map(plus, numbers, more))
+    return tuple(map(plus, numbers, added))

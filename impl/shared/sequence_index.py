@@ -44,13 +44,13 @@ class Indexes:
 
     def allocate(self, room: int) -> None:
         """Makes room for so many tokens of each sequence."""
-        held = [index.used for index in self.rows]
-        self.room, count = room, len(held)
+        used = [index.used for index in self.rows]
+        self.room, count = room, len(used)
         self.arrays = np.empty((2, count * room), np.int64)
         self.positions, self.cells = self.arrays
         lengths, self.begin = self.end - self.begin, np.arange(count) * room
         self.end, self.limit = self.begin + lengths, self.begin + room
-        for index, tokens in zip(self.rows, held, strict=True):
+        for index, tokens in zip(self.rows, used, strict=True):
             index.used[:] = tokens
 
     def __getitem__(self, owner: int) -> SequenceIndex:
@@ -98,11 +98,11 @@ class Indexes:
         if len(owners) == 1:
             places = map(self.rows[owners.item(0)].find, positions[:, 0].tolist())
             return np.array([*places])[:, None]
-        found, sparse = self.count_from_first(owners, positions)
+        counts, sparse = self.count_from_first(owners, positions)
         for column in sparse:
             index = self.rows[owners.item(column)]
-            found[:, column] = [*map(index.find, positions[:, column].tolist())]
-        return found
+            counts[:, column] = [*map(index.find, positions[:, column].tolist())]
+        return counts
 
     def count_from_first(
         self, owners: Ints, positions: Ints
@@ -110,12 +110,12 @@ class Indexes:
         """Returns what `find` does where positions are consecutive; and the columns where
         they may not be, so that it may be wrong."""
         begin = self.begin[owners]
-        found = np.maximum(positions + (begin - self.positions[begin]), begin)
-        np.minimum(found, self.end[owners], out=found)
+        counts = np.maximum(positions + (begin - self.positions[begin]), begin)
+        np.minimum(counts, self.end[owners], out=counts)
         dense = self.dense[owners]
         if np.count_nonzero(dense) == len(dense):
-            return found, ()
-        return found, (~dense).nonzero()[0].tolist()
+            return counts, ()
+        return counts, (~dense).nonzero()[0].tolist()
 
     def get_range(self, owners: Ints, first: Ints, last: Ints) -> tuple[int, int]:
         """Returns the lowest and the highest cell of the tokens at places [first, last)
@@ -297,8 +297,8 @@ class SequenceIndex:
             return cells
         if first < last < end:
             self.dense = False
-            behind = book.arrays[:, last:end].copy()
-            book.arrays[:, first : first + end - last] = behind
+            tail = book.arrays[:, last:end].copy()
+            book.arrays[:, first : first + end - last] = tail
         book.end[owner] = end - (last - first)
         return cells
 

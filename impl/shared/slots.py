@@ -48,24 +48,26 @@ class Slots:
     Args:
         count: number of slots.
         interval: least distance of two checkpoints, in positions; None or 0 for none.
-        kept: number of checkpoints that are kept of each state, the latest.
+        checkpoints: number of checkpoints that are kept of each state, the latest.
 
     Attributes:
         free: indexes of the free slots.
         assigned: the slot of each sequence that has one.
     """
 
-    def __init__(self, count: int, interval: int | None, kept: int) -> None:
-        self.count, self.interval, self.kept = count, interval or None, kept
+    def __init__(self, count: int, interval: int | None, checkpoints: int) -> None:
+        self.count, self.interval, self.checkpoints = count, interval or None, checkpoints
         self.free = list(range(count))[::-1]
         self.assigned: dict[int, Slot] = {}
 
     def check(self, owners: Sequence[int]) -> None:
         """Raises CacheFullError if a sequence cannot get a slot of its own."""
-        others = {slot.index for own, slot in self.assigned.items() if own not in owners}
-        if len(owners) + len(others) > self.count:
+        used = {
+            slot.index for owner, slot in self.assigned.items() if owner not in owners
+        }
+        if len(owners) + len(used) > self.count:
             raise CacheFullError(
-                f"{len(owners)} states, and {self.count - len(others)} of {self.count}"
+                f"{len(owners)} states, and {self.count - len(used)} of {self.count}"
                 " slots are left"
             )
 
@@ -84,9 +86,9 @@ class Slots:
                 fresh.append(self.assigned[owner].index)
             elif slot.owners > 1:
                 slot.owners -= 1
-                own = replace(slot, index=self.free.pop(), owners=1)
-                self.assigned[owner] = own
-                copies.append((slot.index, own.index))
+                copied = replace(slot, index=self.free.pop(), owners=1)
+                self.assigned[owner] = copied
+                copies.append((slot.index, copied.index))
         return fresh, copies
 
     def advance(self, owner: int, highest: int) -> Checkpoint | None:
@@ -107,7 +109,7 @@ class Slots:
         if slot.position - last < self.interval:
             return None
         checkpoint = Checkpoint(slot.position)
-        slot.checkpoints = [*slot.checkpoints, checkpoint][-self.kept :]
+        slot.checkpoints = [*slot.checkpoints, checkpoint][-self.checkpoints :]
         return checkpoint
 
     def find(self, owner: int, position: int) -> Checkpoint | None:
@@ -132,10 +134,12 @@ class Slots:
             raise CacheFullError(
                 f"the state is shared, and all {self.count} slots are in use"
             )
-        kept = [each for each in old.checkpoints if each.position <= checkpoint.position]
+        earlier = [
+            saved for saved in old.checkpoints if saved.position <= checkpoint.position
+        ]
         self.drop(owner)
         slot = Slot(self.free.pop(), checkpoint.position)
-        slot.checkpoints = kept
+        slot.checkpoints = earlier
         self.assigned[owner] = slot
         return slot.index
 

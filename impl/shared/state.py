@@ -9,9 +9,9 @@ from lockstep.impl.shared.layer import WholeSnapshots
 from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
-def check_form(held: Arrays, arrays: Arrays) -> None:
+def check_form(stored: Arrays, arrays: Arrays) -> None:
     """Raises MisuseError if conv or delta differ in shape or dtype from what is held."""
-    for old, new, name in zip(held, arrays, ("conv", "delta"), strict=True):
+    for old, new, name in zip(stored, arrays, ("conv", "delta"), strict=True):
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise MisuseError(
                 f"write: {name} is {new.dtype} of shape {list(new.shape)}; this cache"

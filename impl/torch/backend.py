@@ -163,7 +163,7 @@ def cuda() -> Backend:
         raise Unavailable("torch finds no CUDA device here")
     backend = declare("torch-cuda", "cuda")
     warm_up(backend.arrays)
-    scopes = [partial(wait_within, one) for one in (backend.scope, *backend.scopes)]
+    scopes = [partial(wait_within, scope) for scope in (backend.scope, *backend.scopes)]
     return replace(backend, scope=scopes[0], scopes=tuple(scopes[1:]))
 
 

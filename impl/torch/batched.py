@@ -42,17 +42,17 @@ class BatchedCache(TokenBatch):
     ) -> None:
         super().__init__(rows, window, step, fill, mask)
         self.pool = Pool(rows, window, step, 0 if fill is None else fill)
-        self.known: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self.device_lengths: tuple[tuple[int, ...], torch.Tensor] | None = None
         self.begins: tuple[Starts, torch.Tensor] | None = None
         self.kernels = choose(mask.device)
         self.columns = torch.empty(0, dtype=torch.int64, device=mask.device)
 
     def get_lengths(self) -> torch.Tensor:
         """Returns the lengths, [rows, 1, 1, 1], on the device of the masks."""
-        if self.known is None or self.known[0] != self.lengths:
+        if self.device_lengths is None or self.device_lengths[0] != self.lengths:
             lengths = upload(np.array(self.lengths), self.mask.device)
-            self.known = self.lengths, lengths.view(-1, 1, 1, 1)
-        return self.known[1]
+            self.device_lengths = self.lengths, lengths.view(-1, 1, 1, 1)
+        return self.device_lengths[1]
 
     def get_starts(self, starts: Starts) -> torch.Tensor:
         """Returns the starts, [rows, 1, 1, 1], on the device of the masks."""
@@ -65,11 +65,11 @@ class BatchedCache(TokenBatch):
         return self.get_lengths() + self.get_starts(self.pool.starts)
 
     def advance(self, counts: Sequence[int]) -> None:
-        before = self.lengths
+        lengths = self.lengths
         super().advance(counts)
-        known, count = self.known, counts[0]
-        if known is not None and known[0] is before and min(counts) == max(counts):
-            self.known = self.lengths, known[1] + count
+        last, count = self.device_lengths, counts[0]
+        if last is not None and last[0] is lengths and min(counts) == max(counts):
+            self.device_lengths = self.lengths, last[1] + count
 
     def get_positions(self, length: int) -> torch.Tensor:
         """Returns the positions of the next `length` columns, [rows, length]."""
@@ -80,8 +80,8 @@ class BatchedCache(TokenBatch):
         places = self.count(length).view(-1, 1)
         if self.left is None:
             return self.get_lengths() + places
-        left = upload(np.array(self.left), self.mask.device)
-        return places - left.view(-1, 1, 1, 1)
+        padding = upload(np.array(self.left), self.mask.device)
+        return places - padding.view(-1, 1, 1, 1)
 
     def count(self, end: int) -> torch.Tensor:
         """Returns the numbers from 0 to `end`, without it."""
@@ -110,8 +110,8 @@ class BatchedCache(TokenBatch):
         queries, last = positions.clamp(min=0), self.get_lengths() - 1
         columns = self.count(span[1])[span[0] :]
         ages = (last + self.get_starts(self.pool.starts) - columns) % window
-        held = torch.cat((last - ages, positions.mT), dim=3)  # negative: no token
-        seen = (held <= queries) & (held > (queries - window).clamp(min=-1))
+        cells_seen = torch.cat((last - ages, positions.mT), dim=3)  # negative: no token
+        seen = (cells_seen <= queries) & (cells_seen > (queries - window).clamp(min=-1))
         if self.mask.dtype == torch.bool:
             return seen
         return make_additive(seen, self.mask.dtype)

@@ -116,41 +116,41 @@ class TokenMemory(MemoryBase):
     def join(self, pieces: Sequence[Pair]) -> Pair:
         return join(pieces)
 
-    def share(self, other: Self, first: int, end: int) -> None:
+    def share(self, source: Self, first: int, end: int) -> None:
         """Copies the tokens: what is written in place cannot be shared."""
         plan = self.columns.plan(first, first, end)
-        self.carry_out(plan, other.read(first, end))
+        self.carry_out(plan, source.read(first, end))
 
     def make_mask(
-        self, length: int, rows: int, before: int, window: int | None, like: torch.Tensor
+        self, length: int, rows: int, old: int, window: int | None, like: torch.Tensor
     ) -> torch.Tensor:
-        return make_band(length, rows, before, window, like)
+        return make_band(length, rows, old, window, like)
 
     def list_arrays(self) -> list[torch.Tensor]:
         return [buffer.tensor for buffer in self.buffers or ()]
 
 
 def make_band(
-    length: int, rows: int, before: int, window: int | None, like: torch.Tensor
+    length: int, rows: int, old: int, window: int | None, like: torch.Tensor
 ) -> torch.Tensor:
     """Returns the mask of consecutive tokens.
 
-    Row i, at column before + i, sees itself and the columns on its left, with a window
+    Row i, at column old + i, sees itself and the columns on its left, with a window
     `window` columns in all. Each row is the one above it shifted by one column, so all
     rows are slices of one line, and a row costs no more than a copy.
 
     Args:
         length: number of new tokens.
         rows: number of rows; those beyond `length` see nothing.
-        before: number of old tokens.
+        old: number of old tokens.
         window: None for no window.
         like: has the dtype and the device of the mask: bool for True where a row sees a
             column, a floating type for 0 there and -inf elsewhere.
 
     Returns:
-        [rows, before + length].
+        [rows, old + length].
     """
-    width = before + length
+    width = old + length
     never, always = (False, True) if like.dtype == torch.bool else (-torch.inf, 0)
     seen = width if window is None else min(window, width)
     line = like.new_full((width + length - 1,), never)  # last row, then never

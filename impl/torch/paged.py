@@ -72,8 +72,8 @@ class TorchBlocks(BlockMemory):
     ) -> torch.Tensor:
         return self.kernels.attend(queries, self.buffers[layer], spans)
 
-    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([*parts], dim=2)
+    def join(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([*pieces], dim=2)
 
     def copy(self, source: int, target: int) -> None:
         for pair in self.buffers:

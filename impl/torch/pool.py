@@ -51,27 +51,27 @@ class Pool(PoolBase):
             self.buffers = Buffer(keys[rows]), Buffer(values[rows])
 
     def allocate(
-        self, like: torch.Tensor, slots: int, room: int, kept: int
+        self, like: torch.Tensor, slots: int, room: int, rows_kept: int
     ) -> torch.Tensor:
         shape = (slots, like.shape[1], room, like.shape[3])
         clears = self.fill == 0 and like.device.type == "cpu"
-        made = clear(shape, like.dtype) if clears else like.new_full(shape, self.fill)
-        if kept:
-            made[:kept].copy_(like[self.first : self.first + kept])
-        return made
+        array = clear(shape, like.dtype) if clears else like.new_full(shape, self.fill)
+        if rows_kept:
+            array[:rows_kept].copy_(like[self.first : self.first + rows_kept])
+        return array
 
     def read_slot(self, slot: int, begin: int, end: int) -> Pair:
         assert self.arrays is not None
         keys, values = self.arrays
-        part = slice(slot, slot + 1), slice(None), slice(begin, end)
-        return keys[part], values[part]
+        index = slice(slot, slot + 1), slice(None), slice(begin, end)
+        return keys[index], values[index]
 
     def write_slots(self, slot: int, column: int, arrays: Pair) -> None:
         assert self.arrays is not None
         slots, _, length, _ = arrays[0].shape
-        part = slice(slot, slot + slots), slice(None), slice(column, column + length)
+        index = slice(slot, slot + slots), slice(None), slice(column, column + length)
         for target, array in zip(self.arrays, arrays, strict=True):
-            target[part].copy_(array)
+            target[index].copy_(array)
 
     def write_rows(self, column: int, arrays: Pair) -> None:
         assert self.buffers is not None
@@ -119,13 +119,13 @@ class Pool(PoolBase):
         return clone(arrays)
 
     def clone(self) -> Pool:
-        other = Pool(self.rows, self.window, self.step, self.fill)
+        copied = Pool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
-            other.arrays, other.form = clone(self.read(0, self.room)), self.form
-            other.slots, other.room = self.rows, self.room
-            other.starts = self.starts
-            other.settle()
-        return other
+            copied.arrays, copied.form = clone(self.read(0, self.room)), self.form
+            copied.slots, copied.room = self.rows, self.room
+            copied.starts = self.starts
+            copied.settle()
+        return copied
 
 
 def clear(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -39,7 +39,7 @@ class Rope:
     def turn(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
         """Rotates keys [layers, 1, heads, tokens, dim], in float32, and returns their
         dtype."""
-        cos, sin = (part[:, None, None, None] for part in self.compute_turn(distance))
+        cos, sin = (angles[:, None, None, None] for angles in self.compute_turn(distance))
         x, y = keys.float().chunk(2, dim=-1)
         return torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1).to(keys.dtype)
 

@@ -67,7 +67,7 @@ class StateCache(StateCacheBase):
     def clone(self) -> StateCache:
         """Returns an independent cache with the same state."""
         conv, delta = self.memory.buffers
-        other = StateCache(conv.shape, delta.shape, conv.dtype, conv.device)
-        other.memory.write((conv, delta))
-        other.offset = self.offset
-        return other
+        copied = StateCache(conv.shape, delta.shape, conv.dtype, conv.device)
+        copied.memory.write((conv, delta))
+        copied.offset = self.offset
+        return copied

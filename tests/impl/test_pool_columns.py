@@ -89,4 +89,4 @@ def test_rows_stay_where_they_are_if_they_can(
 def test_a_row_is_one_part_or_two(
     start: int, length: int, window: int | None, parts: list[tuple[int, int, int]]
 ) -> None:
-    assert make((start,), 8, window).find_parts(start, length, 8) == parts
+    assert make((start,), 8, window).find_runs(start, length, 8) == parts

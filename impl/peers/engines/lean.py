@@ -97,7 +97,7 @@ class Absent(type):
         return make_absent(cls.__name__, name, cls.reason)
 
 
-def make_absent(place: str, name: str, reason: str) -> Any:
+def make_absent(path: str, name: str, reason: str) -> Any:
     """Returns what takes the place of a name.
 
     Raises:
@@ -105,7 +105,7 @@ def make_absent(place: str, name: str, reason: str) -> Any:
     """
     if name.startswith("__"):
         raise AttributeError(name)
-    return Absent(f"{place}.{name}", (), {"reason": reason})
+    return Absent(f"{path}.{name}", (), {"reason": reason})
 
 
 class StandInModule(ModuleType):
@@ -119,9 +119,9 @@ class StandInModule(ModuleType):
             vars(self).update(row.holds)
 
     def __getattr__(self, name: str) -> Any:
-        made = make_absent(self.__name__, name, self._row.reason)
-        setattr(self, name, made)
-        return made
+        absent = make_absent(self.__name__, name, self._row.reason)
+        setattr(self, name, absent)
+        return absent
 
 
 # --- the import -------------------------------------------------------------------------
@@ -168,9 +168,9 @@ class LeanImporter:
         module = self.load(absolute)
         if not fromlist:
             return self.modules[top]
-        for each in fromlist:
-            if not hasattr(module, each) and self.find(f"{absolute}.{each}") is not None:
-                self.load(f"{absolute}.{each}")
+        for item in fromlist:
+            if not hasattr(module, item) and self.find(f"{absolute}.{item}") is not None:
+                self.load(f"{absolute}.{item}")
         return module
 
     def load(self, name: str) -> ModuleType:
@@ -179,30 +179,30 @@ class LeanImporter:
         Raises:
             ModuleNotFoundError: the engine has no such module.
         """
-        package, _, own = name.rpartition(".")
+        package, _, last = name.rpartition(".")
         parent = self.load(package) if package else None
         if name in self.modules:  # maybe since its package was loaded
             return self.modules[name]
         with self.visible():
             module = self.execute(name)
         if parent is not None:
-            setattr(parent, own, module)
+            setattr(parent, last, module)
         return module
 
     def execute(self, name: str) -> ModuleType:
-        found = self.find(name)
-        if found is None:
+        spec = self.find(name)
+        if spec is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if isinstance(found, StandIn):
-            self.modules[name] = StandInModule(name, found)
+        if isinstance(spec, StandIn):
+            self.modules[name] = StandInModule(name, spec)
             return self.modules[name]
-        module = module_from_spec(found)
+        module = module_from_spec(spec)
         self.modules[name] = sys.modules[name] = module
-        if name in self.engine.bare or found.loader is None:
+        if name in self.engine.bare or spec.loader is None:
             return module
         vars(module)["__builtins__"] = self.builtins
         try:
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except BaseException:
             del self.modules[name], sys.modules[name]
             raise
@@ -220,7 +220,7 @@ class LeanImporter:
         if self.is_visible:
             yield
             return
-        before = self.take_out()
+        modules = self.take_out()
         sys.modules.update(
             (name, module)
             for name, module in self.modules.items()
@@ -232,7 +232,7 @@ class LeanImporter:
         finally:
             self.is_visible = False
             self.modules.update(self.take_out())
-            sys.modules.update(before)
+            sys.modules.update(modules)
 
     def take_out(self) -> dict[str, ModuleType]:
         """Takes the modules of the engine's package out of `sys.modules`."""

@@ -192,7 +192,7 @@ def speculate(algorithm: str, drafts: int) -> Iterator[None]:
         drafts: the most that it verifies in a step.
     """
     bags = open_sglang().load("sglang.srt.runtime_context").get_context()._config_bags
-    before = bags["spec"]
+    spec = bags["spec"]
     bags["spec"] = SimpleNamespace(
         speculative_algorithm=algorithm,
         speculative_num_steps=drafts,
@@ -203,7 +203,7 @@ def speculate(algorithm: str, drafts: int) -> Iterator[None]:
     try:
         yield
     finally:
-        bags["spec"] = before
+        bags["spec"] = spec
 
 
 def open_unified(params: Any) -> Any:

@@ -33,17 +33,17 @@ def see_kernel(
     line = tl.program_id(1).to(tl.int64)
     row = line // length
     query = tl.maximum(tl.load(firsts + row) + line % length, 0)
-    place = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    age = query + tl.load(starts + row) - begin - place
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    age = query + tl.load(starts + row) - begin - at
     if WRAPS:  # the remainder has the sign of the age
         age = (age % window + window) % window
     seen = (age >= 0) & (age <= query)
-    cells = out + line * width + place
+    cells = out + line * width + at
     if ADDITIVE:
         content = tl.where(seen, 0.0, float("-inf")).to(out.dtype.element_ty)
-        tl.store(cells, content, mask=place < width)
+        tl.store(cells, content, mask=at < width)
     else:
-        tl.store(cells, seen.to(tl.uint8), mask=place < width)
+        tl.store(cells, seen.to(tl.uint8), mask=at < width)
 
 
 def see(

@@ -171,7 +171,7 @@ def copy(
     layers, _, heads, rows, key_dim = keys.shape
     if rows == 0:
         return
-    key_block, value_block = (triton.next_power_of_2(each.shape[4]) for each in tokens)
+    key_block, value_block = (triton.next_power_of_2(array.shape[4]) for array in tokens)
     largest = max(key_block, value_block) * pools[0].element_size()
     # In a transposed tile each number needs its own address, in a register.
     most = BLOCK_BYTES // 2 if permuted else BLOCK_BYTES

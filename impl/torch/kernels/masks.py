@@ -68,9 +68,9 @@ def mask_kernel(
     if SHORT_SETS:
         bits = bits.to(tl.int32)
     first = tl.program_id(1) * tiles * ROWS
-    own = positions
+    shown = positions
     if ALONE:
-        own = tl.where((bits & tl.load(limits).to(bits.dtype)) != 0, positions, -1)
+        shown = tl.where((bits & tl.load(limits).to(bits.dtype)) != 0, positions, -1)
     for tile in range(tiles):
         for number in tl.static_range(ROWS):
             row = first + tile * ROWS + number
@@ -78,7 +78,7 @@ def mask_kernel(
             high = tl.load(limits + 2 * rows + row, mask=row < rows, other=-1)
             if not ALONE:
                 owner = tl.load(limits + row, mask=row < rows, other=0).to(bits.dtype)
-                own = tl.where((bits & owner) != 0, positions, -1)
+                shown = tl.where((bits & owner) != 0, positions, -1)
             low = tl.maximum(low, 0)
             if SHORT_POSITIONS:
                 # One comparison instead of two: below `low` the difference wraps around.
@@ -86,9 +86,9 @@ def mask_kernel(
                 low, high = low.to(tl.int32), tl.minimum(high, 0x7FFFFFFF).to(tl.int32)
                 low = tl.where(low > high, 0x7FFFFFFF, low)
                 reach = tl.maximum(high - low, 0).to(tl.uint32)
-                seen = (own - low).to(tl.uint32, bitcast=True) <= reach
+                seen = (shown - low).to(tl.uint32, bitcast=True) <= reach
             else:
-                seen = (own >= low) & (own <= high)
+                seen = (shown >= low) & (shown <= high)
             content = tl.where(seen, 0.0, float("-inf")).to(out.dtype.element_ty)
             line = out + row.to(tl.int64) * stride
             end = tl.where(row < padded, stride, 0)

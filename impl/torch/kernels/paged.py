@@ -32,13 +32,13 @@ UNSPECIALIZED = ("places", "slots", "part")
 
 
 @triton.jit
-def add(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    return left + right
+def add(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return a + b
 
 
 @triton.jit
-def get_larger(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    return tl.maximum(left, right)
+def get_larger(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return tl.maximum(a, b)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -53,7 +53,7 @@ def attend_kernel(
     limits: tl.tensor,
     places: tl.tensor,
     slots: tl.tensor,
-    part: tl.tensor,
+    share_size: tl.tensor,
     scale: tl.tensor,
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
@@ -78,24 +78,24 @@ def attend_kernel(
             of weights.
         places: of a table.
         slots: in all.
-        part: positions of a part.
+        share_size: positions of a part.
         scale: of scores, by the logarithm of 2.
         ROWS, KEY_DIM, VALUE_DIM: GROUP, DIM and WIDTH, rounded up to powers of two.
         WIDENS: multiply in float32: the interpreter takes bfloat16 for integers.
     """
     request, head = tl.program_id(0), tl.program_id(1)
-    heads, parts = tl.num_programs(1), tl.num_programs(2)
+    heads, chunks = tl.num_programs(1), tl.num_programs(2)
     rows, dims = tl.arange(0, ROWS), tl.arange(0, KEY_DIM)
     wide = tl.arange(0, VALUE_DIM)
     row = request * heads * GROUP + head * GROUP + rows
-    own = rows < GROUP
-    inside = own[:, None] & (dims < DIM)[None, :]
+    is_head = rows < GROUP
+    inside = is_head[:, None] & (dims < DIM)[None, :]
     query = tl.load(queries + row[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
 
     if WIDENS:
         query = query.to(tl.float32)
-    begin = tl.load(firsts + request) + tl.program_id(2) * part
-    end = tl.minimum(tl.load(ends + request), begin + part)
+    begin = tl.load(firsts + request) + tl.program_id(2) * share_size
+    end = tl.minimum(tl.load(ends + request), begin + share_size)
     keys += head.to(tl.int64) * slots * DIM
     values += head.to(tl.int64) * slots * WIDTH
     most = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -104,8 +104,8 @@ def attend_kernel(
     for first in range(begin, end, COLUMNS):
         position = first + tl.arange(0, COLUMNS)
         seen = position < end
-        place = position // BLOCK
-        block = tl.load(blocks + request * places + place, mask=seen, other=0)
+        slot_in_block = position // BLOCK
+        block = tl.load(blocks + request * places + slot_in_block, mask=seen, other=0)
         slot = block.to(tl.int64) * SIZE + position % BLOCK
         seen &= (slot >= 0) & (slot < slots)
         key = tl.load(
@@ -132,12 +132,12 @@ def attend_kernel(
         weight = weight * shrink + tl.reduce(share, 1, add)
         most = largest
 
-    cell = row * parts + tl.program_id(2)
-    inside = own[:, None] & (wide < WIDTH)[None, :]
+    cell = row * chunks + tl.program_id(2)
+    inside = is_head[:, None] & (wide < WIDTH)[None, :]
     tl.store(sums + cell[:, None] * WIDTH + wide[None, :], total, mask=inside)
-    tl.store(limits + cell, most, mask=own)
-    count = tl.num_programs(0) * heads * GROUP * parts
-    tl.store(limits + count + cell, weight, mask=own)
+    tl.store(limits + cell, most, mask=is_head)
+    count = tl.num_programs(0) * heads * GROUP * chunks
+    tl.store(limits + count + cell, weight, mask=is_head)
 
 
 @triton.jit
@@ -145,7 +145,7 @@ def join_kernel(
     sums: tl.tensor,
     limits: tl.tensor,
     out: tl.tensor,
-    parts: tl.tensor,
+    chunks: tl.tensor,
     WIDTH: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     PARTS: tl.constexpr,
@@ -154,9 +154,9 @@ def join_kernel(
     """Joins the parts of one query. For args see `attend_kernel`."""
     row = tl.program_id(0).to(tl.int64)
     number, wide = tl.arange(0, PARTS), tl.arange(0, VALUE_DIM)
-    cell, there = row * parts + number, number < parts
+    cell, there = row * chunks + number, number < chunks
     largest = tl.load(limits + cell, mask=there, other=float("-inf"))
-    count = tl.num_programs(0).to(tl.int64) * parts
+    count = tl.num_programs(0).to(tl.int64) * chunks
     weight = tl.load(limits + count + cell, mask=there, other=0.0)
     share = tl.exp2(largest - tl.reduce(largest, 0, get_larger))
     inside = there[:, None] & (wide < WIDTH)[None, :]
@@ -185,14 +185,14 @@ def attend(queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
     query_heads, requests = queries.shape[1:3]
     group = query_heads // heads
     wanted = min(MOST_PARTS, max(1, PROGRAMS // (requests * heads)))
-    part = triton.cdiv(triton.cdiv(spans.longest, wanted), COLUMNS) * COLUMNS
-    parts = triton.cdiv(spans.longest, part)
+    share_size = triton.cdiv(triton.cdiv(spans.longest, wanted), COLUMNS) * COLUMNS
+    chunks = triton.cdiv(spans.longest, share_size)
     rows = queries[0].transpose(0, 1).contiguous()  # [requests, query heads, key_dim]
-    sums = rows.new_empty((requests, query_heads, parts, width), dtype=torch.float32)
-    limits = sums.new_empty((2, requests, query_heads, parts))
+    sums = rows.new_empty((requests, query_heads, chunks, width), dtype=torch.float32)
+    limits = sums.new_empty((2, requests, query_heads, chunks))
     out = rows.new_empty((requests, query_heads, width))
     sizes = {"WIDTH": width, "VALUE_DIM": max(LEAST, triton.next_power_of_2(width))}
-    attend_kernel[(requests, heads, parts)](
+    attend_kernel[(requests, heads, chunks)](
         rows,
         keys,
         values,
@@ -203,7 +203,7 @@ def attend(queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
         limits,
         spans.blocks.shape[1],
         slots,
-        part,
+        share_size,
         dim**-0.5 * 1.4426950408889634,
         BLOCK=spans.block,
         SIZE=spans.size,
@@ -219,8 +219,8 @@ def attend(queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
         sums,
         limits,
         out,
-        parts,
-        PARTS=triton.next_power_of_2(parts),
+        chunks,
+        PARTS=triton.next_power_of_2(chunks),
         CUTS_OFF=cuts_off(out.dtype),
         **sizes,
     )

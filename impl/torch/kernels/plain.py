@@ -110,12 +110,12 @@ class PlainKernels:
             positions = torch.arange(first, end, device=queries.device)
             blocks = spans.blocks[row, positions // spans.block]
             slots = blocks * spans.size + positions % spans.block
-            own = scaled_dot_product_attention(
+            result = scaled_dot_product_attention(
                 queries[:, :, row : row + 1],
                 *self.gather(pools, slots, False),
                 enable_gqa=shares_heads,
             )
-            attended.append(own)
+            attended.append(result)
         return torch.cat(attended, dim=2)
 
 
@@ -147,8 +147,8 @@ def can_widen(array: torch.Tensor) -> bool:
 def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
     """Returns a copy."""
     if isinstance(index, slice):
-        part = narrow(pool, index, axis)
-        return part.clone(memory_format=torch.contiguous_format)
+        view = narrow(pool, index, axis)
+        return view.clone(memory_format=torch.contiguous_format)
     assert isinstance(index, torch.Tensor)
     return pool.index_select(axis, index)
 

@@ -23,10 +23,10 @@ def update_kernel(
 ) -> None:
     """Applies a block of changes; those of a cell that there is not are skipped."""
     change = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    given = change < number
-    cells = tl.load(changes + change, mask=given, other=-1)
-    positions = tl.load(changes + number + change, mask=given)
-    bits = tl.load(changes + 2 * number + change, mask=given)
+    is_change = change < number
+    cells = tl.load(changes + change, mask=is_change, other=-1)
+    positions = tl.load(changes + number + change, mask=is_change)
+    bits = tl.load(changes + 2 * number + change, mask=is_change)
     inside = (cells >= 0) & (cells < count)
     tl.store(table + cells, positions, mask=inside)
     tl.store(table + count + cells, bits, mask=inside)
