@@ -8,12 +8,11 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lockstep.harness.jobs.bisect import scratch
-from lockstep.harness.jobs.bisect.scratch import Runner, Scratch
+from lockstep.harness.jobs.bisect.scratch import Runner, make_environment
 from lockstep.harness.jobs.bisect.search import Untestable
 from tests.harness.bisecting import (
     AGREES,
@@ -23,20 +22,10 @@ from tests.harness.bisecting import (
     make_repository,
     write_program,
 )
-from tests.harness.commands import (
-    ROOT,
-    Run,
-    begin,
-    find_processes,
-    handling_ctrl_c,
-    interrupt_behind,
-)
+from tests.harness.commands import ROOT, Run, begin, find_processes
 
 BUILD = "echo building; python build.py"
-TOY = ("--backend", "toy_cache:make", "--cache", "cache")
-
-
-# --- commits ----------------------------------------------------------------------------
+TOY = ("--backend", "toy_cache:make")
 
 
 @pytest.fixture
@@ -65,27 +54,20 @@ def test_the_commit_that_broke_it_is_named(
     path = f"{os.environ['PYTHONPATH']}:{checkout}"
     monkeypatch.setenv("PYTHONPATH", path)  # means the clone, not the checkout
     ends = ("--git", "repo", "--good", repository[0], "--bad", "main")
-    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", BUILD, "--json")
-    found = json.loads(ended.out)
-    assert (ended.status, found["exit_status"], found["complete"]) == (0, 0, True), (
-        found["conclusion"],
-        found["tried"],
-    )
-    change = found["change"]
-    assert (change["sort"], change["exact"]) == ("broke", True)
-    assert change["after"] == f"{repository[12][:12]} (lose ·[31mtokens)"
-    assert change["before"] == f"{repository[11][:12]} (change 12)"
-    text = "\n".join(change["details"])
-    assert f"commit {repository[12]}" in text
-    assert "Author: A. Uthor" in text and "Date:" in text
-    assert "toy_cache.py | " in text
-    verdicts = {each["name"].split()[-1].strip("()"): each for each in found["tried"]}
-    assert verdicts["10"]["verdict"] == "untestable"
-    words = verdicts["10"]["words"]
-    assert "exit status 1: error: no compiler for this" in words
-    log = Path(words.rpartition("; ")[2])
-    assert log.read_text().startswith("building\n")
-    assert len(found["tried"]) <= 8
+    build = f"{BUILD} && test -z $(git remote)"
+    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", build, "--json")
+    document = json.loads(ended.out)
+    assert (ended.status, document["complete"]) == (0, True), document["tried"]
+    assert document["change"] == {
+        "sort": "broke",
+        "exact": True,
+        "before": f"{repository[11][:12]} (change 12)",
+        "after": f"{repository[12][:12]} (lose ·[31mtokens)",
+    }
+    assert len(document["tried"]) <= 8
+    (skipped,) = [tried for tried in document["tried"] if tried["shown"] is None]
+    assert skipped["name"].endswith("(change 10)")
+    assert "exit status 1: error: no compiler for this" in skipped["words"]
     after = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
     assert after == before
     assert (checkout / "toy_cache.py").read_text() == "my own work\n"
@@ -109,35 +91,25 @@ def test_what_was_mended_is_found_without_a_build(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        ("--git empty --good a --bad b", "--git empty: is not a git repository"),
+        ("--git empty --good a --bad b", "--git empty: "),
         ("--git none --good a --bad b", "--git none: is not a git repository"),
-        ("--git repo --good nope --bad main", "--good nope: repo has no such revision"),
-        ("--git repo --good main --bad -x", "--bad -x: repo has no such revision"),
-        ("--git repo --good main --bad main~0", "are the same commit"),
-        ("--git repo --good side --bad main", "--good side is not an ancestor of --bad"),
+        ("--git repo --good nope --bad main", "--git repo: fatal: Needed a single rev"),
+        ("--git repo --good main --bad -x", "--git repo: fatal: Needed a single rev"),
+        ("--git repo --good main --bad main~0", "neither follows the other"),
+        ("--git repo --good side --bad main", "neither follows the other"),
         ("--git repo --good main", "give --package NAME, or --git REPO with --good and"),
         ("", "give --package NAME, or --git REPO with --good and --bad"),
         ("--git repo --package x", "--package does not go together with --git"),
         ("--package x --build make", "--package does not go together with --build"),
-        ("--package ../x", "--package ../x: is not the name of a package"),
         ("--package -r", "--package -r: is not the name of a package"),
-        (
-            "--package toy-cache --versions 1",
-            "--versions 1: give two versions, or one: 1",
-        ),
+        ("--package toy --versions 1", "--versions 1: give two versions, or one: 1"),
         ("--package toy-cache --with a==b=c", "--with a==b=c: "),
         ("--package toy-cache --limit 0", "0.0 is not in the range"),
     ],
 )
-def test_what_is_refused(
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: str,
-    words: str,
-) -> None:
+def test_what_is_refused(run: Run, tmp_path: Path, arguments: str, message: str) -> None:
     write_program(tmp_path)
     (tmp_path / "empty").mkdir()
     if "repo " in arguments:
@@ -145,87 +117,37 @@ def test_what_is_refused(
         git(tmp_path / "repo", "checkout", "-q", "--orphan", "side")
         git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "side")
         git(tmp_path / "repo", "checkout", "-q", "main")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     ended = run("bisect", "p.json", *TOY, *arguments.split())
     assert (ended.status, ended.out) == (2, "")
-    assert words in ended.words
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("none.json", *TOY), "none.json: there is no such file"),
-        (("p.json",), "p.json: names no registered backend; give one with --backend"),
-        (("two.jsonl:3", *TOY), "two.jsonl:3: no program in this line"),
-    ],
-)
-def test_a_file_that_cannot_be_searched_for(
-    run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    text = write_program(tmp_path).read_text()
-    (tmp_path / "two.jsonl").write_text(f"{text}\n{text}\n")
-    ended = run("bisect", *arguments, "--package", "toy-cache")
-    assert (ended.status, ended.out) == (2, "")
-    assert words in ended.words
+    assert message in ended.words
 
 
 def test_ctrl_c_keeps_what_was_learned(tmp_path: Path, repository: list[str]) -> None:
     """And nothing that a build has started outlives it."""
-    path = write_program(tmp_path)
-    build = "if grep -q '# 7' toy_cache.py; then sleep 77; fi"
-    ends = (
-        "--good",
-        repository[0],
-        "--bad",
-        repository[12],
-        "--build",
-        build,
-    )
-    cache = ("--backend", "toy_cache:make", "--cache", tmp_path / "cache")
-    own = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}", "MARK": str(tmp_path)}
-    log = tmp_path / "cache" / "logs" / f"build-{repository[6][:12]}.txt"
+    path, begun = write_program(tmp_path), tmp_path / "begun"
+    build = f"if grep -q '# 7' toy_cache.py; then touch {begun}; sleep 77; fi"
+    ends = ("--good", repository[0], "--bad", repository[12], "--build", build)
+    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'repo'}", "MARK": str(tmp_path)}
     with begin(
-        "bisect", path, *cache, "--git", tmp_path / "repo", *ends, **own
+        "bisect", path, *TOY, "--git", tmp_path / "repo", *ends, **variables
     ) as process:
-        deadline = time.monotonic() + 50
-        while not log.exists():
-            assert time.monotonic() < deadline and process.poll() is None
+        while not begun.exists():
+            assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate()
     words = " ".join(out.split())
     assert (process.returncode, err.splitlines()[-1]) == (130, "lockstep: stopped")
     assert f"broke it between {repository[0][:12]} (change 1) and" in words
-    assert "not tried: 11; 2 of 13 tried" in words
-    assert "(stopped before the end)" in words
+    assert "not tried: 11; 2 of 13 tried (stopped before the end)" in words
     while find_processes(str(tmp_path)):  # those that are killed take a moment to end
-        assert time.monotonic() < deadline + 10
         time.sleep(0.05)
 
 
 def test_a_build_that_takes_too_long_is_skipped(tmp_path: Path) -> None:
-    runner = Runner(tmp_path, 0.3, lambda: None)
-    began = time.monotonic()
+    runner = Runner(tmp_path, 0.3)
     with pytest.raises(Untestable, match="build x took longer than"):
-        runner.require("build x", "sleep 60 & sleep 60", {"PATH": os.environ["PATH"]})
-    assert time.monotonic() - began < 5
-
-
-def test_ctrl_c_while_a_build_starts_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The build is running before anything knows of it."""
-    builds: list[Any] = []
-    start = interrupt_behind(subprocess.Popen, builds)
-    monkeypatch.setattr(subprocess, "Popen", start)
-    try:
-        with handling_ctrl_c(), pytest.raises(KeyboardInterrupt):
-            Runner(tmp_path, 5, lambda: None).run("build x", ["sleep", "77"], {})
-    finally:
-        ended = builds[0].poll()
-        builds[0].kill()
-    assert ended == -signal.SIGKILL
+        runner.run("build x", "sleep 600 & sleep 600", {"PATH": os.environ["PATH"]})
 
 
 # --- environments -----------------------------------------------------------------------
@@ -245,6 +167,8 @@ sys.meta_path.append(Finder)
 """
 """What an editable install may put into an environment."""
 
+IMPORTS = "import toy_cache, other, sys; print(sys.prefix)"
+
 
 def test_what_is_installed_comes_before_what_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,15 +179,20 @@ def test_what_is_installed_comes_before_what_is_shared(
         (tmp_path / name / "toy_cache.py").write_text(f"print({name!r})\n")
     (tmp_path / "shared" / "other.py").write_text("print('other')\n")
     monkeypatch.setattr(scratch, "list_site_folders", lambda: [str(tmp_path / "shared")])
-    made = Scratch(tmp_path / "environment")
-    made.make()
+    folder = tmp_path / "environment"
+    variables = make_environment(folder)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
     finder = FINDER.format(path=str(tmp_path / "built" / "toy_cache.py"))
-    (made.packages / "_finder.py").write_text(finder)
-    (made.packages / "__editable__.toy.pth").write_text("import _finder\n")
+    (packages / "_finder.py").write_text(finder)
+    (packages / "__editable__.toy.pth").write_text("import _finder\n")
     ended = subprocess.run(
-        [made.python, "-c", "import toy_cache, other, sys; print(sys.prefix)"],
-        env=made.get_variables(),
+        [
+            folder / "bin" / "python",
+            "-c",
+            "import toy_cache, other, sys; print(sys.prefix)",
+        ],
+        env=variables,
         capture_output=True,
         text=True,
     )
-    assert ended.stdout.split() == ["built", "other", str(made.folder)], ended.stderr
+    assert ended.stdout.split() == ["built", "other", str(folder)], ended.stderr

@@ -8,16 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.bisect.releases import (
-    find_declared,
-    parse_range,
-    parse_versions,
-    select,
-)
+from lockstep.harness.jobs.bisect import sources
+from lockstep.harness.jobs.bisect.sources import parse_range, select
 from tests.harness.bisecting import (
     AGREES,
     FAILS_TO_IMPORT,
@@ -27,7 +22,7 @@ from tests.harness.bisecting import (
 )
 from tests.harness.commands import Run
 
-TOY = ("--backend", "toy_cache:make", "--cache", "cache")
+TOY = ("--backend", "toy_cache:make")
 
 
 @pytest.fixture
@@ -54,39 +49,26 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_releases_of_a_package(
     run_workers: Run, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What mended it, what cannot be told, and environments that are used again. A module
-    of the same name on the user's PYTHONPATH does not come first."""
+    """What mended it, and what cannot be told. A module of the same name on the user's
+    PYTHONPATH does not come first."""
     write_program(tmp_path)
     (tmp_path / "toy_cache.py").write_text(FAILS_TO_IMPORT)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     package = (*TOY, "--package", "Toy.Cache", "--versions")
     ended = run_workers("bisect", "p.json", *package, "1.2..", "--json")
-    found = json.loads(ended.out)
-    assert (ended.status, found["releases"]) == (
-        0,
-        ["Toy.Cache 1.2", "Toy.Cache 1.10", "Toy.Cache 2.0"],
-    )
-    assert found["conclusion"].startswith(
+    document = json.loads(ended.out)
+    names = ["Toy.Cache 1.2", "Toy.Cache 1.10", "Toy.Cache 2.0"]
+    assert (ended.status, document["releases"]) == (0, names)
+    assert document["conclusion"] == (
         "Toy.Cache 2.0 mended it: Toy.Cache 1.10 shows layer-kv-update-contents,"
         " Toy.Cache 2.0 agrees; 3 of 3 tried"
     )
-    made = sorted(path.name for path in (tmp_path / "cache" / "releases").iterdir())
-    assert [name.rpartition("-")[0] for name in made] == [
-        "toy-cache-1.10",
-        "toy-cache-1.2",
-        "toy-cache-2.0",
-    ]
-    for wheel in index.glob("*-1.2-*"):  # its environment is there
-        wheel.write_bytes(b"not a wheel any more")
     ended = run_workers("bisect", "p.json", *package, "..1.2")
     assert ended.status == 2
-    assert (
-        "broke it between Toy.Cache 1.0 and Toy.Cache 1.2: Toy.Cache 1.0" in ended.words
-    )
+    between = "broke it between Toy.Cache 1.0 and Toy.Cache 1.2: Toy.Cache 1.0 agrees"
+    assert between in ended.words
     assert "not testable: Toy.Cache 1.1; 3 of 3 tried" in ended.words
-    assert "No module named 'a_module_that_nobody_has'" in ended.words or (
-        "needs the package a_module_that_nobody_has" in ended.words
-    )
+    assert "a_module_that_nobody_has" in ended.words
 
 
 def test_a_release_that_does_not_install_is_skipped(
@@ -97,40 +79,27 @@ def test_a_release_that_does_not_install_is_skipped(
         wheel.write_bytes(b"not a wheel")
     package = (*TOY, "--package", "toy-cache", "--versions", "1.0..1.1")
     ended = run_workers("bisect", "p.json", *package, "--json")
-    found = json.loads(ended.out)
-    assert (ended.status, found["change"]) == (2, None)
-    assert found["conclusion"].startswith("nothing is known: no release could be tested")
-    assert (
-        "install toy-cache 1.0: the process ended with exit status"
-        in (found["tried"][0]["words"])
-    )
-    assert not list((tmp_path / "cache" / "releases").glob("toy-cache-1.0*"))
+    document = json.loads(ended.out)
+    assert (ended.status, document["change"]) == (2, None)
+    assert document["conclusion"].startswith("nothing is known: no release could be")
+    reason = "install toy-cache 1.0: the process ended with exit status"
+    assert reason in document["tried"][0]["words"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "more", "words"),
+    ("arguments", "variables", "message"),
     [
-        (
-            "--package no-such-toy",
-            {},
-            "--package no-such-toy: no release can be installed here; pip: ERROR: No"
-            " matching distribution found for no-such-toy",
-        ),
+        ("--package no-such-toy", {}, "No matching distribution found for no-such-toy"),
         (
             "--package toy-cache",
             {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"}
             | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
-            "toy-cache: the package index cannot be reached; is there a network",
+            "no release can be installed here; pip: ",
         ),
         (
             "--package toy-cache --versions 1.0..1.5",
             {},
             "--versions: toy-cache has no release 1.5; did you mean 1.",
-        ),
-        (
-            "--package toy-cache --versions 2.0..",
-            {},
-            "toy-cache: a search needs two releases; there is 2.0",
         ),
     ],
 )
@@ -140,66 +109,50 @@ def test_releases_that_are_not_there(
     index: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: str,
-    more: dict[str, str],
-    words: str,
+    variables: dict[str, str],
+    message: str,
 ) -> None:
     write_program(tmp_path)
-    for name, value in more.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     ended = run("bisect", "p.json", *TOY, *arguments.split())
     assert (ended.status, ended.out) == (2, "")
-    assert words in ended.words
+    assert message in ended.words
     assert ended.err.count("\n") == 1
 
 
-VERSIONS = [*map(Version, ("1.0", "1.1", "1.2", "1.9", "1.10", "2.0"))]
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = [*map(Version, ("1.0", "1.1", "1.2", "1.9", "1.10", "2.0"))]
+    monkeypatch.setattr(sources, "list_releases", lambda *arguments: versions)
 
 
 @pytest.mark.parametrize(
-    ("text", "declared", "wanted"),
+    ("text", "wanted"),
     [
-        ("1.1..1.9", None, "1.1 1.2 1.9"),
-        ("1.9..", None, "1.9 1.10 2.0"),
-        ("..1.1", None, "1.0 1.1"),
-        ("1.0..2", ">=1.2,<2", "1.2 1.9 1.10"),
+        ("1.1..1.9", "1.1 1.2 1.9"),
+        ("1.9..", "1.9 1.10 2.0"),
+        ("..1.1", "1.0 1.1"),
     ],
 )
-def test_the_releases_of_a_range(text: str, declared: str | None, wanted: str) -> None:
-    inside = None if declared is None else SpecifierSet(declared)
-    chosen = select("toy", VERSIONS, parse_range(text), inside)
-    assert " ".join(map(str, chosen)) == wanted
+def test_the_releases_of_a_range(listed: None, text: str, wanted: str) -> None:
+    assert " ".join(map(str, select("toy", text))) == wanted
 
 
 @pytest.mark.parametrize(
-    ("text", "declared", "words"),
+    ("text", "message"),
     [
-        ("1.0..", ">=1.10,<2", "of 6 releases the backend is tested with 1.10"),
-        ("1.0..1.0", None, "a search needs two releases; there is 1.0"),
-        ("2.0..1.0", None, "a search needs two releases; there is none"),
-        ("0.1..", None, "toy has no release 0.1"),
+        ("1.0..1.0", "a search needs two releases; there is 1.0"),
+        ("2.0..1.0", "a search needs two releases; there is none"),
+        ("0.1..", "toy has no release 0.1"),
     ],
 )
-def test_a_range_with_too_few(text: str, declared: str | None, words: str) -> None:
-    inside = None if declared is None else SpecifierSet(declared)
-    with pytest.raises(UsageError, match=words):
-        select("toy", VERSIONS, parse_range(text), inside)
+def test_a_range_with_too_few(listed: None, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        select("toy", text)
 
 
 @pytest.mark.parametrize("text", ["", "..", "1.0", "a..b", "1...2", "1..2..3"])
-def test_what_is_no_range(text: str) -> None:
+def test_a_range_that_is_malformed(text: str) -> None:
     with pytest.raises(UsageError, match="give two versions"):
         parse_range(text)
-
-
-def test_what_pip_lists_is_read() -> None:
-    text = "toy (2.0)\nAvailable versions: 2.0, 1.10, odd-one, 1.9\n  LATEST: 2.0\n"
-    assert parse_versions(text) == [*map(Version, ("1.9", "1.10", "2.0"))]
-    assert parse_versions("nothing of this kind") == []
-
-
-def test_the_range_that_a_backend_declares() -> None:
-    """Of what its extra asks for, through the extras that this one names."""
-    declared = find_declared("mlx-lm", "MLX_lm")
-    assert declared is not None and "0.32.1" in declared and "0.31.3" not in declared
-    assert find_declared("mlx-lm", "numpy") is None
-    assert find_declared("toy_cache:make", "toy-cache") is None

@@ -3,53 +3,37 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
 
-from msgspec import ValidationError, convert
-
-from lockstep.harness.core.document import parse_json, read_text
-from lockstep.harness.core.errors import UsageError, format_exit
-from lockstep.harness.jobs.bisect.scratch import Runner, Scratch
+from lockstep.harness.jobs.bisect.scratch import Runner
 from lockstep.harness.jobs.bisect.search import (
     AGREES,
     Change,
     Untestable,
-    Verdict,
     choose_next,
-    estimate_left,
     find_change,
 )
-from lockstep.harness.jobs.replay import AGREEING, Replayed, ReplayedDocument
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.bisect.sources import Source
+from lockstep.harness.jobs.replay import AGREEING
 from lockstep.harness.programs.program import Program
 
 
-class Source(Protocol):
-    """Releases or commits, which can be made ready one at a time."""
+@dataclass(frozen=True)
+class Verdict:
+    """What one release came to.
 
-    @property
-    def names(self) -> Sequence[str]: ...
+    Attributes:
+        shown: AGREES, the signature of a divergence, or None if it cannot be tested.
+        words: how it agrees or diverges, or why it cannot be tested.
+    """
 
-    @property
-    def is_alone(self) -> bool: ...
-
-    @property
-    def workplace(self) -> Path | None: ...
-
-    def prepare(self, number: int, runner: Runner) -> Scratch: ...
-
-    def get_variables(self, scratch: Scratch) -> dict[str, str]: ...
-
-    def describe(self, number: int) -> list[str]: ...
-
-
-Sort = Literal["broke", "mended", "changed"]
+    shown: str | None
+    words: str
+    seconds: float = 0.0
 
 
 @dataclass
@@ -58,62 +42,27 @@ class Bisection:
 
     Attributes:
         program: runs in each release that is tried.
-        backend: by the name that the user gave.
+        options: of `lockstep replay`.
+        limit: seconds that an install, a build or a replay may take.
+        on_verdict: is called with the number of each release that was tried.
         verdicts: number of a release → what it came to.
-        trying: the number of the release that is tried now.
-        left_out: releases that the backend is not tested with.
-        watch: is called several times a second.
     """
 
     source: Source
     program: Program
-    backend: str
-    settings: Settings
-    logs: Path
+    options: list[str]
     limit: float
-    left_out: int = 0
-    watch: Callable[[Bisection], None] = lambda work: None
+    on_verdict: Callable[[Bisection, int], None]
     verdicts: dict[int, Verdict] = field(default_factory=dict)
-    trying: int | None = None
     is_over: bool = False
-    started: float = field(default_factory=time.monotonic)
-    seconds: float = 0.0
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.source.names
-
-    @property
-    def wanted(self) -> str | None:
-        """The signature that the file names."""
-        said = self.program.meta.get("signature")
-        return said if isinstance(said, str) else None
-
-    @property
-    def shown(self) -> dict[int, str | None]:
-        return {number: verdict.shown for number, verdict in self.verdicts.items()}
 
     @property
     def change(self) -> Change | None:
         return find_change(self.shown)
 
     @property
-    def sort(self) -> Sort | None:
-        """Whether the change broke or mended something; None if there is none."""
-        change = self.change
-        if change is None:
-            return None
-        if self.verdicts[change.before].shown == AGREES:
-            return "broke"
-        return "mended" if self.verdicts[change.after].shown == AGREES else "changed"
-
-    @property
-    def lacks_packages(self) -> bool:
-        """Whether a release could perhaps be tested with what it requires."""
-        return self.source.is_alone and None in self.shown.values()
-
-    def count_left(self) -> int:
-        return estimate_left(len(self.names), self.shown)
+    def shown(self) -> dict[int, str | None]:
+        return {number: verdict.shown for number, verdict in self.verdicts.items()}
 
     def get_exit_status(self) -> int:
         """0 if one release is named, else 2."""
@@ -122,63 +71,31 @@ class Bisection:
 
     def run(self, folder: Path) -> None:
         """Tries releases until the search is over. folder: of files for it alone."""
-        runner = Runner(self.logs, self.limit, lambda: self.watch(self))
-        try:
-            while (number := choose_next(len(self.names), self.shown)) is not None:
-                self.trying = number
-                self.watch(self)
-                began = time.monotonic()
-                shown, words = self.test(number, runner, folder)
-                seconds = time.monotonic() - began
-                self.verdicts[number] = Verdict(shown, words, seconds)
-            self.is_over = True
-        finally:
-            self.trying = None
-            self.seconds = time.monotonic() - self.started
+        runner = Runner(folder, self.limit)
+        while (number := choose_next(len(self.source.names), self.shown)) is not None:
+            began = time.monotonic()
+            try:
+                shown, words = self.test(number, runner)
+            except Untestable as reason:
+                shown, words = None, str(reason)
+            self.verdicts[number] = Verdict(shown, words, time.monotonic() - began)
+            self.on_verdict(self, number)
+        self.is_over = True
 
-    def test(self, number: int, runner: Runner, folder: Path) -> tuple[str | None, str]:
-        """What a release shows, and why."""
-        try:
-            scratch = self.source.prepare(number, runner)
-            replayed = self.replay(scratch, runner, folder)
-        except Untestable as why:
-            return None, str(why)
-        agrees = dict.fromkeys(AGREEING, AGREES)
-        shown = {**agrees, "FAILED": replayed.signature}.get(replayed.status)
-        return shown, replayed.words.replace(f"{scratch.packages}/", "")
-
-    def replay(self, scratch: Scratch, runner: Runner, folder: Path) -> Replayed:
-        """Runs the program in a scratch environment.
-
-        Raises:
-            Untestable: it did not come to a result.
-        """
-        file, out = folder / "program.json", folder / "replayed.json"
+    def test(self, number: int, runner: Runner) -> tuple[str | None, str]:
+        """What a release shows, and in what words. Raises Untestable."""
+        variables = self.source.prepare(number, runner)
+        file, out = runner.folder / "program.json", runner.folder / "replayed.json"
         file.write_text(json.dumps(self.program.to_json()))
-        name = "replay"
-        own = [scratch.python, "-P", "-m", "lockstep.harness"]
-        options = self.list_options(folder)
-        status = runner.run(
-            name,
-            [*own, "replay", str(file), *options],
-            self.source.get_variables(scratch),
-            self.source.workplace,
-            out,
-        )
+        python = str(runner.environment / "bin" / "python")
+        replay = [python, "-P", "-m", "lockstep.harness", "replay", str(file), "--json"]
+        replay += ["--failures", str(runner.folder / "runs"), *self.options]
+        command = f"{shlex.join(replay)} > {shlex.quote(str(out))} || true"
+        runner.run("replay", command, variables, self.source.workplace)
         try:
-            document = convert(parse_json(read_text(out), name), type=ReplayedDocument)
-            (replayed,) = document.replayed
-        except (UsageError, ValidationError, ValueError):
-            words = runner.get_last_words(name)
-            raise Untestable(f"{name}: {format_exit(status)}: {words}") from None
-        return replayed
-
-    def list_options(self, folder: Path) -> list[str]:
-        """Those of `lockstep replay`."""
-        settings = self.settings
-        options = ["--backend", self.backend, "--json"]
-        options += ["--failures", str(folder / "runs")]
-        options += ["--step-time", f"{settings.step_seconds:g}"]
-        options += ["--start-time", f"{settings.start_seconds:g}"]
-        options += ["--strict"] * settings.strict
-        return [*options, *["--unsupported"] * settings.unsupported]
+            [replayed] = json.loads(out.read_text())["replayed"]
+        except ValueError:  # the process has ended before
+            raise Untestable(f"replay: {runner.get_last_words()}") from None
+        agrees = dict.fromkeys(AGREEING, AGREES)
+        shown = {**agrees, "FAILED": replayed.get("signature")}.get(replayed["status"])
+        return shown, replayed["words"].replace(f"{runner.environment}/", "")

@@ -1,4 +1,4 @@
-"""Scratch environments, and commands in them: bounded in time, with their output kept.
+"""Scratch environments, and commands in them, which are bounded in time.
 
 A scratch environment is a virtual environment that shares all packages of the one that
 this process runs in, this very Lockstep among them. What is installed into it comes
@@ -12,15 +12,13 @@ import shutil
 import signal
 import site
 import subprocess
-import sys
-import time
 import venv
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.harness.core.errors import UsageError, clean, format_exit
+from lockstep.harness.core.errors import clean, format_exit
 from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.jobs.bisect.search import Untestable
 
@@ -37,197 +35,111 @@ for folder in {folders!r}:
     site.addsitedir(folder)
 '''
 
-PIP = """#!/bin/sh
-exec "$(dirname "$0")/python" -m pip "$@"
-"""
+PIP = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
 """The script `pip` of a scratch environment: a build that calls it must not find the one
 of another environment."""
 
-TICK = 0.25
 LAST_WORDS = 4000
+OF_GIT = ("PYTHONHOME", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
-Watch = Callable[[], None]
 
-
-@dataclass(frozen=True)
-class Scratch:
-    """A scratch environment."""
-
-    folder: Path
-
-    @property
-    def python(self) -> str:
-        return str(self.folder / "bin" / "python")
-
-    @property
-    def packages(self) -> Path:
-        """The folder of its own packages."""
-        name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        return self.folder / "lib" / name / "site-packages"
-
-    def make(self) -> None:
-        """Makes it anew."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        venv.EnvBuilder(with_pip=False, symlinks=True).create(self.folder)
-        module = SHARING.format(folders=list_site_folders())
-        (self.packages / "_lockstep_sharing.py").write_text(module)
-        # Files of this kind are read in the order of their names.
-        (self.packages / "zzz_lockstep_sharing.pth").write_text(
-            "import _lockstep_sharing\n"
-        )
-        for name in ("pip", "pip3"):
-            script = self.folder / "bin" / name
-            script.write_text(PIP)
-            script.chmod(0o755)
-
-    def get_variables(self, path: Sequence[str] = ()) -> dict[str, str]:
-        """The environment variables of a command in it. path: further folders of modules,
-        before those of the user's PYTHONPATH."""
-        left_out = ("PYTHONHOME", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-        kept = {name: os.environ[name] for name in os.environ if name not in left_out}
-        folders = [str(self.packages), *path, os.environ.get("PYTHONPATH", "")]
-        return {
-            **kept,
-            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-            "VIRTUAL_ENV": str(self.folder),
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_INPUT": "1",
-        }
+def make_environment(folder: Path) -> dict[str, str]:
+    """Makes a scratch environment anew; returns the environment variables for it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+    packages = next((folder / "lib").glob("python*")) / "site-packages"
+    module = SHARING.format(folders=list_site_folders())
+    (packages / "_lockstep_sharing.py").write_text(module)
+    # Files of this kind are read in the order of their names.
+    (packages / "zzz_lockstep_sharing.pth").write_text("import _lockstep_sharing\n")
+    for name in ("pip", "pip3"):
+        script = folder / "bin" / name
+        script.write_text(PIP)
+        script.chmod(0o755)
+    return {
+        **{name: value for name, value in os.environ.items() if name not in OF_GIT},
+        **{
+            name: os.pathsep.join(filter(None, [str(first), os.environ.get(name)]))
+            for name, first in (("PATH", folder / "bin"), ("PYTHONPATH", packages))
+        },
+        "VIRTUAL_ENV": str(folder),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+    }
 
 
 def list_site_folders() -> list[str]:
     """The folders of installed packages of this process."""
-    own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return [folder for folder in [*site.getsitepackages(), *own] if os.path.isdir(folder)]
-
-
-def get_cache_folder() -> Path:
-    """The folder of what may be removed at any time, among those of the user."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
-    return home / "kv-lockstep" / "bisect"
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [path for path in [*site.getsitepackages(), *user] if os.path.isdir(path)]
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs commands, one at a time.
+    """Runs commands in a scratch environment, one at a time.
 
     Attributes:
-        logs: the folder of what they print.
+        folder: of the environment and of what commands print.
         seconds: the time that each may take.
-        watch: is called several times a second.
     """
 
-    logs: Path
+    folder: Path
     seconds: float
-    watch: Watch
+
+    @property
+    def environment(self) -> Path:
+        return self.folder / "environment"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
 
     def run(
         self,
         name: str,
-        command: Sequence[str] | str,
+        command: str,
         variables: Mapping[str, str],
-        folder: Path | None = None,
-        out: Path | None = None,
-    ) -> int:
+        workplace: Path | None = None,
+    ) -> None:
         """Runs a command to its end, and ends all that it has started.
 
         Args:
-            name: of the file of what it prints, and of the command in messages.
-            command: a line of text is one for the shell.
+            name: of the command in messages.
+            command: a line for the shell.
             variables: its whole environment.
-            folder: where it runs; None for the current one.
-            out: the file of its standard output; None if that belongs to the log.
-
-        Returns:
-            Its exit status.
+            workplace: the folder where it runs; None for the current one.
 
         Raises:
-            Untestable: it took too long.
-            UsageError: it cannot be started.
+            Untestable: it failed, or took too long.
         """
         process = None
         try:
-            with shielded():  # a process that is started is known, and will be ended
-                process = self.start(name, command, variables, folder, out)
-            return self.wait(name, process)
-        finally:
-            if process:
-                with shielded():
-                    end_group(process)
-
-    def start(
-        self,
-        name: str,
-        command: Sequence[str] | str,
-        variables: Mapping[str, str],
-        folder: Path | None,
-        out: Path | None,
-    ) -> subprocess.Popen[bytes]:
-        try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as stack:
-                log = stack.enter_context(self.get_log(name).open("wb"))
-                return subprocess.Popen(
+            with shielded(), self.log.open("wb") as log:  # what is started is known
+                process = subprocess.Popen(
                     command,
-                    shell=isinstance(command, str),
-                    cwd=folder,
+                    shell=True,
+                    cwd=workplace,
                     env=dict(variables),
                     stdin=subprocess.DEVNULL,
-                    stdout=stack.enter_context(out.open("wb")) if out else log,
+                    stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-        except OSError as error:
-            raise UsageError(
-                f"{name} cannot be started: {error}; --cache chooses the folder for what"
-                " it prints"
-            ) from None
-
-    def wait(self, name: str, process: subprocess.Popen[bytes]) -> int:
-        deadline = time.monotonic() + self.seconds
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(TICK)
-            self.watch()
-            if time.monotonic() > deadline:
-                raise Untestable(
-                    f"{name} took longer than {self.seconds:g} s;"
-                    f" --limit gives it more; {self.get_log(name)}"
-                )
-
-    def require(
-        self,
-        name: str,
-        command: Sequence[str] | str,
-        variables: Mapping[str, str],
-        folder: Path | None = None,
-    ) -> None:
-        """Runs a command that must succeed. Raises Untestable with its last words."""
-        status = self.run(name, command, variables, folder)
+            status = process.wait(self.seconds)
+        except subprocess.TimeoutExpired:
+            limit = f"{self.seconds:g} s; --limit gives it more"
+            raise Untestable(f"{name} took longer than {limit}") from None
+        finally:
+            if process:
+                with shielded(), suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         if status:
-            raise Untestable(
-                f"{name}: {format_exit(status)}: {self.get_last_words(name)};"
-                f" {self.get_log(name)}"
-            )
+            raise Untestable(f"{name}: {format_exit(status)}: {self.get_last_words()}")
 
-    def get_log(self, name: str) -> Path:
-        return self.logs / f"{name.replace(' ', '-')}.txt"
-
-    def get_last_words(self, name: str) -> str:
+    def get_last_words(self) -> str:
         """What a command said last; of several lines, the last that names an error."""
-        with self.get_log(name).open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - LAST_WORDS))
-            text = log.read().decode(errors="replace")
+        text = self.log.read_bytes()[-LAST_WORDS:].decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
         return clean((errors or lines or ["it said nothing"])[-1])

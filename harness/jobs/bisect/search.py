@@ -17,21 +17,6 @@ Shown = Mapping[int, str | None]
 """Number of a release that was tried → what it shows."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What one release came to.
-
-    Attributes:
-        shown: see `Shown`.
-        words: how it agrees or diverges, or why it cannot be tested.
-        seconds: that this took.
-    """
-
-    shown: str | None
-    words: str
-    seconds: float = 0.0
-
-
 class Untestable(Exception):
     """A release does not install, build or import, or its backend is refused."""
 
@@ -59,7 +44,7 @@ def choose_next(size: int, shown: Shown) -> int | None:
     Both ends come first. If an end cannot be tested, the search goes inwards from there
     by halves until two releases differ, and then halves what is between these two. A
     release that cannot be tested, or shows what neither end shows, divides a gap; the
-    largest part is halved next: the neighbours of a broken release are often broken, too.
+    largest gap is halved next: the neighbours of a broken release are often broken, too.
     """
     for end in (size - 1, 0):
         if end not in shown:
@@ -95,13 +80,4 @@ def find_change(shown: Shown) -> Change | None:
 
 
 def list_testable(shown: Shown) -> list[int]:
-    return sorted(n for n, what in shown.items() if what is not None)
-
-
-def estimate_left(size: int, shown: Shown) -> int:
-    """How many releases are still to try if all of them can be tested."""
-    ends = sum(end not in shown for end in {0, size - 1})
-    low, high = (0, size - 1) if ends else get_bounds(size, shown)
-    if choose_next(size, shown) is None:
-        return 0
-    return ends + max(0, high - low - 1).bit_length()
+    return sorted(n for n, signature in shown.items() if signature is not None)
