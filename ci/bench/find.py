@@ -1,6 +1,6 @@
 """Compares the generators: what each needs until a mistake is found.
 
-    python ci/bench/find.py --generator plain --generator guided
+    python ci/bench/find.py --generator plain --generator hypothesis
 
 Looks for every mistake that is planted in a backend, and for every entry of the ledgers
 of the peers that are here, with the ledger emptied. A slice is that of `lockstep check`,
@@ -14,9 +14,6 @@ and their ratios to the first generator. A search that ends at `--most` programs
 the mistake counts as if the next had shown it, and is listed. The mistakes are told apart
 by whether their place in the list is even or odd: who tunes a generator on one half sees
 in the other whether it has learned anything.
-
-With `--corpus DIR` the generators that can start from programs start from those in DIR,
-as `lockstep check --corpus` does; nothing is added to it.
 
 Of the ledgers, a search runs the kinds of one peer in turn, slice by slice, until each
 entry is found or a minute (`--seconds`) is over. An entry is found when a program
@@ -56,8 +53,7 @@ from lockstep.harness.backends.backend import Backend  # noqa: E402
 from lockstep.harness.core.errors import Unavailable, Unloadable  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
 from lockstep.harness.jobs.settings import SLICE  # noqa: E402
-from lockstep.harness.programs.corpus import open_corpus  # noqa: E402
-from lockstep.harness.programs.generate import GENERATORS, GUIDED  # noqa: E402
+from lockstep.harness.programs.generate import GENERATORS  # noqa: E402
 from lockstep.harness.programs.ledger import Entry, load_ledger  # noqa: E402
 from lockstep.harness.programs.program import Divergence, Program, walk  # noqa: E402
 from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
@@ -85,7 +81,6 @@ class Job:
 
     Attributes:
         number: of the mistake in the list, from 0.
-        corpus: folder with programs to start from.
     """
 
     generator: str
@@ -96,7 +91,6 @@ class Job:
     kind: str | None = None
     most: int = MOST
     seconds: float = SECONDS
-    corpus: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,14 +153,6 @@ def open_record() -> Record:
     return Record(Path(folder) / "record.json")
 
 
-read_corpus = cache(open_corpus)
-
-
-def choose_corpus(place: str | None, kind: str, number: int) -> list[Any] | None:
-    """Chooses the programs that a slice starts from, as a check does."""
-    return None if place is None else read_corpus(place).choose(kind, number)
-
-
 class Search:
     """Runs the slices of one job."""
 
@@ -196,7 +182,6 @@ class Search:
             generator=job.generator,
             seed=job.seed,
             programs=programs,
-            corpus=choose_corpus(job.corpus, kind, number),
         )
         worker: Any = Worker(open_record(), job.backend)
         self.slice = Hunt(worker, self.backend, task)
@@ -375,7 +360,6 @@ def list_rows(generators: Sequence[str], findings: Sequence[Finding]) -> list[An
 @click.option("--peer", "peers", multiple=True, help="The ledger of this peer only.")
 @click.option("--planted/--no-planted", default=True)
 @click.option("--ledger/--no-ledger", default=True)
-@click.option("--corpus", metavar="DIR", help="Start from the programs in this folder.")
 @click.option("--most", type=click.IntRange(1), default=MOST)
 @click.option("--seconds", type=click.FloatRange(1), default=SECONDS)
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1)
@@ -389,7 +373,6 @@ def main(
     peers: Sequence[str],
     planted: bool,
     ledger: bool,
-    corpus: str | None,
     most: int,
     seconds: float,
     jobs: int,
@@ -397,15 +380,14 @@ def main(
 ) -> None:
     """Measures what generators need until planted mistakes are found."""
     chosen = range(first_seed, first_seed + seeds)
-    starts = {each: corpus if each in GUIDED else None for each in generators}
-    pairs = [(each, seed, starts[each]) for each in generators for seed in chosen]
+    pairs = [(each, seed) for each in generators for seed in chosen]
     work = []
     for name in names if planted else ():
         for number, fault in list_planted(load(name), ids):
             place = fault.backend, number, fault.contract, fault.kind
-            work += [Job(g, s, *place, most=most, corpus=c) for g, s, c in pairs]
+            work += [Job(g, s, *place, most=most) for g, s in pairs]
     for name in (peers or list_peers()) if ledger else ():
-        work += [Job(g, s, name, seconds=seconds, corpus=c) for g, s, c in pairs]
+        work += [Job(g, s, name, seconds=seconds) for g, s in pairs]
     console, findings = Console(width=96, stderr=True), []
     with console.status("") as status:
         for finding in run_all(work, jobs):

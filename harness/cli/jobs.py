@@ -18,7 +18,7 @@ from lockstep.harness.cli.frame import (
     print_line,
     printing,
 )
-from lockstep.harness.cli.options import define, flag, get_default, option, require_guided
+from lockstep.harness.cli.options import define, flag, get_default, option
 from lockstep.harness.contracts.contract import SIZES
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import shielded
@@ -74,12 +74,6 @@ from lockstep.harness.workers.registry import list_names
         type=int,
     ),
     *("seconds", "generator"),
-    click.option(
-        "--corpus",
-        metavar="DIR",
-        help="With --generator guided: begin some programs as one in this folder or URL,"
-        " and add those that reach more.",
-    ),
     flag(
         "--require-complete",
         "Exit status 2 if a program was not run or a cell not reached.",

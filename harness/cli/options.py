@@ -23,7 +23,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.settings import (
     Settings,
 )
-from lockstep.harness.programs.generate import GENERATORS, GUIDED
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.workers.registry import get_target
 
 
@@ -234,7 +234,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         default="hypothesis",
         help="Generator of the programs; default: hypothesis. plain: seeded random"
         " numbers; hypothesis: a seed for 25 programs; choices: each choice, as tests"
-        " with lockstep.programs draw; guided: longer programs.",
+        " with lockstep.programs draw.",
     ),
     "jobs": option(
         "-j --jobs",
@@ -244,15 +244,6 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     ),
     "json": flag("--json as_json", "Print the outcome as JSON."),
 }
-
-
-def require_guided(option: str, generator: str) -> None:
-    """Raises UsageError if a generator cannot do what an option asks for."""
-    if generator not in GUIDED:
-        raise UsageError(
-            f"{option}: the generator {generator} starts from no programs; choose"
-            f" --generator {' or '.join(GUIDED)}"
-        )
 
 
 def shared(*names: str) -> Callable[..., Any]:

@@ -213,7 +213,6 @@ class Outcome:
         versions: package → version, of all backends.
         interrupted: the exit status of a check that Ctrl-C or a signal ended; else 0.
         unwritten: why there is no file of it.
-        corpus: programs that its corpus has; None without one.
     """
 
     settings: Settings
@@ -227,7 +226,6 @@ class Outcome:
     is_cut: bool = False
     interrupted: int = 0
     unwritten: str | None = None
-    corpus: int | None = None
 
     @property
     def is_complete(self) -> bool:

@@ -52,7 +52,6 @@ class Settings:
         unsupported: run registered backends with versions that are not tested, too.
         require_complete: what was not run or reached makes the exit status 2.
         slice: programs in a slice.
-        corpus: the folder or URL with programs to start from, which gets more.
         trusted: backends of the project's settings: a program file may name one.
     """
 
@@ -71,7 +70,6 @@ class Settings:
     unsupported: bool = False
     require_complete: bool = False
     slice: int = SLICE
-    corpus: str | None = None
     trusted: Sequence[str] = ()
 
     def get_options(self) -> dict[str, Any]:

@@ -111,28 +111,6 @@ class Agreed(Event, frozen=True):
         parse_program(self.program, "a program of the ledger")
 
 
-class Kept(Event, frozen=True):
-    """A program that is the shortest, of those that its slice knows, to reach a cell.
-
-    Attributes:
-        cells: all that it reaches on the reference.
-    """
-
-    program: Document
-    cells: list[Cell]
-
-    def parse(self) -> Program:
-        return parse_program(self.program, "a program of the corpus")
-
-    def check(self) -> None:
-        rules = self.parse().rules
-        if len({*self.cells}) < len(self.cells) or not all(
-            state in rules.states and name in rules.operations
-            for state, name in self.cells
-        ):
-            raise ValueError("a program of the corpus cannot reach such cells")
-
-
 class Stopped(Event, frozen=True):
     """The end of a task without an answer."""
 
@@ -315,8 +293,6 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     Attributes:
         enough: the rest of the programs is left out once a shrunk one has so few
             operations.
-        corpus: programs to start from; at the end, those that the next slice could start
-            from are sent. None: they are not wanted.
         rare: cells that were reached seldom; some of the programs aim at them alone.
         group: each further backend that runs the programs → the same as `known`.
     """
@@ -325,7 +301,6 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     seed: int
     programs: int
     enough: int = 0
-    corpus: list[Document] | None = None
     rare: list[Cell] = []
     group: dict[str, dict[str, Shown]] = {}
 
@@ -559,5 +534,5 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     """The union of all events of a task, and of others."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    own = Progress, Found, Agreed, Kept, Refused, LoadFailed, HarnessFailed, answer
+    own = Progress, Found, Agreed, Refused, LoadFailed, HarnessFailed, answer
     return Union[(*own, *others, *([OfGroup] if task is RandomTask else []))]

@@ -22,8 +22,7 @@ from lockstep.harness.execution.executor import (
 )
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.record import make_body
-from lockstep.harness.programs.corpus import find_cells
-from lockstep.harness.programs.generate import DRAWERS, GENERATORS
+from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
@@ -108,19 +107,12 @@ class Slice(Side, ABC, Generic[T]):
             side.emit(side.finish())
         return self.finish()
 
-    def count(self, program: Program) -> int:
-        """Runs one program and counts it.
-
-        Returns:
-            The number of its operations before the first that diverged.
-        """
+    def count(self, program: Program) -> None:
+        """Runs one program and counts it."""
         for side in self.sides:
             side.counts.programs += 1
-        ran = self.run(program)
-        for side, own, result in ran:
+        for side, own, result in self.run(program):
             side.include(own, result)
-        found = [result.divergence for _, _, result in ran]
-        return min(one.step if one else len(program.ops) for one in found)
 
     def run(self, program: Program) -> list[tuple[Side, Program, Result]]:
         """Runs a program; shrinks and reports divergences that are new.
@@ -185,11 +177,10 @@ def make_drawer(
     backend: Backend,
     task: messages.SliceTask | messages.SurveyDomain,
     avoid: Sequence[Entry],
-    drawer: type[Drawer] = Drawer,
 ) -> Drawer:
     """Draws programs of a kind as the backend declares it. avoid: its ledger."""
     declared = backend.contracts[task.contract][task.kind]
-    return drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
+    return Drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
 
 
 # --- programs that a generator draws ----------------------------------------------------
@@ -206,27 +197,10 @@ class RandomSlice(Slice[RandomTask]):
     def generate(self) -> None:
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
-        self.drawer = make_drawer(self.backend, task, self.avoid, DRAWERS[task.generator])
+        self.drawer = make_drawer(self.backend, task, self.avoid)
         self.drawer.aim_at({*task.rare})
-        if task.corpus is not None:
-            self.drawer.start_from(self.list_corpus(task.corpus))
         draw = self.drawer.draw
         GENERATORS[task.generator](task.programs, seed, draw, self.consume)
-        if task.corpus is not None:
-            for program in self.drawer.list_kept():
-                cells = [*find_cells(program)]
-                self.worker.emit(messages.Kept(program.to_json(), cells))
-
-    def list_corpus(self, documents: Sequence[messages.Document]) -> list[Program]:
-        """Lists the given programs that the backend may be asked to run."""
-        programs = [parse_program(one, "a program of the corpus") for one in documents]
-        return [one for one in programs if self.may_start_from(one)]
-
-    def may_start_from(self, program: Program) -> bool:
-        if program.kind != self.task.kind or not self.is_allowed(program):
-            return False
-        declared = self.backend.contracts[program.contract][program.kind]
-        return declared.refuses or not breaks_usage(program)
 
     def is_enough(self, small: Program) -> bool:
         return len(small.ops) <= self.task.enough
@@ -235,7 +209,7 @@ class RandomSlice(Slice[RandomTask]):
         if self.is_over:
             return
         known = list(self.drawer.known)
-        self.drawer.learn(program, self.count(program))
+        self.count(program)
         self.meet(known)
         programs = self.counts.programs
         if programs % DERIVED == 0 and self.backend.execute is None:

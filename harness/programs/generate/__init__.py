@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.harness.programs.generate import drawer as plain
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.guided import GuidedDrawer
 
 
 def generate(*arguments: Any) -> None:
@@ -28,19 +26,7 @@ def generate_choices(*arguments: Any) -> None:
 
 GENERATORS: Mapping[str, Any] = {
     "choices": generate_choices,
-    "guided": plain.generate,
     "hypothesis": generate,
     "plain": plain.generate,
 }
 """Name → the function that makes choices, and hands over programs."""
-
-DRAWERS: Mapping[str, type[Drawer]] = {
-    "choices": Drawer,
-    "guided": GuidedDrawer,
-    "hypothesis": Drawer,
-    "plain": Drawer,
-}
-"""The same names → the class that draws programs from choices."""
-
-GUIDED = [name for name, drawer in DRAWERS.items() if issubclass(drawer, GuidedDrawer)]
-"""Those that can start from a corpus."""

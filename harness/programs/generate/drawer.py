@@ -71,11 +71,6 @@ RARE = 2
 """One program in RARE aims at the cells that were reached seldom, if any are named."""
 
 
-Script = Sequence[Op | str]
-"""Operations that are to come first in a program, as far as they are legal then. A name
-stands for an operation that is to be drawn."""
-
-
 @dataclass(eq=False)
 class Draft:
     """A program that is being drawn.
@@ -85,7 +80,6 @@ class Draft:
         misuses: breaks rules of usage now and then.
         most: tokens of the longest program of this config.
         least, longest: range of its operations.
-        script: what is left of it; the next operation is the last.
     """
 
     rules: Contract
@@ -96,7 +90,6 @@ class Draft:
     most: int
     least: int
     longest: int
-    script: list[Op | str]
     ops: list[Op] = field(default_factory=list)
 
     def has_room(self, op: Op) -> bool:
@@ -163,14 +156,8 @@ class Drawer:
         It depends on the choices that it draws and on no earlier program, so that the
         same choices draw it again.
         """
-        return self.draw_behind(source, self.draw_config(source))
-
-    def draw_config(self, source: Source) -> Config:
-        return self.rules.draw_config(source, self.kind, self.declared)
-
-    def draw_behind(self, source: Source, config: Config, script: Script = ()) -> Program:
-        """Draws a program with a config and a beginning."""
-        draft = self.open_draft(source, config, script)
+        config = self.rules.draw_config(source, self.kind, self.declared)
+        draft = self.open_draft(source, config)
         self.known.clear()
         for _ in range(TRIES * draft.longest):
             op = self.propose(source, draft)
@@ -182,7 +169,7 @@ class Drawer:
                     break
         return Program(self.rules.name, config, draft.ops)
 
-    def open_draft(self, source: Source, config: Config, script: Script) -> Draft:
+    def open_draft(self, source: Source, config: Config) -> Draft:
         rules = self.rules
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
@@ -191,10 +178,7 @@ class Drawer:
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         span = FARTHEST if source.one_in(FAR) else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
-        waiting = [*reversed(script)]
-        return Draft(
-            *(rules, config, model, misuses, aim, most, least, longest), script=waiting
-        )
+        return Draft(rules, config, model, misuses, aim, most, least, longest)
 
     def choose_cells(self, source: Source) -> tuple[bool, Sequence[Cell]]:
         """Chooses whether a program breaks rules of usage, and the cells to aim at."""
@@ -209,21 +193,8 @@ class Drawer:
         """Draws what comes next in a program, or None."""
         model = draft.model
         op = None if self.declared.atomic else self.rules.get_clearing(model)
-        op = op or self.follow_script(source, draft) or draft.aim.draw(model)
+        op = op or draft.aim.draw(model)
         return op or self.draw_operation(source, draft)
-
-    def follow_script(self, source: Source, draft: Draft) -> Op | None:
-        """Takes the next operation of the script that can be asked now, or None."""
-        while draft.script:
-            item = draft.script.pop()
-            name = item if isinstance(item, str) else str(item["op"])
-            operation = self.rules.operations[name]
-            op = operation.draw(source, draft.model) if isinstance(item, str) else item
-            if op is not None:
-                op = operation.complete(op)
-                if operation.why_illegal(op, draft.model) is None:
-                    return op
-        return None
 
     def draw_operation(self, source: Source, draft: Draft) -> Op | None:
         """Draws an operation that is legal now, or None: one in three is a mistake of
@@ -253,23 +224,6 @@ class Drawer:
         if isinstance(reason, Entry):
             self.known.append(make_known(reason, config, ops, op))
         return reason is not None
-
-    # --- feedback, which only a guided drawer uses --------------------------------------
-
-    def start_from(self, programs: Sequence[Program]) -> None:
-        """Takes a corpus, once, before the first program."""
-
-    def learn(self, program: Program, agreed: int) -> None:
-        """Takes the result of the program that was drawn last.
-
-        Args:
-            program: as it was drawn.
-            agreed: its operations before the one that diverged, or all.
-        """
-
-    def list_kept(self) -> list[Program]:
-        """Lists the programs that a later slice could start from."""
-        return []
 
 
 def is_over(source: Source, length: int, least: int, longest: int) -> bool:
