@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.hypothesis import generate
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import get_seed, is_watched
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
         drawer = Drawer(self.contract, self.kind, self.declared, self.backend.dtypes)
         seed = get_seed(0, self.contract, self.kind, number)
-        GENERATORS["hypothesis"](programs, seed, drawer.draw, consume)
+        generate(programs, seed, drawer.draw, consume)
 
 
 def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]:

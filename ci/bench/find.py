@@ -1,6 +1,6 @@
-"""Compares the generators: what each needs until a mistake is found.
+"""Measures what generated programs need until a mistake is found.
 
-    python ci/bench/find.py --generator plain --generator hypothesis
+    python ci/bench/find.py --json now.json --beside earlier.json
 
 Looks for every mistake that is planted in a backend, and for every entry of the ledgers
 of the peers that are here, with the ledger emptied. A slice is that of `lockstep check`,
@@ -9,11 +9,12 @@ planted mistake ends at the first divergence. Each search runs in one process, p
 one core; its seconds are those of the process (time.process_time), so that what others
 take from the core does not count.
 
-The table has the geometric means over all mistakes and seeds of programs and CPU seconds,
-and their ratios to the first generator. A search that ends at `--most` programs without
-the mistake counts as if the next had shown it, and is listed. The mistakes are told apart
-by whether their place in the list is even or odd: who tunes a generator on one half sees
-in the other whether it has learned anything.
+The table has the geometric means over all mistakes and seeds of programs, steps and CPU
+seconds. With `--beside` it also has their ratios to the numbers in that file, of the
+searches that both have. A search that ends at `--most` programs without the mistake
+counts as if the next had shown it, and is listed. The mistakes are told apart by whether
+their number in the list is even or odd: who tunes on one half sees in the other whether
+the generator has learned anything.
 
 Of the ledgers, a search runs the kinds of one peer in turn, slice by slice, until each
 entry is found or a minute (`--seconds`) is over. An entry is found when a program
@@ -29,7 +30,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -53,7 +54,6 @@ from lockstep.harness.backends.backend import Backend  # noqa: E402
 from lockstep.harness.core.errors import Unavailable, Unloadable  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
 from lockstep.harness.jobs.settings import SLICE  # noqa: E402
-from lockstep.harness.programs.generate import GENERATORS  # noqa: E402
 from lockstep.harness.programs.ledger import Entry, load_ledger  # noqa: E402
 from lockstep.harness.programs.program import Divergence, Program, walk  # noqa: E402
 from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
@@ -83,7 +83,6 @@ class Job:
         number: of the mistake in the list, from 0.
     """
 
-    generator: str
     seed: int
     backend: str
     number: int = 0
@@ -179,7 +178,6 @@ class Search:
         job = self.job
         task = RandomTask(
             *(job.backend, contract, kind, number),
-            generator=job.generator,
             seed=job.seed,
             programs=programs,
         )
@@ -314,46 +312,64 @@ def compute_mean(values: Sequence[float]) -> float:
     return math.exp(sum(math.log(max(value, 1e-4)) for value in values) / len(values))
 
 
-def split(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """All, and those of either half of the mistakes."""
-    return {
-        "all": list(findings),
-        "even": [one for one in findings if one.job.number % 2 == 0],
-        "odd": [one for one in findings if one.job.number % 2 == 1],
-    }
-
-
 def summarize(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The geometric means of some findings of one generator."""
-    if not findings:
-        return {"searches": 0}
+    """Returns the geometric means of some findings."""
     return {
         "searches": len(findings),
-        "found": sum(one.is_found for one in findings),
-        "programs": compute_mean([one.programs for one in findings]),
-        "steps": compute_mean([max(1, one.steps) for one in findings]),
-        "seconds": compute_mean([one.seconds for one in findings]),
+        "found": sum(finding.is_found for finding in findings),
+        "programs": compute_mean([finding.programs for finding in findings]),
+        "steps": compute_mean([max(1, finding.steps) for finding in findings]),
+        "seconds": compute_mean([finding.seconds for finding in findings]),
     }
 
 
-def list_rows(generators: Sequence[str], findings: Sequence[Finding]) -> list[Any]:
-    """For each generator and half: its means, and their ratios to the first one's."""
-    rows = []
-    for name in generators:
-        own = [one for one in findings if one.job.generator == name]
-        for half, some in split(own).items():
-            row = {"generator": name, "half": half, **summarize(some)}
-            first = next((r for r in rows if r["half"] == half), row)
-            if row["searches"] and first["searches"]:
-                for what in ("programs", "steps", "seconds"):
-                    row[f"{what}_ratio"] = row[what] / first[what]
-            rows.append(row)
-    return rows
+Earlier = Mapping[tuple[str, int], Mapping[str, Any]]
+"""Name of a mistake and seed → the finding in the file of an earlier run."""
+
+
+def read_earlier(path: Path | None) -> Earlier:
+    """Reads the findings of planted mistakes in a file; none without one."""
+    if path is None:
+        return {}
+    findings = json.loads(path.read_text())["findings"]
+    return {
+        (finding["name"], finding["job"]["seed"]): finding
+        for finding in findings
+        if finding["job"]["kind"]
+    }
+
+
+def compute_ratios(findings: Sequence[Finding], earlier: Earlier) -> dict[str, float]:
+    """Compares findings with those of the same searches in an earlier run."""
+    pairs = [
+        (asdict(finding), earlier[finding.name, finding.job.seed])
+        for finding in findings
+        if (finding.name, finding.job.seed) in earlier
+    ]
+    return {
+        name: compute_mean([now[name] for now, _ in pairs])
+        / compute_mean([before[name] for _, before in pairs])
+        for name in ("programs", "steps", "seconds")
+        if pairs
+    }
+
+
+def list_rows(findings: Sequence[Finding], earlier: Earlier) -> list[dict[str, Any]]:
+    """Lists the means of all findings and of both halves, and ratios if any."""
+    halves = {
+        "all": list(findings),
+        "even": [finding for finding in findings if finding.job.number % 2 == 0],
+        "odd": [finding for finding in findings if finding.job.number % 2 == 1],
+    }
+    return [
+        {"half": half, **summarize(some), "ratios": compute_ratios(some, earlier)}
+        for half, some in halves.items()
+        if some
+    ]
 
 
 @click.command()
 @click.option("--backend", "names", multiple=True, default=["torch-cpu"])
-@click.option("--generator", "generators", multiple=True, default=list(GENERATORS))
 @click.option("--seeds", type=click.IntRange(1), default=5)
 @click.option("--first-seed", type=int, default=0)
 @click.option("--fault", "ids", multiple=True, help="This mistake only; may be repeated.")
@@ -362,11 +378,11 @@ def list_rows(generators: Sequence[str], findings: Sequence[Finding]) -> list[An
 @click.option("--ledger/--no-ledger", default=True)
 @click.option("--most", type=click.IntRange(1), default=MOST)
 @click.option("--seconds", type=click.FloatRange(1), default=SECONDS)
+@click.option("--beside", type=click.Path(exists=True, path_type=Path))
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1)
 @JSON
 def main(
     names: Sequence[str],
-    generators: Sequence[str],
     seeds: int,
     first_seed: int,
     ids: Sequence[str],
@@ -375,88 +391,73 @@ def main(
     ledger: bool,
     most: int,
     seconds: float,
+    beside: Path | None,
     jobs: int,
     path: Path | None,
 ) -> None:
-    """Measures what generators need until planted mistakes are found."""
+    """Measures what generated programs need until mistakes are found."""
     chosen = range(first_seed, first_seed + seeds)
-    pairs = [(each, seed) for each in generators for seed in chosen]
     work = []
     for name in names if planted else ():
         for number, fault in list_planted(load(name), ids):
-            place = fault.backend, number, fault.contract, fault.kind
-            work += [Job(g, s, *place, most=most) for g, s in pairs]
+            search = fault.backend, number, fault.contract, fault.kind
+            work += [Job(seed, *search, most=most) for seed in chosen]
     for name in (peers or list_peers()) if ledger else ():
-        work += [Job(g, s, name, seconds=seconds) for g, s in pairs]
-    console, findings = Console(width=96, stderr=True), []
-    with console.status("") as status:
+        work += [Job(seed, name, seconds=seconds) for seed in chosen]
+    findings = []
+    with Console(width=96, stderr=True).status("") as status:
         for finding in run_all(work, jobs):
             findings.append(finding)
             status.update(f"{len(findings)} of {len(work)}: {finding.name}")
-    save(path, findings, generators)
-    show(generators, findings)
+    rows = list_rows([f for f in findings if f.job.kind], read_earlier(beside))
+    if path is not None:
+        save(path, findings, rows)
+    show(findings, rows)
 
 
 def save(
-    path: Path | None, findings: Sequence[Finding], generators: Sequence[str]
+    path: Path, findings: Sequence[Finding], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    if path is None:
-        return
     report = {
         "versions": {
             "python": platform.python_version(),
             "hypothesis": version("hypothesis"),
         },
-        "planted": list_rows(generators, [one for one in findings if one.job.kind]),
-        "findings": [asdict(one) for one in findings],
+        "planted": rows,
+        "findings": [asdict(finding) for finding in findings],
     }
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def show(generators: Sequence[str], findings: Sequence[Finding]) -> None:
+def show(findings: Sequence[Finding], rows: Sequence[Mapping[str, Any]]) -> None:
     console = Console(width=96)
-    planted = [one for one in findings if one.job.kind]
-    entries = [one for one in findings if not one.job.kind]
-    if planted:
-        table = Table(title="planted mistakes", title_justify="left", box=SIMPLE_HEAD)
-        for name in ("generator", "half", "found", "programs", "steps", "CPU ms"):
-            table.add_column(name, justify="right")
-        for row in list_rows(generators, planted):
-            if row["searches"]:
-                table.add_row(
-                    row["generator"],
-                    row["half"],
-                    f"{row['found']} of {row['searches']}",
-                    f"{row['programs']:.1f} ({row['programs_ratio']:.2f})",
-                    f"{row['steps']:.0f} ({row['steps_ratio']:.2f})",
-                    f"{row['seconds'] * 1e3:.0f} ({row['seconds_ratio']:.2f})",
-                )
-        console.print(table)
+    if rows:
+        console.print(make_table("planted mistakes", rows))
+    entries = [finding for finding in findings if not finding.job.kind]
     if entries:
-        show_entries(console, generators, entries)
-    for one in findings:
-        if not one.is_found:
-            words = f"not found by {one.job.generator}, seed {one.job.seed}"
-            console.print(f"{one.name}: {words}, {one.programs:,} programs")
+        row = {"half": "all", **summarize(entries), "ratios": {}}
+        console.print(make_table("entries of ledgers", [row]))
+        slowest = max(finding.seconds for finding in entries)
+        console.print(f"the last entry of a peer after {slowest:.1f} s at most")
+    for finding in findings:
+        if not finding.is_found:
+            tried = f"seed {finding.job.seed}, {finding.programs:,} programs"
+            console.print(f"{finding.name}: not found: {tried}")
 
 
-def show_entries(
-    console: Console, generators: Sequence[str], entries: Sequence[Finding]
-) -> None:
-    table = Table(title="entries of ledgers", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("generator", "found", "programs", "CPU ms", "slowest, s"):
+def make_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in ("half", "found", "programs", "steps", "CPU ms"):
         table.add_column(name, justify="right")
-    for name in generators:
-        own = [one for one in entries if one.job.generator == name]
-        row = summarize(own)
-        table.add_row(
-            name,
-            f"{row['found']} of {row['searches']}",
-            f"{row['programs']:.1f}",
-            f"{row['seconds'] * 1e3:.0f}",
-            f"{max(one.seconds for one in own):.1f}",
-        )
-    console.print(table)
+    for row in rows:
+        numbers = {**row, "seconds": row["seconds"] * 1e3}
+        cells = [
+            f"{numbers[name]:.{digits}f}"
+            + (f" ({row['ratios'][name]:.2f})" if row["ratios"] else "")
+            for name, digits in (("programs", 1), ("steps", 0), ("seconds", 0))
+        ]
+        table.add_row(row["half"], f"{row['found']} of {row['searches']}", *cells)
+    return table
 
 
 if __name__ == "__main__":

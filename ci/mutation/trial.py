@@ -27,8 +27,8 @@ from ci.work import Work, list_work
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import Unloadable, format_error, format_exit
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import is_watched
@@ -154,10 +154,9 @@ class Baseline:
 
 def draw_runs(work: Work, number: int, seed: int) -> list[Run]:
     """Draws programs of one kind of a backend."""
-    programs: list[Program] = []
     backend, *what = work
     draw = Drawer(*what, backend.dtypes).draw
-    GENERATORS["plain"](number, seed, draw, programs.append)
+    programs = draw_some(number, seed, draw)
     return [Run(backend.name, one, is_watched(at)) for at, one in enumerate(programs)]
 
 

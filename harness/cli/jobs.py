@@ -73,7 +73,7 @@ from lockstep.harness.workers.registry import list_names
         "Seed of the programs; default: 0, for --profile nightly the current time.",
         type=int,
     ),
-    *("seconds", "generator"),
+    "seconds",
     flag(
         "--require-complete",
         "Exit status 2 if a program was not run or a cell not reached.",
@@ -103,8 +103,6 @@ def check(
     The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
     agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
     """
-    if settings.corpus:
-        require_guided("--corpus", settings.generator)
     seed = int(time.time()) if profile == "nightly" else 0
     chosen_profile = PROFILES[profile]
     settings = replace(
@@ -242,7 +240,7 @@ def explore(
         show_default=True,
     ),
     option("--seed", "Seed of the programs.", type=int, default=0, show_default=True),
-    *("generator", "jobs", "step", "start", "failures", "json"),
+    *("jobs", "step", "start", "failures", "json"),
     examples="""
   lockstep faults                                 all, in every backend that has some
   lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core

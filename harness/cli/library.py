@@ -75,12 +75,9 @@ def programs(
         kind: of that contract, such as "kv".
         backend: draw only what it declares, and nothing that leads to a known divergence
             of its ledger; a declaration or a name. None for all that the contract has.
-        max_ops: the most operations of a program; None for as many as are usual: 12 to
-            44, now and then 240.
-        seeded: Hypothesis draws the seed of a program, and not each of its choices. That
-            is several times as fast and as diverse as `lockstep check --generator plain`,
-            but its shrinker and its mutations have nothing to work on. `run` shortens
-            programs in any case.
+        max_ops: the most operations of a program; None for as many as are usual: 36 to
+            84, now and then 240.
+        seeded: has no effect any more; Hypothesis draws each choice.
 
     Raises:
         UsageError: there is no such contract or kind, the backend does not declare it, or
@@ -96,7 +93,7 @@ def programs(
         raise UsageError(f"{own.name} declares no cache of kind {kind} ({contract})")
     avoid = load_known(own, kind)
     drawer = Drawer(contract, kind, declared, own.dtypes, avoid, longest=max_ops)
-    return make_strategy(drawer.draw, seeded, LEAST if max_ops != 1 else 1)
+    return make_strategy(drawer.draw, LEAST if max_ops != 1 else 1)
 
 
 def require_kind(contract: str, kind: str) -> None:

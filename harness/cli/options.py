@@ -23,7 +23,6 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.settings import (
     Settings,
 )
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.workers.registry import get_target
 
 
@@ -225,16 +224,6 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     ),
     "seconds": option(
         "--time seconds", "Stop after S seconds.", type=Seconds(0), metavar="S"
-    ),
-    "generator": click.option(
-        "--generator",
-        "--front",
-        "generator",
-        type=click.Choice(list(GENERATORS)),
-        default="hypothesis",
-        help="Generator of the programs; default: hypothesis. plain: seeded random"
-        " numbers; hypothesis: a seed for 25 programs; choices: each choice, as tests"
-        " with lockstep.programs draw.",
     ),
     "jobs": option(
         "-j --jobs",

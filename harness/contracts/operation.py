@@ -125,10 +125,8 @@ class Source(ABC):
         """Draws what happens one time in `number`; the simplest is that it does not."""
         return self.below(number) == number - 1
 
-    def branch(self) -> Source | None:
-        """Returns a source for many choices, most of which come to nothing; None if none
-        must be wasted."""
-        return None
+    def renew(self) -> None:  # noqa: B027
+        """Is called between operations: the choices of each stand for themselves."""
 
 
 class Simplest(Source):

@@ -203,7 +203,6 @@ class Hunt:
         planted, settings = search.planted, self.settings
         task = messages.RandomTask(
             *(planted.backend, planted.contract, planted.kind, number),
-            generator=settings.generator,
             seed=settings.seed,
             programs=min(SLICE, settings.programs - number * SLICE),
             enough=planted.shortest + FAR,

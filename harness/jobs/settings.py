@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 
-SLICE = 125
+SLICE = 75
 """Programs in a slice. Many small slices keep all workers busy until the end."""
 
 
@@ -32,9 +32,9 @@ class Profile:
 
 
 PROFILES: Mapping[str, Profile] = {
-    "quick": Profile(100),
-    "ci": Profile(1000, least=250),
-    "nightly": Profile(25_000),
+    "quick": Profile(60),
+    "ci": Profile(600, least=150),
+    "nightly": Profile(15_000),
 }
 """ci: of 131 planted mistakes, searched for with five seeds, the last was found after 256
 programs of its kind, in contracts of depth 3 after 363 (`ci/bench/find.py`)."""

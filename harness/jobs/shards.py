@@ -89,7 +89,6 @@ class Shards:
                 task = messages.RandomTask(
                     *lead.key,
                     number,
-                    generator=settings.generator,
                     seed=settings.seed,
                     programs=count,
                     group={pair.backend: {} for pair in group[1:]},

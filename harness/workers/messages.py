@@ -297,7 +297,6 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
         group: each further backend that runs the programs → the same as `known`.
     """
 
-    generator: str
     seed: int
     programs: int
     enough: int = 0

@@ -22,7 +22,6 @@ from lockstep.harness.execution.executor import (
 )
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.record import make_body
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import (
@@ -195,12 +194,15 @@ class RandomSlice(Slice[RandomTask]):
     """Programs drawn from a seed."""
 
     def generate(self) -> None:
+        # Only a process that draws imports Hypothesis.
+        from lockstep.harness.programs.generate.hypothesis import generate
+
         task = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, self.avoid)
         self.drawer.aim_at({*task.rare})
         draw = self.drawer.draw
-        GENERATORS[task.generator](task.programs, seed, draw, self.consume)
+        generate(task.programs, seed, draw, self.consume)
 
     def is_enough(self, small: Program) -> bool:
         return len(small.ops) <= self.task.enough

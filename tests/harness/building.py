@@ -10,7 +10,8 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.program import Program, parse_program, walk
 
 KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]

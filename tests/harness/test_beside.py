@@ -297,9 +297,7 @@ def check_slice(
 ) -> tuple[list[Event], SliceDone]:
     """A slice of two backends; its events and its answer."""
     contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
-    task = RandomTask(
-        *("first", contract, kind, 0), generator="plain", seed=1, programs=50, **more
-    )
+    task = RandomTask(*("first", contract, kind, 0), seed=1, programs=50, **more)
     events: list[Event] = []
     record = Record(folder / "record.json")
     runner = Runner(record, events.append)
@@ -355,7 +353,7 @@ def test_a_mistake_that_is_known_of_one_is_new_of_the_other(tmp_path: Path) -> N
 def test_a_worker_is_told_what_is_known_of_each(tmp_path: Path) -> None:
     names = f"{HERE}:raises", "layer", "kv", 0
     known = {"layer-kv-update-error": Shown(64, {"0" * 12: []})}
-    task = RandomTask(*names, known, generator="plain", seed=1, programs=20)
+    task = RandomTask(*names, known, seed=1, programs=20)
     with Pool(1, tmp_path / "running") as pool:
         for first, second in ((known, {}), ({}, known)):
             group = {f"{HERE}:raises_too": second}
@@ -421,7 +419,7 @@ def test_a_digest_is_that_of_the_programs_as_a_backend_declares_them(
 
 
 def test_an_event_about_a_backend_that_the_task_has_not() -> None:
-    task = RandomTask(*("first", "layer", "kv", 0), generator="plain", seed=1, programs=1)
+    task = RandomTask(*("first", "layer", "kv", 0), seed=1, programs=1)
     event = encode(OfGroup(1, Progress(Counts())))
     with pytest.raises(ValueError, match="no backend of the number 1"):
         decode_event(event, task)

@@ -33,9 +33,7 @@ from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 from tests.harness.building import make, trim, update
 
-TASK = messages.RandomTask(
-    "mine", "layer", "kv", 0, generator="plain", seed=0, programs=9
-)
+TASK = messages.RandomTask("mine", "layer", "kv", 0, seed=0, programs=9)
 SPEC = Spec(task=TASK)
 DECLARED = messages.Declared({}, "cpu", {}, [], 1)
 DONE = messages.SliceDone(messages.Counts(programs=9), [], "digest")
@@ -260,9 +258,7 @@ def test_no_draft_is_left(tmp_path: Path) -> None:
 def test_programs_that_are_fatal_are_left_out_of_a_slice(tmp_path: Path) -> None:
     """With the same digest, since the same programs are drawn."""
     backend = "tests.harness.misbehaving:raises"
-    task = messages.RandomTask(
-        backend, "layer", "kv", 0, generator="plain", seed=0, programs=4
-    )
+    task = messages.RandomTask(backend, "layer", "kv", 0, seed=0, programs=4)
     with Pool(1, tmp_path) as pool:
         found, first = collect(pool, task)
         digest = found[0].parsed.digest()

@@ -20,8 +20,8 @@ from lockstep.harness.jobs.settings import (
     SLICE,
     Settings,
 )
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.hypothesis import generate
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import list_empty_cells, make_details
 from lockstep.harness.reports.model import summarize
@@ -52,7 +52,7 @@ def draw(contract: str, kind: str, declared: Kind, most: int) -> Iterator[Progra
 def draw_slice(drawer: Drawer, number: int, programs: int) -> list[Program]:
     drawn: list[Program] = []
     seed = get_seed(0, drawer.rules.name, drawer.kind, number)
-    GENERATORS["hypothesis"](programs, seed, drawer.draw, drawn.append)
+    generate(programs, seed, drawer.draw, drawn.append)
     return drawn
 
 

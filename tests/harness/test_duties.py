@@ -42,7 +42,7 @@ def get_signatures(backend: Backend, tmp_path: Path) -> set[str]:
     """What a slice of 100 programs finds."""
     events: list[Any] = []
     record = Record(tmp_path / "record.json")
-    task = RandomTask("b", "layer", "kv", 0, generator="plain", seed=1, programs=100)
+    task = RandomTask("b", "layer", "kv", 0, seed=1, programs=100)
     RandomSlice(Runner(record, events.append), backend, task).check()
     record.close()
     found = [event for event in events if type(event) is Found]

@@ -45,11 +45,11 @@ def test_a_mistake_that_loses_the_device_is_not_found(run_workers: Run) -> None:
 
 
 def test_one_fault_as_json(run: Run) -> None:
-    arguments = ("--fault", "one-less", "--generator", "plain", "--json")
+    arguments = ("--fault", "one-less", "--json")
     ended = run("faults", "--backend", f"{HERE}:has_faults", *arguments)
     assert ended.status == 0, ended.words
     outcome = json.loads(ended.out)
-    assert outcome["front"] == "plain"
+    assert outcome["front"] == "hypothesis"
     (fault,) = outcome["faults"]
     assert fault["planted"]["id"] == "one-less"
     assert (fault["found"], fault["operations"], fault["excess"]) == (True, 1, 0)
@@ -83,7 +83,7 @@ def count_programs(enough: int, tmp_path: Path) -> tuple[int, int]:
     events: list[Any] = []
     record = Record(tmp_path / "record")
     names = "mine", "layer", "kv", 0
-    task = RandomTask(*names, generator="plain", seed=1, programs=40, enough=enough)
+    task = RandomTask(*names, seed=1, programs=40, enough=enough)
     done = RandomSlice(Runner(record, events.append), raises_at_length(), task).check()
     record.close()
     found = [len(event.parsed.ops) for event in events if type(event) is Found]

@@ -1,5 +1,5 @@
-"""The generators: the same programs for the same seed, long enough, and everywhere;
-conversations collide, usage is broken only where that is asked for."""
+"""Drawn programs: the same for one seed wherever they are drawn, long, various, and
+lowered by Hypothesis; usage is broken only where that is asked for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, find, settings
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import Simplest, Source
 from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.contracts.unified import UNIFIED
-from lockstep.harness.programs.generate import DRAWERS, GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.hypothesis import generate, make_strategy
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.program import (
     Program,
     parse_program,
@@ -34,27 +37,21 @@ from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 from tests.harness.commands import ROOT
 
 DTYPES = ("float32", "float16", "bfloat16")
-PROGRAMS = 300
+PROGRAMS = 150
 
 DECLARED = {kind: Kind(OPERATIONS[kind], CONFIG[kind]) for kind in OPERATIONS}
 DECLARED["kv-chunked"] = Kind(OPERATIONS["kv"], {"chunk": (2, 4, 1, 3)})
 
-REPEATED = sorted({*GENERATORS} - {"choices"})
-"""Those that draw the same programs in each process. "choices" takes choices as
-Hypothesis draws them: with constants of the modules that are loaded."""
-
-every_generator = pytest.mark.parametrize("generator", sorted(GENERATORS))
 every_kind = pytest.mark.parametrize("name", sorted(DECLARED))
 
 
-@cache
-def generate(
-    generator: str, name: str, seed: int = 0, count: int = PROGRAMS
-) -> list[Program]:
+def make_drawer(name: str) -> Drawer:
+    return Drawer("layer", name.partition("-")[0], DECLARED[name], DTYPES)
+
+
+def generate_some(name: str, seed: int = 0, count: int = PROGRAMS) -> list[Program]:
     programs: list[Program] = []
-    of = DRAWERS[generator]
-    drawer = of("layer", name.partition("-")[0], DECLARED[name], DTYPES)
-    GENERATORS[generator](count, seed, drawer.draw, programs.append)
+    generate(count, seed, make_drawer(name).draw, programs.append)
     return programs
 
 
@@ -69,8 +66,8 @@ sys.path[:0] = {paths}
 {loads}
 import lockstep.harness.cli.main, reference.rotating, lockstep.impl.shared.kv
 import test_generators
-print(*[test_generators.hash_all(test_generators.generate(generator, "rotating", 7, 40))
-        for generator in sorted(test_generators.GENERATORS)])
+print(*[test_generators.hash_all(test_generators.generate_some(name, 7, 40))
+        for name in ("rotating", "kv-chunked")])
 """
 LOADS = "import loaded_first, xml.dom.minidom, sqlite3, unittest.mock"
 
@@ -78,8 +75,9 @@ LOADS = "import loaded_first, xml.dom.minidom, sqlite3, unittest.mock"
 def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) -> None:
     """Hypothesis mixes constants of the modules that a process has loaded into its draws,
     so the other process loads some that are full of them."""
-    numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 101]
-    (tmp_path / "loaded_first.py").write_text(f"NUMBERS = {numbers}\nWORDS = ['a', 's0']")
+    numbers = [1, 4, 7, 100, 1000, 65_535, 1 << 24, 1 << 40, 1 << 99, 1 << 128]
+    constants = f"NUMBERS = {numbers}\nBYTES = {[b'x' * n for n in (1, 12, 15, 50)]}"
+    (tmp_path / "loaded_first.py").write_text(constants)
     paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
     hashes = []
     for loads in (LOADS, ""):
@@ -87,49 +85,43 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert ended.stderr == ""
         hashes.append(ended.stdout.split())
-    assert hashes[0] == hashes[1]
-    here = {name: hash_all(generate(name, "rotating", 7, 40)) for name in REPEATED}
-    assert here.items() <= dict(zip(sorted(GENERATORS), hashes[0], strict=True)).items()
+    here = [hash_all(generate_some(name, 7, 40)) for name in ("rotating", "kv-chunked")]
+    assert hashes == [here, here]
 
 
-PARSED = """
-from hypothesis.internal.conjecture import providers
-def refuse(module):
-    raise AssertionError(f"parsed {module}")
-providers.constants_from_module = refuse
-from lockstep.harness.programs.generate import GENERATORS
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.backends import Kind
-drawer = Drawer("layer", "kv", Kind(frozenset({"update", "trim"})), ("float32",), [])
-GENERATORS["hypothesis"](200, 0, drawer.draw, lambda program: None)
-"""
+def test_another_seed_gives_other_programs() -> None:
+    first = hash_all(generate_some("kv", 1, 20))
+    assert hash_all(generate_some("kv", 1, 20)) == first
+    assert hash_all(generate_some("kv", 2, 20)) != first
 
 
-def test_hypothesis_parses_no_source_file() -> None:
-    """That would take each worker most of a second."""
-    command = [sys.executable, "-c", PARSED]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
+@pytest.mark.parametrize("limit", [2, 3, 7, 16, 17, 60, 720])
+def test_each_option_is_as_likely_as_the_others(limit: int) -> None:
+    """Hypothesis prefers small numbers, unless they are drawn from far away."""
+    drawn: Counter[int] = Counter()
+
+    def draw(source: Source) -> Program:
+        choices = [source.below(limit) for _ in range(40)]
+        length = min(2, source.below(100))  # the simplest programs are short, and few
+        drawn.update(choices if length > 1 else ())
+        return Program("layer", {"kind": "kv"}, [{"op": "trim"}] * length)
+
+    generate(200, 0, draw, lambda program: None)
+    assert {*drawn} <= {*range(limit)}
+    expected = drawn.total() / limit
+    spread = sum((drawn[option] - expected) ** 2 for option in range(limit)) / expected
+    assert spread < 2 * limit + 30
 
 
-@every_generator
-def test_the_same_seed_again_and_another_seed(generator: str) -> None:
-    generate.cache_clear()
-    first = hash_all(generate(generator, "kv", 1, 20))
-    generate.cache_clear()
-    assert hash_all(generate(generator, "kv", 1, 20)) == first
-    assert hash_all(generate(generator, "kv", 2, 20)) != first
-
-
-@every_generator
 @every_kind
-def test_programs_are_many_long_and_various(generator: str, name: str) -> None:
+def test_programs_are_many_long_and_various(name: str) -> None:
     """Run on the reference alone: an operation that it would skip does not count."""
-    programs, declared = generate(generator, name), DECLARED[name]
+    programs, declared = generate_some(name), DECLARED[name]
     assert len(programs) == PROGRAMS
     assert len({program.digest() for program in programs}) > 0.95 * PROGRAMS
     executed = sum(not step.skipped for each in programs for step in walk(each, False))
-    assert executed / PROGRAMS >= 20
+    assert executed / PROGRAMS >= 45
+    assert sum(len(program.ops) < 36 for program in programs) < 0.12 * PROGRAMS
     reached = {state for state, _ in count_cells(programs)}
     wanted = programs[0].rules.list_states(programs[0].kind, declared)
     assert len(wanted) >= 9
@@ -138,13 +130,36 @@ def test_programs_are_many_long_and_various(generator: str, name: str) -> None:
     assert operations == declared.operations
     for field, values in {**declared.config, "dtype": DTYPES}.items():
         assert {program.config[field] for program in programs} == {*values}
+    for program in programs[:20]:
+        assert parse_program(json.loads(json.dumps(program.to_json())), "") == program
 
 
-@every_generator
-def test_programs_are_files(generator: str) -> None:
-    for name in DECLARED:
-        for program in generate(generator, name)[:20]:
-            assert parse_program(json.loads(json.dumps(program.to_json())), "") == program
+SHRINKING = settings(
+    max_examples=2_000,
+    database=None,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@every_kind
+def test_hypothesis_lowers_every_choice(name: str) -> None:
+    """The shrinker leaves operations out, and lowers their fields and the config."""
+
+    def trims_after_updates(program: Program) -> bool:
+        names = [op["op"] for op in program.ops if op.get("count") != 0]
+        return names.count("update") >= 2 and names[-1] in ("trim", "get", "reset")
+
+    program = find(make_strategy(make_drawer(name).draw), trims_after_updates)
+    assert len(program.ops) <= 8
+    assert sum(op.get("length", 0) for op in program.ops) <= 16
+    plain = make_drawer(name).draw(Simplest())
+    changed = {
+        field for field in plain.config if plain.config[field] != program.config[field]
+    }
+    assert len(changed) <= 2
 
 
 def test_only_what_is_declared_is_drawn() -> None:
@@ -156,8 +171,7 @@ def test_only_what_is_declared_is_drawn() -> None:
         assert {program.config[field] for program in programs} == {*values}
 
 
-@every_generator
-def test_what_is_raised_comes_out_as_it_is(generator: str) -> None:
+def test_what_is_raised_comes_out_as_it_is() -> None:
     """Even if it is raised once only."""
     seen: list[Program] = []
 
@@ -168,10 +182,10 @@ def test_what_is_raised_comes_out_as_it_is(generator: str) -> None:
 
     drawer = Drawer("layer", "kv", Kind(frozenset({"update"})), ("float32",))
     with pytest.raises(KeyError, match="the seventh"):
-        GENERATORS[generator](50, 0, drawer.draw, consume)
+        generate(50, 0, drawer.draw, consume)
 
 
-MANY, FEW, LEAST = 400, 100, 10
+MANY, FEW, LEAST = 200, 50, 10
 OPT_IN: Mapping[str, Mapping[str, Any]] = {
     "layer": {},
     "batched": {},
@@ -207,7 +221,7 @@ def test_programs_vary_in_what_matters(kind: str) -> None:
     for name, least in (("sequences", 4), ("capacity", 5), ("batch", 4), ("dtype", 1)):
         assert len({program.config[name] for program in programs}) >= least, name
     assert {1, 2, 4} == {program.config["layers"] for program in programs}
-    assert 20 < sum(len(program.ops) for program in programs) / MANY < 36
+    assert 48 < sum(len(program.ops) for program in programs) / MANY < 66
 
 
 @every_prefix_kind
@@ -219,7 +233,7 @@ def test_programs_are_various(kind: str) -> None:
     drawn = Counter(op["op"] for op in ops)
     names = {name for _, name in PREFIX.list_cells(kind, declare("prefix", kind))}
     assert {name: drawn[name] for name in names if drawn[name] < 5 * LEAST} == {}
-    assert 20 < len(ops) / MANY < 36
+    assert 48 < len(ops) / MANY < 66
     models = {str(program.config["layers"]) for program in programs}
     assert len(models) >= 8
     assert any("," in layers for layers in models)

@@ -35,7 +35,7 @@ from tests.harness.misbehaving import correct
 
 SIGNATURE = "layer-kv-update-contents"
 KIND = correct().contracts["layer"]["kv"]
-TASK = RandomTask("mine", "layer", "kv", 3, generator="plain", seed=1, programs=9)
+TASK = RandomTask("mine", "layer", "kv", 3, seed=1, programs=9)
 
 
 def find(program: Program, original: Program | None = None, **more: Any) -> Found:

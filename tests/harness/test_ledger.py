@@ -296,7 +296,7 @@ def check(tmp_path: Path, cache: type[Cache], entry: dict[str, Any]) -> Any:
     events: list[Any] = []
     record = Record(tmp_path / "record.json")
     runner = Runner(record, events.append)
-    task = RandomTask("b", "layer", "kv", 0, generator="plain", seed=1, programs=200)
+    task = RandomTask("b", "layer", "kv", 0, seed=1, programs=200)
     done = RandomSlice(runner, backend, task).check()
     record.close()
     return done, events

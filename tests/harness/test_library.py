@@ -55,14 +55,13 @@ def draw(count: int, *arguments: Any, number: int = 0, **options: Any) -> list[P
 # --- programs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeded", [False, True])
 @pytest.mark.parametrize(
     ("contract", "kind"),
     [("layer", "rotating"), ("prefix", "trie"), ("paged", "paged-full")],
 )
-def test_programs_are_various(contract: str, kind: str, seeded: bool) -> None:
+def test_programs_are_various(contract: str, kind: str) -> None:
     """Of 100 that Hypothesis would make out of each other, 40 had the same config."""
-    programs = draw(100, contract, kind, "torch-cpu", seeded=seeded)
+    programs = draw(100, contract, kind, "torch-cpu")
     assert {program.kind for program in programs} == {kind}
     assert len({program.digest() for program in programs}) > 90
     assert len({json.dumps(program.config) for program in programs}) > 80
@@ -76,14 +75,14 @@ def test_the_same_seed_draws_the_same() -> None:
 
 @pytest.mark.parametrize("most", [1, 5, 60])
 def test_no_program_is_longer_than_asked_for(most: int) -> None:
-    lengths = {len(one.ops) for one in draw(60, "layer", "kv", max_ops=most, seeded=True)}
+    lengths = {len(one.ops) for one in draw(60, "layer", "kv", max_ops=most)}
     assert max(lengths) <= most
     assert most < 60 or len(lengths) > 2
 
 
 def test_only_what_a_backend_declares_is_drawn() -> None:
     backend = declare(Cache, {"step": (2, 5)})
-    programs = draw(40, "layer", "kv", backend, seeded=True)
+    programs = draw(40, "layer", "kv", backend)
     assert {program.config["step"] for program in programs} == {2, 5}
 
 

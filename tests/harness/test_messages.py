@@ -55,7 +55,7 @@ from tests.harness.commands import CORRECT
 PROGRAM = make(update(2), **SMALL).to_json()
 DIVERGENCE = Divergence("mask", 0, "update", "m", {"offset": 2}, {"offset": 10**30}, (1,))
 RUN = RunProgram("mine", PROGRAM)
-SLICE = RandomTask("mine", "layer", "kv", 3, generator="plain", seed=0, programs=5)
+SLICE = RandomTask("mine", "layer", "kv", 3, seed=0, programs=5)
 DONE = SliceDone(Counts(programs=5, missing={"a": "b"}), [("fresh", "update", 2)], "d")
 FOUND = Found(PROGRAM, DIVERGENCE, 3, 0.5)
 KIND = Kind(frozenset({"update", "trim"}), {"heads": (1, 2), "window": (None,)}, False)
@@ -76,10 +76,10 @@ class Text(str):
         (SLICE, Progress(Counts(steps=7, margins={"keys": 0.5}), [("empty", "update")])),
         (SLICE, FOUND),
         (SLICE, Refused("\ud800 cannot be written as UTF-8")),
-        (RandomTask("a", "b", "c", 0, {"s": SHOWN}, generator="f", seed=1, programs=1),
+        (RandomTask("a", "b", "c", 0, {"s": SHOWN}, seed=1, programs=1),
          DONE),
         (SLICE, Agreed("an-entry", PROGRAM)),
-        (RandomTask("a", "b", "c", 0, generator="f", seed=1, programs=1), DONE),
+        (RandomTask("a", "b", "c", 0, seed=1, programs=1), DONE),
         (ExhaustiveTask("a", "b", "c", 1, size="tiny", depth=2, path=[0, 1], covered=3),
          DONE),
         (Declare("mine"), Declared(VERSIONS, "cpu", {"layer": {"kv": KIND}}, ["f"], 1)),

@@ -14,7 +14,8 @@ from paging import GROUPS, Manager, declare
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import (
     Entry,
     find_known,
@@ -189,7 +190,6 @@ def check(folder: Path, cache: type[Manager], programs: int = 100) -> Any:
     record = Record(folder / "record")
     task = RandomTask(
         *("paging", "paged", "paged-full", 0),
-        generator="plain",
         seed=1,
         programs=programs,
     )

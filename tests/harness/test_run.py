@@ -178,7 +178,7 @@ def test_one_program_of_a_slice_in_16_gets_all_checks(
     record = Record(tmp_path / "record")
     runner = Runner(record, lambda event: None)
     names = backend.name, "layer", "kv", 0
-    task = RandomTask(*names, generator="plain", seed=1, programs=120)
+    task = RandomTask(*names, seed=1, programs=120)
     RandomSlice(runner, backend, task).check()
     record.close()
     assert len(programs) > 120  # some are derived

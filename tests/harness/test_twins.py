@@ -12,7 +12,8 @@ from lockstep.harness.backends import Backend
 from lockstep.harness.backends.paged import Pool
 from lockstep.harness.backends.twins import Twins
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 
 PROGRAMS, SEED = 100, 3
 

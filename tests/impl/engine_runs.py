@@ -9,7 +9,8 @@ import pytest
 
 from lockstep.harness.backends import Backend, Unavailable
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import load_ledger
 
 SEED = 5

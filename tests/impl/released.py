@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load

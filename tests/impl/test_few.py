@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.mask_line import Sight
 from lockstep.impl.shared.sequence_index import Indexes
@@ -91,13 +90,8 @@ def test_a_mistake_in_the_way_of_many_is_found(
     backend = import_module(f"lockstep.impl.{name}.backend").cpu()
     declared = backend.contracts["unified"]["causal"]
     drawer = Drawer("unified", "causal", declared, backend.dtypes)
-    found: list[str] = []
-
-    def check(program: Program) -> None:
-        if not found and (divergence := run(program, backend).divergence):
-            found.append(divergence.what)
-
-    GENERATORS["plain"](PROGRAMS, 1, drawer.draw, check)
+    programs = draw_some(PROGRAMS, 1, drawer.draw)
+    found = any(run(program, backend).divergence for program in programs)
     assert made, "no program goes that way"
     assert found
 

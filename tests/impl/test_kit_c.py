@@ -19,8 +19,8 @@ from lockstep.harness.backends.driver.decoding import parse
 from lockstep.harness.backends.driver.messages import Refusal
 from lockstep.harness.contracts.protocol import make_protocol
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.harness.programs.program import Program, load_programs
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
@@ -64,7 +64,7 @@ def draw(backend: Any, count: int, seed: int) -> list[Program]:
     for contract, kinds in backend.contracts.items():
         for kind, declared in kinds.items():
             drawer = Drawer(contract, kind, declared, backend.dtypes, [])
-            GENERATORS["plain"](count, seed, drawer.draw, programs.append)
+            programs += draw_some(count, seed, drawer.draw)
     return programs
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import KnownProgram, list_known, load_ledger
 from lockstep.harness.workers.registry import load
 

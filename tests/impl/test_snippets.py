@@ -23,7 +23,8 @@ from lockstep.harness.cli.main import main
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.scripts.script import write_script
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import Entry, load_ledger
 from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.pool import Pool

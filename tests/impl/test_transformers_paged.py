@@ -10,7 +10,8 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer, RandomSource
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import RandomSource
 from tests.harness.building import make
 
 pytest.importorskip(

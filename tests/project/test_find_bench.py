@@ -1,4 +1,4 @@
-"""The comparison of generators runs, and counts what a search needs."""
+"""The search for planted mistakes runs, and counts what it needs."""
 
 import json
 import subprocess
@@ -11,13 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def find(folder: Path, *arguments: str) -> Any:
-    path = folder / "found.json"
+def find(path: Path, *arguments: str) -> tuple[Any, str]:
     command = [sys.executable, str(ROOT / "ci/bench/find.py"), "--json", str(path)]
-    command += ["--generator", "plain", "--generator", "choices", "--jobs", "1"]
-    ended = subprocess.run(
-        [*command, "--seeds", "1", *arguments], cwd=folder, capture_output=True, text=True
-    )
+    command += ["--jobs", "1", "--seeds", "1", *arguments]
+    ended = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return json.loads(path.read_text()), ended.stdout
 
@@ -25,17 +22,15 @@ def find(folder: Path, *arguments: str) -> Any:
 def test_searches_end_with_the_mistake_or_are_listed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     faults = "--fault", "chunk-boundary", "--fault", "refused-is-used"
-    options = "--no-ledger", "--most", "2"
-    report, words = find(tmp_path, *faults, *options)
-    found = {
-        (one["name"].rpartition(":")[2], one["job"]["generator"]): one
-        for one in report["findings"]
-    }
-    for generator in ("plain", "choices"):
-        assert found["chunk_boundary", generator]["is_found"]
-        given_up = found["refused_is_used", generator]
-        assert (given_up["is_found"], given_up["programs"]) == (False, 3)
-        assert f"refused_is_used: not found by {generator}, seed 0" in words
-    ratios = [row.get("programs_ratio") for row in report["planted"]]
-    assert ratios[0] == 1 and len(ratios) == 6
-    assert "1 of 2" in words
+    options = *faults, "--no-ledger", "--most", "2"
+    report, _ = find(tmp_path / "first.json", *options)
+    beside = "--beside", str(tmp_path / "first.json")
+    again, printed = find(tmp_path / "second.json", *options, *beside)
+    found = {one["name"].rpartition(":")[2]: one for one in report["findings"]}
+    assert found["chunk_boundary"]["is_found"]
+    given_up = found["refused_is_used"]
+    assert (given_up["is_found"], given_up["programs"]) == (False, 3)
+    assert "refused_is_used: not found: seed 0" in printed and "1 of 2" in printed
+    assert [row["half"] for row in again["planted"]] == ["all", "even", "odd"]
+    assert again["planted"][0]["ratios"]["steps"] == 1
+    assert report["planted"][0]["ratios"] == {}

@@ -15,9 +15,9 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import advance
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.execution.record import Record
-from lockstep.harness.programs.generate import GENERATORS
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.exhaustive import ROOT
+from lockstep.harness.programs.generate.hypothesis import generate
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import Event, RandomTask
@@ -55,14 +55,13 @@ class Bench:
         self.steps = self.runs = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
-        """Microseconds a step, of the generators and of the parts of the plain one."""
-        plain, hypothesis = GENERATORS["plain"], GENERATORS["hypothesis"]
+        """Microseconds a step of each way to check, and of the parts of the first."""
         draw, count = self.drawer.draw, self.count
         self.programs = []
-        draw_seconds = self.time(lambda: plain(count, seed, draw, self.programs.append))
+        keep = self.programs.append
+        draw_seconds = self.time(lambda: generate(count, seed, draw, keep))
         taken = {
-            "plain": self.rate(lambda: plain(count, seed, draw, self.check)),
-            "hypothesis": self.rate(lambda: hypothesis(count, seed, draw, self.check)),
+            "check": self.rate(lambda: generate(count, seed, draw, self.check)),
             "explore": self.rate(lambda: self.explore(seed)),
             "shard": self.rate(lambda: self.run_shard(seed)),
         }
@@ -74,7 +73,7 @@ class Bench:
         }
         steps = self.count_steps()
         taken |= {name: seconds / steps * 1e6 for name, seconds in parts.items()}
-        taken["compare"] = taken["plain"] - sum(taken[name] for name in parts)
+        taken["compare"] = taken["check"] - sum(taken[name] for name in parts)
         return {**taken, "steps": steps}
 
     def time(self, work: Callable[[], Any]) -> float:
@@ -89,7 +88,7 @@ class Bench:
         seconds = self.time(work)
         return seconds / self.steps * 1e6
 
-    # --- the generators -----------------------------------------------------------------
+    # --- ways to check ------------------------------------------------------------------
 
     def check(self, program: Program) -> None:
         """Runs a program as a worker does."""
@@ -117,7 +116,6 @@ class Bench:
         """A share of `lockstep check`: with derived programs and a digest of all."""
         task = RandomTask(
             *(self.backend.name, self.contract, self.kind, 0),
-            generator="hypothesis",
             seed=seed,
             programs=self.count,
         )
@@ -136,7 +134,7 @@ class Bench:
     def asked(self) -> str:
         return self.backend.name
 
-    # --- the parts of the plain front ---------------------------------------------------
+    # --- the parts of the first ---------------------------------------------------------
 
     def run_record(self) -> None:
         for program in self.programs:

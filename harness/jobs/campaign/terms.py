@@ -124,7 +124,6 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 task = messages.RandomTask(
                     *pair.key,
                     number,
-                    generator=settings.generator,
                     seed=self.seed,
                     programs=-(-programs // pair.share),
                 )

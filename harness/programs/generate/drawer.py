@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source, advance
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.condition import parse_duties
-from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
@@ -22,37 +21,13 @@ from lockstep.harness.programs.ledger import (
 )
 from lockstep.harness.programs.program import MAX_TOKENS, Program
 
-# --- programs from a seeded generator of random numbers ---------------------------------
-
-
-def generate(
-    count: int,
-    number: int,
-    draw: Callable[[Source], Program],
-    consume: Callable[[Program], None],
-) -> None:
-    """Draws programs from Python's own generator.
-
-    Args:
-        count: the number of programs.
-        number: the seed.
-        draw: makes a program from choices.
-        consume: is called with each program.
-    """
-    source = RandomSource(number)
-    for _ in range(count):
-        consume(draw(source))
-
-
-# --- the drawer -------------------------------------------------------------------------
-
-
-SHORTEST, LONGEST = 12, 44
+SHORTEST, LONGEST = 36, 84
 """Range of operations in nearly all programs: 28 on average. Deep bugs need about ten
 steps."""
 
-SELDOM = 20
-"""One program in so many is shorter."""
+ENDS, OFTEN = 720, 8
+"""One program in 720 ends behind each operation before the shortest length, so one in 20
+is shorter. Most of these choices are one among a few."""
 
 FAR, FARTHEST = 192, (200, 240)
 """One program in FAR has so many operations: what adds up over time shows only there."""
@@ -67,6 +42,10 @@ MISUSE = 8
 """One program in MISUSE breaks rules of usage, in one of three operations, if the cache
 declares that it refuses such calls."""
 
+AIMS = 6
+"""Cells that a program tries to reach: half of its operations are drawn for one of them,
+as far as its state is there and the operation is legal."""
+
 RARE = 2
 """One program in RARE aims at the cells that were reached seldom, if any are named."""
 
@@ -78,6 +57,8 @@ class Draft:
     Attributes:
         model: the reference behind `ops`.
         misuses: breaks rules of usage now and then.
+        aims: the cells that it tries to reach. All are equally likely. A program that
+            happens to be in a rare state seldom draws the right operation next.
         most: tokens of the longest program of this config.
         least, longest: range of its operations.
     """
@@ -86,7 +67,7 @@ class Draft:
     config: Config
     model: Any
     misuses: bool
-    aim: Aim
+    aims: Sequence[Cell]
     most: int
     least: int
     longest: int
@@ -159,13 +140,15 @@ class Drawer:
         config = self.rules.draw_config(source, self.kind, self.declared)
         draft = self.open_draft(source, config)
         self.known.clear()
+        source.renew()
         for _ in range(TRIES * draft.longest):
             op = self.propose(source, draft)
+            source.renew()
             if op is None or self.leaves_out(config, draft.ops, op, draft.model):
                 continue
             if draft.has_room(op):
                 self.add(draft, op)
-                if is_over(source, len(draft.ops), draft.least, draft.longest):
+                if self.is_over(source, draft):
                     break
         return Program(self.rules.name, config, draft.ops)
 
@@ -174,11 +157,24 @@ class Drawer:
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
         misuses, cells = self.choose_cells(source)
-        aim = Aim(rules, rules.choose_cells(model, cells) or cells, misuses, source)
+        cells = rules.choose_cells(model, cells) or cells
+        aims = [source.pick(cells) for _ in range(AIMS)]
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         span = FARTHEST if source.one_in(FAR) else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
-        return Draft(rules, config, model, misuses, aim, most, least, longest)
+        return Draft(rules, config, model, misuses, aims, most, least, longest)
+
+    def is_over(self, source: Source, draft: Draft) -> bool:
+        """Draws whether a program is over: each length from the least to the longest is
+        about as likely.
+
+        The choice comes behind each operation, not once before them, and always among as
+        many, so that a shrinker can take out all that was chosen for one operation.
+        """
+        length = len(draft.ops)
+        chance = ENDS // (draft.longest - length + 1) if length >= draft.least else 1
+        is_over = source.below(OFTEN) == 0 and source.below(ENDS // OFTEN) < chance
+        return is_over or length >= draft.longest
 
     def choose_cells(self, source: Source) -> tuple[bool, Sequence[Cell]]:
         """Chooses whether a program breaks rules of usage, and the cells to aim at."""
@@ -193,8 +189,25 @@ class Drawer:
         """Draws what comes next in a program, or None."""
         model = draft.model
         op = None if self.declared.atomic else self.rules.get_clearing(model)
-        op = op or draft.aim.draw(model)
+        op = op or self.draw_aim(source, draft)
         return op or self.draw_operation(source, draft)
+
+    def draw_aim(self, source: Source, draft: Draft) -> Op | None:
+        """Draws the operation of a cell that the program tries to reach, in half of the
+        draws; else, or if that cannot be asked now, None."""
+        rules, model = self.rules, draft.model
+        if not source.one_in(2):
+            return None
+        state, name = source.pick(draft.aims)
+        operation = rules.operations[name]
+        op = operation.draw(source, model)
+        if op is None and draft.misuses:
+            op = rules.draw_misuse(source, model, [name])
+        if op is None:
+            return None
+        op = operation.complete(op)
+        is_there = operation.why_illegal(op, model) is None
+        return op if is_there and state in rules.get_states(op, model) else None
 
     def draw_operation(self, source: Source, draft: Draft) -> Op | None:
         """Draws an operation that is legal now, or None: one in three is a mistake of
@@ -224,53 +237,3 @@ class Drawer:
         if isinstance(reason, Entry):
             self.known.append(make_known(reason, config, ops, op))
         return reason is not None
-
-
-def is_over(source: Source, length: int, least: int, longest: int) -> bool:
-    """Draws whether a program of `length` operations is over.
-
-    Each length from the least to the longest is as likely. The choice comes behind each
-    operation, not once before them, so that a shrinker can take out all that was chosen
-    for one operation.
-    """
-    if length < least:
-        return source.below(SELDOM * least) == 0
-    return source.below(longest - length + 1) == 0
-
-
-class Aim:
-    """The cell that a program tries to reach; once reached, it picks another one.
-
-    All cells are equally likely. It reaches rare cells: a program that happens to be in a
-    rare state seldom draws the right operation next.
-    """
-
-    def __init__(
-        self, rules: Contract, cells: Sequence[Cell], misuses: bool, source: Source
-    ) -> None:
-        self.rules, self.cells, self.misuses = rules, cells, misuses
-        self.source = source.branch()
-        self.state, self.name = self.source.pick(cells) if self.source else cells[0]
-
-    def draw(self, model: Any) -> Op | None:
-        """Draws the operation of the cell; None if it is illegal or the state differs.
-
-        Half of the draws return None at once, to save time; not in programs that break
-        rules of usage, because they are few.
-        """
-        rules = self.rules
-        if self.source is None or not (self.misuses or self.source.one_in(2)):
-            return None
-        operation = rules.operations[self.name]
-        op = operation.draw(self.source, model)
-        if op is None and self.misuses:
-            op = rules.draw_misuse(self.source, model, [self.name])
-        if op is None:
-            return None
-        op = operation.complete(op)
-        if operation.why_illegal(op, model) or self.state not in rules.get_states(
-            op, model
-        ):
-            return None
-        self.state, self.name = self.source.pick(self.cells)
-        return op

@@ -1,36 +1,63 @@
-"""Draws programs from Hypothesis.
+"""Draws programs from Hypothesis: every choice of a program is a choice of Hypothesis.
 
-Hypothesis makes most examples out of earlier ones: it copies one part of an example over
-another that was drawn by the same strategy. Of programs that is a poor use of time: their
-configs stay the same. So a program is drawn by strategies of which each is used once.
+Hypothesis makes most examples out of earlier ones: it copies a part of an example over
+another part that was drawn by the same strategy. Of programs that is a poor use of time:
+their configs stay the same. So a program is drawn from one `random.Random` of Hypothesis,
+whose draws it does not copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.internal.conjecture import providers
 
 from lockstep.harness.contracts.operation import Source
-from lockstep.harness.programs.generate.sources import ChoiceSource, RandomSource
 from lockstep.harness.programs.program import Program
-
-T = TypeVar("T")
 
 Draw = Callable[[Source], Program]
 """Makes a program from choices."""
 
-BASE, ROOM = 1 << 100, 1 << 64
-"""Seeds are drawn from [BASE, BASE + ROOM). Hypothesis mixes constants from the loaded
-source files into its draws. None is that large, so a seed gives the same programs in each
-process, whatever it has imported. BASE is also far enough from zero for even choices."""
+FEW = 96
+"""Integers are drawn from [0, FEW] at most. Hypothesis mixes constants from the loaded
+source files into larger ones (none below 100), and makes them less even. So a seed gives
+the same programs in each process, whatever it has imported."""
 
-SEEDS = st.integers(BASE, BASE + ROOM - 1)
-CHOICES = st.randoms(use_true_random=False)
+EVEN = 4
+"""A choice takes what is left of an integer if that is so many times as large: no option
+is less than 3/4 as likely as another."""
+
+
+class ChoiceSource(Source):
+    """Choices of Hypothesis, now and then several of them in one integer, as each integer
+    takes as long as a small operation.
+
+    The simplest choice is 0. The shrinker of Hypothesis lowers integers and leaves them
+    out. Each operation begins with an integer of its own, so that it can be left out.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.randrange = random.randrange
+        self.value, self.room = 0, 1
+
+    def renew(self) -> None:
+        self.room = 1
+
+    def below(self, limit: int) -> int:
+        if limit > FEW:
+            return (self.below(-(-limit // FEW)) * FEW + self.below(FEW)) % limit
+        if limit == 1:
+            return 0
+        if self.room < EVEN * limit and (self.room < limit or self.room % limit):
+            self.room = FEW // limit * limit
+            self.value = self.randrange(self.room)
+        self.value, choice = divmod(self.value, limit)
+        self.room = -(-self.room // limit)
+        return choice
+
 
 UNLIMITED = (
     HealthCheck.too_slow,  # others may share the core
@@ -39,30 +66,23 @@ UNLIMITED = (
 )
 """Health checks that a strategy of programs does not pass, by its nature."""
 
-
 LEAST = 2
-"""Operations of the shortest program that Hypothesis may draw choice by choice. It begins
-with the smallest examples that there are, a tenth of all, and passes on to others once
-five of these were refused."""
+"""Operations of the shortest program. Hypothesis begins with the smallest examples that
+there are, a tenth of all, and passes on to others once five of these were refused."""
 
 
-def make_strategy(
-    draw: Draw, seeded: bool, least: int = LEAST
-) -> st.SearchStrategy[Program]:
+def make_strategy(draw: Draw, least: int = LEAST) -> st.SearchStrategy[Program]:
     """Makes a strategy of programs.
 
     Args:
         draw: makes a program from choices.
-        seeded: Hypothesis draws the seed of a program, and not each of its choices: that
-            is several times as fast, but nothing that its shrinker can work on.
         least: see `LEAST`.
     """
 
     @st.composite
     def programs(draw_from: Any) -> Program:
-        if seeded:
-            return draw(RandomSource(draw_from(SEEDS) - BASE))
-        program = draw(ChoiceSource(draw_from(CHOICES)))
+        random = draw_from(st.randoms(use_true_random=False))
+        program = draw(ChoiceSource(random))
         assume(len(program.ops) >= least)
         return program
 
@@ -77,74 +97,16 @@ class Ended(BaseException):
         self.error = error
 
 
-IS_SOURCE = "is_local_module_file"
-
-
-@contextmanager
-def without_sources() -> Iterator[None]:
-    """Keeps Hypothesis from parsing the loaded source files for constants to draw.
-
-    That takes most of a second in a checkout, and what is drawn must not depend on what
-    else is loaded. There is no setting for it; should a later Hypothesis not have this
-    name, it only takes longer.
-    """
-    before = getattr(providers, IS_SOURCE, None)
-    setattr(providers, IS_SOURCE, lambda path: False)
-    try:
-        yield
-    finally:
-        setattr(providers, IS_SOURCE, before)
-
-
-BLOCK = 25
-"""Programs that follow from one seed of Hypothesis, which takes longer to make an example
-than most programs take to be drawn."""
-
-
 def generate(
     count: int, number: int, draw: Draw, consume: Callable[[Program], None]
 ) -> None:
-    """Draws programs from seeds of Hypothesis, each of which gives several.
-
-    The seeds are counted from `number`: Hypothesis likes to begin with its smallest, and
-    other numbers are to give other programs.
+    """Draws programs. Hypothesis does not shrink them.
 
     Args:
         count: the number of programs.
         number: the seed.
         draw: makes a program from choices.
         consume: is called with each program.
-    """
-    left = count
-
-    def consume_block(start: int) -> None:
-        nonlocal left
-        source = RandomSource(number + start - BASE)
-        for _ in range(min(BLOCK, left)):
-            left -= 1
-            consume(draw(source))
-
-    run(-(-count // BLOCK), number, SEEDS, consume_block)
-
-
-def generate_choices(
-    count: int, number: int, draw: Draw, consume: Callable[[Program], None]
-) -> None:
-    """Draws programs from choices of Hypothesis, which does not shrink them; as
-    `generate`."""
-    run(count, number, make_strategy(draw, seeded=False), consume)
-
-
-def run(
-    count: int, number: int, strategy: st.SearchStrategy[T], consume: Callable[[T], None]
-) -> None:
-    """Hands over what a strategy draws.
-
-    Args:
-        count: the greatest number of examples.
-        number: the seed.
-        strategy: of what is drawn.
-        consume: is called with each example.
     """
 
     @seed(number)
@@ -156,15 +118,14 @@ def run(
         derandomize=False,
         suppress_health_check=UNLIMITED,
     )
-    @given(strategy)
-    def check(example: T) -> None:
+    @given(make_strategy(draw))
+    def check(program: Program) -> None:
         try:
-            consume(example)
+            consume(program)
         except Exception as error:
             raise Ended(error) from None
 
     try:
-        with without_sources():
-            check()
+        check()
     except Ended as end:
         raise end.error from None

@@ -1,8 +1,8 @@
-"""Where the choices of a generator come from."""
+"""Choices where no Hypothesis runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from lockstep.harness.contracts.operation import Source, T
@@ -21,15 +21,8 @@ class RandomSource(Source):
         """Picks an option as any source does, but in one call."""
         return options[int(self.random() * len(options))]
 
-    def branch(self) -> RandomSource:
-        return RandomSource(self.below(1 << 24))
 
-
-class ChoiceSource(Source):
-    """Choices of Hypothesis, each drawn and shrunk by itself."""
-
-    def __init__(self, random: Random) -> None:
-        self.randrange = random.randrange
-
-    def below(self, limit: int) -> int:
-        return self.randrange(limit) if limit > 1 else 0
+def draw_some(count: int, number: int, draw: Callable[[Source], T]) -> list[T]:
+    """Draws several programs, one after the other, from the seed `number`."""
+    source = RandomSource(number)
+    return [draw(source) for _ in range(count)]

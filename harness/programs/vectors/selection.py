@@ -24,6 +24,9 @@ from lockstep.harness.programs.vectors import TRACE_FORMAT
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+LENGTHS = 12, 44
+"""Range of operations in a program: shorter than in a check, to be read."""
+
 # --- levels: first what any engine can run, then the rest -------------------------------
 
 
@@ -155,6 +158,7 @@ class Selection:
             list_levels(self.contract, self.kind).items()
         ):
             drawer = Drawer(self.contract, self.kind, declared, DTYPES)
+            drawer.lengths = LENGTHS
             cells = drawer.rules.list_cells(self.kind, declared)
             names = [(ANY, name) for _, name in cells]
             self.goals |= set(cells if self.size.cells else names)
