@@ -32,8 +32,6 @@ from lockstep.harness.programs.ledger import (
 )
 from lockstep.harness.programs.program import (
     Program,
-    breaks_usage,
-    parse_program,
 )
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import (
