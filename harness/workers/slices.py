@@ -42,7 +42,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.side import Side
+from lockstep.harness.workers.backend_run import BackendRun
 
 # --- a slice of the programs for one kind of one backend --------------------------------
 
@@ -67,20 +67,20 @@ def choose_first(number: int, sides: int) -> int:
 T = TypeVar("T", bound=messages.SliceTask)
 
 
-class Slice(Side, ABC, Generic[T]):
+class Slice(BackendRun, ABC, Generic[T]):
     """Makes programs, and runs them on the backend of its task.
 
     Args:
-        worker, backend, task: see `Side`.
+        worker, backend, task: see `BackendRun`.
         others: run the programs beside it, each as it declares them.
     """
 
     def __init__(
-        self, worker: Runner, backend: Backend, task: T, others: Sequence[Side] = ()
+        self, worker: Runner, backend: Backend, task: T, others: Sequence[BackendRun] = ()
     ) -> None:
         super().__init__(worker, backend, task, task.known)
         self.task, self.others = task, others
-        self.sides: Sequence[Side] = [self, *others]
+        self.sides: Sequence[BackendRun] = [self, *others]
         for side in self.sides:
             side.among = len(self.sides)
         self.runs = 0
@@ -111,7 +111,7 @@ class Slice(Side, ABC, Generic[T]):
         for side, own, result in self.run(program):
             side.include(own, result)
 
-    def run(self, program: Program) -> list[tuple[Side, Program, Result]]:
+    def run(self, program: Program) -> list[tuple[BackendRun, Program, Result]]:
         """Runs a program; shrinks and reports divergences that are new.
 
         Returns:
@@ -151,7 +151,7 @@ class Slice(Side, ABC, Generic[T]):
             results.append(self.settle(side, one, content, every))
         return results
 
-    def settle(self, side: Side, ran: Run, body: bytes, every: bool) -> Result:
+    def settle(self, side: BackendRun, ran: Run, body: bytes, every: bool) -> Result:
         """Returns the result of a run beside others. Where it diverges, or must run
         alone, it runs again, and what it does alone counts.
 

@@ -67,7 +67,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.side import Side
+from lockstep.harness.workers.backend_run import PROGRESS_SECONDS, BackendRun
 from lockstep.harness.workers.slices import (
     ExhaustiveSlice,
     RandomSlice,
@@ -255,7 +255,7 @@ def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Dra
 
 def draw_programs(worker: Worker, backend: Backend, task: m.RandomTask) -> m.SliceDone:
     others = [
-        Side(worker, worker.get_backend(name), task, known, number)
+        BackendRun(worker, worker.get_backend(name), task, known, number)
         for number, (name, known) in enumerate(task.group.items(), 1)
     ]
     return RandomSlice(worker, backend, task, others).check()

@@ -58,7 +58,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.side import Side
+from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.slices import RandomSlice, choose_first, is_watched
 from tests.harness import misbehaving, paging
 from tests.harness.building import declare_all, draw_some, make, update
@@ -302,7 +302,7 @@ def check_slice(
     record = Record(folder / "record.json")
     runner = Runner(record, events.append)
     known = task.group.get("second", {})
-    done = RandomSlice(runner, first, task, [Side(runner, second, task, known, 1)])
+    done = RandomSlice(runner, first, task, [BackendRun(runner, second, task, known, 1)])
     answer = done.check()
     record.close()
     return events, answer

@@ -26,7 +26,7 @@ from lockstep.harness.programs.ledger import (
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import Agreed, Found, RandomTask
 from lockstep.harness.workers.runner import Runner, Search
-from lockstep.harness.workers.side import tidy
+from lockstep.harness.workers.backend_run import tidy
 from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.building import make
 
@@ -179,7 +179,7 @@ def test_no_generator_leaves_out_what_only_a_run_can_judge(known: list[Entry]) -
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the programs that lead to a known divergence run on into it."""
-    monkeypatch.setattr("lockstep.harness.workers.side.KNOWN_SHARE", 2)
+    monkeypatch.setattr("lockstep.harness.workers.backend_run.KNOWN_SHARE", 2)
 
 
 def check(folder: Path, cache: type[Manager], programs: int = 100) -> Any:

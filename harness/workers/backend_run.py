@@ -56,7 +56,7 @@ ENOUGH_AGREED = 3
 may agree by chance."""
 
 
-class Side:
+class BackendRun:
     """What one backend does in a slice: counts the programs, and shrinks and reports
     those that diverge.
 
