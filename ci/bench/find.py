@@ -117,8 +117,8 @@ class Found(Exception):
 class Worker:
     """What a slice asks of its worker; events are dropped."""
 
-    def __init__(self, record: Record, asked: str) -> None:
-        self.record, self.asked = record, asked
+    def __init__(self, record: Record, backend_name: str) -> None:
+        self.record, self.backend_name = record, backend_name
 
     def emit(self, event: Event) -> None:
         """Ignores an event."""

@@ -79,23 +79,22 @@ class BackendRun:
         self.worker, self.backend, self.number = worker, backend, number
         self.counts = messages.Counts()
         self.coverage: Coverage = Counter()
-        self.told: set[Cell] = set()
+        self.reported_cells: set[Cell] = set()
         self.shown = dict(known)
         self.tried: Counter[str] = Counter()
         self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
-        self.met = 0
+        self.known_count = 0
         self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
         self.digest = hashlib.sha256()
         self.hangs = 0
         self.is_over = False
-        self.among = 1
+        self.group_size = 1
         self.reported = 0.0
         self.started = time.monotonic()
 
     def emit(self, event: messages.OfSlice) -> None:
         """Sends an event about this backend."""
-        own = messages.OfGroup(self.number, event) if self.number else event
-        self.worker.emit(own)
+        self.worker.emit(messages.OfGroup(self.number, event) if self.number else event)
 
     def adapt(self, program: Program) -> Program:
         """A program that was drawn for another backend, as this one declares it."""
@@ -147,21 +146,21 @@ class BackendRun:
     def report_progress(self) -> None:
         self.reported = time.monotonic()
         self.counts.seconds = self.get_seconds()
-        fresh = [cell for cell in self.coverage if cell not in self.told]
-        self.told.update(fresh)
+        fresh = [cell for cell in self.coverage if cell not in self.reported_cells]
+        self.reported_cells.update(fresh)
         self.emit(messages.Progress(self.counts, fresh))
 
     def execute(
-        self, program: Program, every: bool, avoid: Sequence[Entry] = ()
+        self, program: Program, every_check: bool, avoid: Sequence[Entry] = ()
     ) -> Result:
         """Runs a program on this backend with the record and the coverage kept."""
         self.take_turn()
         record = self.worker.record
-        self.digest.update(record.begin(program, self.worker.asked))
+        self.digest.update(record.begin(program, self.worker.backend_name))
         if self.worker.is_fatal(program):
             return Result()
-        own = self.coverage, self.announce
-        result = run(program, self.backend, every, *own, avoid=avoid)
+        watch = self.coverage, self.announce
+        result = run(program, self.backend, every_check, *watch, avoid=avoid)
         record.end()
         return self.note_margins(result)
 
@@ -194,7 +193,7 @@ class BackendRun:
         shown = self.shown.setdefault(signature, Shown())
         shown.programs += 1
         states = find_states(program, divergence)
-        is_other = not any(states.issuperset(each) for each in shown.states.values())
+        is_other = not any(map(states.issuperset, shown.states.values()))
         if is_other:
             self.tried[signature] += 1
         is_taken = shown.programs > 1 and shown.programs.bit_count() == 1
@@ -213,10 +212,10 @@ class BackendRun:
         small = self.worker.shrink(program, divergence, self.backend, *limits)
         shown = self.shown[divergence.get_signature(program)]
         states = find_states(program, divergence)
-        before = shown.states.get(small.program.digest())
-        states &= (
-            find_states(small.program, small.divergence) if before is None else {*before}
-        )
+        previous = shown.states.get(small.program.digest())
+        if previous is None:
+            previous = [*find_states(small.program, small.divergence)]
+        states &= {*previous}
         shown.states[small.program.digest()] = sorted(states)
         self.emit_found(
             small.program,
@@ -226,8 +225,8 @@ class BackendRun:
             flaky=None if small.flaky is None else str(small.flaky),
         )
         self.is_over = self.is_enough(small.program)
-        others = small.others.items()
-        return [found for signature, found in others if signature not in self.shown]
+        failures = small.others.items()
+        return [failure for name, failure in failures if name not in self.shown]
 
     def is_enough(self, small: Program) -> bool:
         """Says whether the rest of the slice may be left out for a shrunk program."""
@@ -238,9 +237,9 @@ class BackendRun:
         then: it must show the signature of its entry."""
         if not known:
             return
-        self.met += 1
-        if self.met % KNOWN_SHARE == 1:
-            chosen = known[self.met // KNOWN_SHARE % len(known)]
+        self.known_count += 1
+        if self.known_count % KNOWN_SHARE == 1:
+            chosen = known[self.known_count // KNOWN_SHARE % len(known)]
             program = chosen.program
             if not (why_too_large(program) or why_unsupported(program, self.backend)):
                 self.enter(chosen)
@@ -278,14 +277,14 @@ class BackendRun:
                 continue
             self.emit(messages.Agreed(name, programs[0].to_json()))
 
-    def emit_found(self, program: Program, divergence: Divergence, **more: Any) -> None:
-        """Sends a program that diverges. more: the last fields of `messages.Found`."""
+    def emit_found(self, program: Program, divergence: Divergence, **fields: Any) -> None:
+        """Sends a program that diverges. fields: the last ones of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
-        self.emit(messages.Found(program.to_json(), divergence, *after, **more))
+        self.emit(messages.Found(program.to_json(), divergence, *after, **fields))
 
     def get_seconds(self) -> float:
         """Of one core: the share of this backend."""
-        return round((time.monotonic() - self.started) / self.among, 3)
+        return round((time.monotonic() - self.started) / self.group_size, 3)
 
     def finish(self) -> messages.SliceDone:
         """Reports what the programs have shown together; the sums over them."""
@@ -299,6 +298,7 @@ def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
     """Returns a program that diverges without the steps that were left out, since it is
     to show the same where they are not; and its divergence."""
     assert result.divergence is not None
-    before = sum(number < result.divergence.step for number in result.left_out)
-    divergence = replace(result.divergence, step=result.divergence.step - before)
+    step = result.divergence.step
+    step -= sum(number < step for number in result.left_out)
+    divergence = replace(result.divergence, step=step)
     return leave_out(program, result.left_out), divergence

@@ -49,10 +49,10 @@ class Channel:
 
     def send(self, message: bytes) -> None:
         """Raises OSError if the other end is gone or does not read."""
-        rest = memoryview(MAGIC + LENGTH.pack(len(message)) + message)
-        while rest:
+        unsent = memoryview(MAGIC + LENGTH.pack(len(message)) + message)
+        while unsent:
             try:
-                rest = rest[self.end.send(rest) :]
+                unsent = unsent[self.end.send(unsent) :]
             except BlockingIOError:
                 self.await_event(select.POLLOUT, self.seconds)
 
@@ -77,16 +77,16 @@ class Channel:
         """
         while (message := self.cut()) is None:
             try:
-                part = self.end.recv(CHUNK)
+                received = self.end.recv(CHUNK)
             except BlockingIOError:
                 self.check_time()
                 return None
             except OSError as error:
                 raise EOFError from error
-            if not part:
+            if not received:
                 raise EOFError
             self.heard = time.monotonic()
-            self.buffer += part
+            self.buffer += received
         return message
 
     def cut(self) -> bytes | None:

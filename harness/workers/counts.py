@@ -44,22 +44,19 @@ class Counts:
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
 
-    def include(self, more: Counts) -> None:
+    def include(self, counts: Counts) -> None:
         """Adds the counts of another slice."""
         for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-        self.margins = merge_margins(self.margins, more.margins)
-        self.missing.update(more.missing)
-        for own, others in (
-            (self.signatures, more.signatures),
-            (self.entered, more.entered),
-            (self.undeclared, more.undeclared),
-        ):
-            for key, count in others.items():
-                tally(own, key, count)
+            setattr(self, name, getattr(self, name) + getattr(counts, name))
+        self.margins = merge_margins(self.margins, counts.margins)
+        self.missing.update(counts.missing)
+        for name in TALLIES:
+            for key, count in getattr(counts, name).items():
+                tally(getattr(self, name), key, count)
 
 
 SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
+TALLIES = ("signatures", "entered", "undeclared")
 
 
 def tally(counts: dict[str, int], key: str, count: int = 1) -> None:

@@ -119,8 +119,8 @@ class Process:
                 return self.describe_death("hang", f"no step ended within {step:g} s")
         elif seconds > start + START_GRACE:
             died = self.describe_death("hang", "")
-            what = "no program was begun" if died.running else "it was not loaded"
-            why = f"{what} within {start:g} s; --start-time gives it more"
+            problem = "no program was begun" if died.running else "it was not loaded"
+            why = f"{problem} within {start:g} s; --start-time gives it more"
             return structs.replace(died, why=why, running=None)
         return None
 
@@ -135,8 +135,8 @@ class Process:
         """Ends the process, so that its record says no more than this."""
         self.kill()
         running, step = get_running(self.read_record())
-        words = self.get_last_words()
-        return messages.Died(why, what=what, running=running, step=step, last_words=words)
+        end: dict[str, Any] = {"running": running, "step": step}
+        return messages.Died(why, what=what, **end, last_words=self.get_last_words())
 
     def read_record(self) -> bytes:
         self.content.seek(0)
@@ -194,7 +194,7 @@ class Pool:
         self.size, self.folder = size, folder
         self.step_seconds, self.start_seconds = step_seconds, start_seconds
         self.limits = limit_by(step_seconds, start_seconds, strict, unsupported)
-        self.made = [made for made in (folder, folder.parent) if not made.exists()]
+        self.new_folders = [path for path in (folder, folder.parent) if not path.exists()]
         self.processes: list[Process] = []
 
     def make_folder(self) -> None:
@@ -218,7 +218,7 @@ class Pool:
         for process in self.processes:
             process.stop()
         self.processes.clear()
-        for folder in self.made:
+        for folder in self.new_folders:
             with suppress(OSError):  # it holds something, or another process uses it
                 folder.rmdir()
 
@@ -239,8 +239,8 @@ class Pool:
 
     def call(self, task: messages.Task[A]) -> A | messages.Stopped:
         """One task; the event that ends it."""
-        for asked, event in self.run(deque([task])):
-            if asked is task and isinstance(event, messages.Answer | messages.Stopped):
+        for current, event in self.run(deque([task])):
+            if current is task and isinstance(event, messages.Answer | messages.Stopped):
                 return event  # type: ignore[return-value]
         raise AssertionError("a task always ends with an event")
 

@@ -100,9 +100,11 @@ def get_target(name: str) -> str:
     module, colon, factory = name.partition(":")
     if colon and module.replace(".", "_").isidentifier() and ":" not in factory:
         return name
-    near = get_close_matches(name, names)
+    matches = get_close_matches(name, names)
     hint = (
-        f"did you mean {', '.join(near)}?" if near else "`lockstep backends` lists them."
+        f"did you mean {', '.join(matches)}?"
+        if matches
+        else "`lockstep backends` lists them."
     )
     raise UsageError(
         f"--backend {name}: no backend has this name; {hint} One of your own is given as"
@@ -215,8 +217,8 @@ def import_function(target: str, what: str) -> Callable[[], Any]:
         module = importlib.import_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
-        near = get_close_matches(function_name, dir(module))
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        matches = get_close_matches(function_name, dir(module))
+        hint = f"; did you mean {', '.join(matches)}?" if matches else ""
         raise Unloadable(f"{module_name} has no {what} {function_name}{hint}")
     return function  # type: ignore[no-any-return]
 
@@ -297,9 +299,9 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
 
 def require(name: str, options: Mapping[str, Any], what: str) -> None:
     if name not in options:
-        near = get_close_matches(name, options) or list(options)
+        matches = get_close_matches(name, options) or list(options)
         raise Unloadable(
-            f'declares "{name}", which is no {what}; did you mean {", ".join(near)}?'
+            f'declares "{name}", which is no {what}; did you mean {", ".join(matches)}?'
         )
 
 

@@ -37,18 +37,18 @@ class Runner:
     Attributes:
         record: the write-ahead record.
         emit: sends an event to the pool.
-        asked: the name of the backend, as the task has it.
+        backend_name: the name of the backend, as the task has it.
         fatal: digests of programs that would end the process, and are not run.
     """
 
     def __init__(self, record: Record, emit: Emit) -> None:
         self.record, self.emit = record, emit
-        self.asked = ""
+        self.backend_name = ""
         self.fatal: frozenset[str] = frozenset()
 
     def note(self, program: Program) -> None:
         """Records that work on a program begins, so that the pool does not see a hang."""
-        self.record.begin(program, self.asked)
+        self.record.begin(program, self.backend_name)
 
     def is_fatal(self, program: Program) -> bool:
         return bool(self.fatal) and program.digest() in self.fatal
@@ -57,7 +57,7 @@ class Runner:
         self,
         program: Program,
         backend: Backend,
-        every: bool,
+        every_check: bool,
         wanted: str | None = None,
         avoid: Sequence[Entry] = (),
     ) -> Result:
@@ -66,7 +66,7 @@ class Runner:
         if self.is_fatal(program):
             return Result()
         step = self.record.step
-        result = run(program, backend, every, None, step, wanted, avoid)
+        result = run(program, backend, every_check, None, step, wanted, avoid)
         self.record.end()
         return result
 
@@ -119,7 +119,7 @@ class Search:
     Attributes:
         program: the given one, as far as its divergence.
         divergence: of that program.
-        every: whether costly checks run at every step.
+        every_check: whether costly checks run at every step.
         latest: the divergence of the candidate that failed last.
         shown: the divergence of the best program so far.
     """
@@ -136,11 +136,11 @@ class Search:
         self.signature = divergence.get_signature(program)
         self.program = replace(program, ops=program.ops[: divergence.step + 1])
         self.divergence = self.latest = self.shown = divergence
-        self.others = SideFailures()
-        self.is_misuse = backend.execute is not None or breaks_usage(self.program)
-        self.every = self.needs_every()
+        self.side_failures = SideFailures()
+        self.is_invalid = backend.execute is not None or breaks_usage(self.program)
+        self.every_check = self.needs_every_check()
 
-    def needs_every(self) -> bool:
+    def needs_every_check(self) -> bool:
         """Whether only costly checks at every step show the divergence.
 
         Those of some steps may not show it in another program, in which other steps are
@@ -149,27 +149,28 @@ class Search:
         if self.backend.execute is not None:
             return True
         if self.divergence.what in COSTLY:
-            return self.find(self.program, every=True) is not None
-        return self.find(self.program, every=False) is None
+            return self.find(self.program, every_check=True) is not None
+        return self.find(self.program, every_check=False) is None
 
-    def find(self, candidate: Program, every: bool) -> Divergence | None:
+    def find(self, candidate: Program, every_check: bool) -> Divergence | None:
         """The divergence of a candidate if it has the signature; others are kept."""
-        own = self.signature, self.avoid
-        result = self.runner.run(candidate, self.backend, every, *own)
-        found = result.divergence
-        if found is None or result.left_out:
+        result = self.runner.run(
+            candidate, self.backend, every_check, self.signature, self.avoid
+        )
+        divergence = result.divergence
+        if divergence is None or result.left_out:
             return None
-        if not self.is_misuse and breaks_usage(candidate):
+        if not self.is_invalid and breaks_usage(candidate):
             return None
-        if found.get_signature(candidate) == self.signature:
-            return found
-        self.others.add(candidate, found)
+        if divergence.get_signature(candidate) == self.signature:
+            return divergence
+        self.side_failures.add(candidate, divergence)
         return None
 
     def fails(self, candidate: Program) -> bool:
-        found = self.find(candidate, self.every)
-        self.latest = found or self.latest
-        return found is not None
+        divergence = self.find(candidate, self.every_check)
+        self.latest = divergence or self.latest
+        return divergence is not None
 
     def cut(self, failing: Program) -> Program:
         """Leaves out what follows the failure of the candidate that failed last, which is
@@ -190,13 +191,13 @@ class Search:
         best = Shrinker(self.program, *search).shrink()
         if self.repeat(best) < REPEATS:
             return self.give_up()
-        return Shrunk(best, self.shown, self.others.shortest)
+        return Shrunk(best, self.shown, self.side_failures.shortest)
 
     def give_up(self) -> Shrunk:
         """The given program, and how often it still fails: no shorter one is certain to
         show the same failure."""
         flaky = Flaky(self.repeat(self.program), REPEATS)
-        return Shrunk(self.program, self.divergence, self.others.shortest, flaky)
+        return Shrunk(self.program, self.divergence, self.side_failures.shortest, flaky)
 
     def repeat(self, program: Program) -> int:
         """Runs a program several times; returns how often it fails in the same way."""

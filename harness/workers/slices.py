@@ -34,6 +34,7 @@ from lockstep.harness.programs.program import (
     Program,
 )
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.messages import (
     ExhaustiveTask,
     RandomTask,
@@ -42,7 +43,6 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.backend_run import BackendRun
 
 # --- a slice of the programs for one kind of one backend --------------------------------
 
@@ -57,11 +57,11 @@ def is_watched(number: int) -> bool:
     return number % WATCHED == WATCHED // 2
 
 
-def choose_first(number: int, sides: int) -> int:
+def choose_first(number: int, count: int) -> int:
     """Chooses which of several backends takes each step of program `number` first, in
     turns, also among those that run with every check: memory that one has freed may hold
     what the next one has forgotten to write."""
-    return (number + number // WATCHED) % sides
+    return (number + number // WATCHED) % count
 
 
 T = TypeVar("T", bound=messages.SliceTask)
@@ -79,10 +79,10 @@ class Slice(BackendRun, ABC, Generic[T]):
         self, worker: Runner, backend: Backend, task: T, others: Sequence[BackendRun] = ()
     ) -> None:
         super().__init__(worker, backend, task, task.known)
-        self.task, self.others = task, others
-        self.sides: Sequence[BackendRun] = [self, *others]
-        for side in self.sides:
-            side.among = len(self.sides)
+        self.task, self.followers = task, others
+        self.group: Sequence[BackendRun] = [self, *others]
+        for member in self.group:
+            member.group_size = len(self.group)
         self.runs = 0
 
     @abstractmethod
@@ -100,13 +100,13 @@ class Slice(BackendRun, ABC, Generic[T]):
             self.generate()
         finally:
             self.worker.fatal = frozenset()
-        for side in self.others:
+        for side in self.followers:
             side.emit(side.finish())
         return self.finish()
 
     def count(self, program: Program) -> None:
         """Runs one program and counts it."""
-        for side in self.sides:
+        for side in self.group:
             side.counts.programs += 1
         for side, own, result in self.run(program):
             side.include(own, result)
@@ -119,15 +119,15 @@ class Slice(BackendRun, ABC, Generic[T]):
         """
         every = is_watched(self.runs)
         self.runs += 1
-        programs = [program, *(side.adapt(program) for side in self.others)]
-        if self.others and not any(side.backend.execute for side in self.sides):
+        programs = [program, *(side.adapt(program) for side in self.followers)]
+        if self.followers and not any(side.backend.execute for side in self.group):
             results = self.execute_together(programs, every)
         else:
             results = [
                 side.execute(own, every, side.avoid)
-                for side, own in zip(self.sides, programs, strict=True)
+                for side, own in zip(self.group, programs, strict=True)
             ]
-        ran = list(zip(self.sides, programs, results, strict=True))
+        ran = list(zip(self.group, programs, results, strict=True))
         for side, own, result in ran:
             side.judge(own, result)
         return ran
@@ -136,16 +136,16 @@ class Slice(BackendRun, ABC, Generic[T]):
         """Runs a program on all backends beside each other; see `settle`."""
         self.take_turn()
         record = self.worker.record
-        body = record.begin(programs[0], self.worker.asked)
+        body = record.begin(programs[0], self.worker.backend_name)
         runs = []
-        for side, own in zip(self.sides, programs, strict=True):
+        for side, own in zip(self.group, programs, strict=True):
             place = Counter[Cell](), side.announce, side.avoid
             runs.append(Run(own, side.backend, every, *place))
         first = choose_first(self.runs, len(runs))
         run_together([*runs[first:], *runs[:first]])
         record.end()
         results = []
-        for side, one in zip(self.sides, runs, strict=True):
+        for side, one in zip(self.group, runs, strict=True):
             is_same = one.program is programs[0]
             content = body if is_same else make_body(one.program)
             results.append(self.settle(side, one, content, every))

@@ -57,6 +57,7 @@ from lockstep.harness.programs.program import (
 )
 from lockstep.harness.programs.vectors.selection import SIZES, Selection
 from lockstep.harness.workers import messages as m
+from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.channel import Channel
 from lockstep.harness.workers.messages import (
     HarnessFailed,
@@ -67,7 +68,6 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.backend_run import PROGRESS_SECONDS, BackendRun
 from lockstep.harness.workers.slices import (
     ExhaustiveSlice,
     RandomSlice,
@@ -130,14 +130,14 @@ def require_unknown(
     if not avoid:
         return
     beginning = replace(program, ops=program.ops[: divergence.step + 1])
-    rest = beginning
-    while (known := find_known(rest, avoid)) is not None:
-        rest = leave_out(rest, {known.step: known.entry})
-    result = worker.run_both(rest, backend, avoid)
+    stripped = beginning
+    while (match := find_known(stripped, avoid)) is not None:
+        stripped = leave_out(stripped, {match.step: match.entry})
+    result = worker.run_both(stripped, backend, avoid)
     is_other = result.divergence is None or (
-        result.divergence.get_signature(rest) != signature
+        result.divergence.get_signature(stripped) != signature
     )
-    if is_other and (rest is not beginning or result.left_out):
+    if is_other and (stripped is not beginning or result.left_out):
         raise Unavailable(f"{signature} is a known divergence")
 
 
@@ -194,8 +194,8 @@ def record_program(worker: Runner, backend: Backend, task: m.RecordProgram) -> m
     program = parse(task.program)
     if backend.execute is None:
         require_supported(program, backend)
-    own = worker.note, worker.record.step
-    recorded = record(program, backend, task.bounds, task.until, task.wanted, *own)
+    watch = worker.note, worker.record.step
+    recorded = record(program, backend, task.bounds, task.until, task.wanted, *watch)
     return m.Recorded(**{**recorded, "versions": get_versions(backend)})
 
 
@@ -225,8 +225,8 @@ def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerR
     for entry in load_ledger(backend.ledger, backend.name):
         divergence = worker.run_both(entry.program, backend).divergence
         got = divergence.get_signature(entry.program) if divergence else None
-        own = entry.id, entry.program.kind, entry.signature
-        results.append(m.LedgerResult(*own, got))
+        kind, signature = entry.program.kind, entry.signature
+        results.append(m.LedgerResult(entry.id, kind, signature, got))
     return m.LedgerRun(results)
 
 
@@ -254,11 +254,11 @@ def draw_vectors(worker: Runner, backend: Backend, task: m.DrawVectors) -> m.Dra
 
 
 def draw_programs(worker: Worker, backend: Backend, task: m.RandomTask) -> m.SliceDone:
-    others = [
-        BackendRun(worker, worker.get_backend(name), task, known, number)
-        for number, (name, known) in enumerate(task.group.items(), 1)
+    followers = [
+        BackendRun(worker, worker.get_backend(name), task, shown, number)
+        for number, (name, shown) in enumerate(task.group.items(), 1)
     ]
-    return RandomSlice(worker, backend, task, others).check()
+    return RandomSlice(worker, backend, task, followers).check()
 
 
 def decode_task(data: bytes) -> m.Task[Any]:
@@ -297,7 +297,7 @@ class Worker(Runner):
     def do(self, task: Task[Any]) -> None:
         """One task; its last event is an answer, or says why there is none."""
         try:
-            self.asked = task.backend
+            self.backend_name = task.backend
             self.emit(TASKS[type(task)](self, self.get_backend(task.backend), task))
         except (Unavailable, UsageError) as error:
             self.emit(Refused(str(error)))
@@ -308,8 +308,8 @@ class Worker(Runner):
         except HarnessError as error:
             self.emit(HarnessFailed(str(error), error.program.to_json()))
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{place.name} ({Path(place.filename).name}:{place.lineno})"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})"
             self.emit(HarnessFailed(f"{format_error(error)}, in {where}"))
         self.record.clear()
 

@@ -42,6 +42,7 @@ from lockstep.harness.jobs.settings import (
 )
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.counts import Counts, Shown
 from lockstep.harness.workers.messages import (
     Declared,
@@ -58,7 +59,6 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.slices import RandomSlice, choose_first, is_watched
 from tests.harness import misbehaving, paging
 from tests.harness.building import declare_all, draw_some, make, update

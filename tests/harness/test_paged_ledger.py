@@ -24,9 +24,9 @@ from lockstep.harness.programs.ledger import (
     load_ledger,
 )
 from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.backend_run import tidy
 from lockstep.harness.workers.messages import Agreed, Found, RandomTask
 from lockstep.harness.workers.runner import Runner, Search
-from lockstep.harness.workers.backend_run import tidy
 from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.building import make
 

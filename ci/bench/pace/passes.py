@@ -131,7 +131,7 @@ class Bench:
         """Ignores the events of a worker."""
 
     @property
-    def asked(self) -> str:
+    def backend_name(self) -> str:
         return self.backend.name
 
     # --- the parts of the first ---------------------------------------------------------
