@@ -23,16 +23,9 @@ from lockstep.harness.jobs.campaign.terms import (
     require_terms,
     require_version,
 )
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-)
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-    Settings,
-)
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.pools import open_pool
+from lockstep.harness.jobs.settings import PROFILES, Settings
 from lockstep.harness.reports.campaign import describe_state, get_campaign_status
 from lockstep.harness.reports.console import (
     Pace,

@@ -17,15 +17,9 @@ from lockstep.harness.cli.options import count_cores, define
 from lockstep.harness.cli.project import FILE, NAMES, TABLE, Project, load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.jobs.failures import (
-    get_replay_line,
-)
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import get_replay_line
+from lockstep.harness.jobs.pools import open_pool
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.reports.console import PlainConsole

@@ -26,13 +26,8 @@ from lockstep.harness.jobs.check import check as run_check
 from lockstep.harness.jobs.explore import Exploration
 from lockstep.harness.jobs.explore import explore as run_exploration
 from lockstep.harness.jobs.faults import Hunt
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-)
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-    Settings,
-)
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.settings import PROFILES, Settings
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.console import (
     Pace,

@@ -26,11 +26,7 @@ from lockstep.harness.execution.executor import Result
 from lockstep.harness.execution.metamorphic.reference import get_reference
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
-from lockstep.harness.jobs.failures import (
-    Failure,
-    make_failure,
-    save,
-)
+from lockstep.harness.jobs.failures import Failure, make_failure, save
 from lockstep.harness.programs.files import is_record, iterate_saved
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy

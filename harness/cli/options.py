@@ -20,9 +20,7 @@ from lockstep.harness.cli.project import importing_from, load_project
 from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import suggest
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.registry import get_target
 
 

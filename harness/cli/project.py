@@ -14,9 +14,7 @@ from typing import Any
 from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import read_text, show, suggest
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-)
+from lockstep.harness.jobs.settings import PROFILES
 from lockstep.harness.workers.registry import get_target
 
 FILE = "pyproject.toml"

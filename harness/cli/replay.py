@@ -13,14 +13,8 @@ import click
 from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
 from lockstep.harness.cli.options import define, limit, option
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import (
-    describe_stop,
-    make_failure,
-    save,
-)
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.failures import describe_stop, make_failure, save
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.replay import (
     Replayed,
     get_own_backend,
@@ -29,9 +23,7 @@ from lockstep.harness.jobs.replay import (
     replay_paths,
     replayed_to_json,
 )
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.program import trace as compute_answers

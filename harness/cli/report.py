@@ -11,13 +11,9 @@ import click
 from lockstep.harness.cli.frame import print_error
 from lockstep.harness.cli.options import define, option
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.replay import get_single
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports.console import PlainConsole
 from lockstep.harness.reports.pages.gather import (
     Material,

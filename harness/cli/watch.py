@@ -13,13 +13,9 @@ from lockstep.harness.cli.frame import print_error
 from lockstep.harness.cli.options import define, option
 from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.replay import Replayed, list_backends, replay_paths
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.watch import Stamps, build, take_stamps, wait_for_change
 from lockstep.harness.programs.files import load_saved
 from lockstep.harness.programs.program import Program

@@ -17,9 +17,7 @@ from lockstep.harness.jobs.fold import (
 )
 from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import Outcome
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.related import compare_backends, number_causes
 from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
 from lockstep.harness.jobs.saved import Saved, find_saved, list_files

@@ -16,9 +16,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import describe_stop, slug
 from lockstep.harness.jobs.fold import declare, finishing, list_asked, require_kinds
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.related import compare_backends, number_causes
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.workers import messages

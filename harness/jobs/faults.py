@@ -13,15 +13,9 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.jobs.failures import (
-    describe_stop,
-)
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import describe_stop
+from lockstep.harness.jobs.pools import open_pool
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 

@@ -10,9 +10,7 @@ from msgspec import Struct, structs
 
 from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.core.errors import UsageError, clean
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
 from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped

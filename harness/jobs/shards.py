@@ -17,9 +17,7 @@ from lockstep.harness.jobs.failures import Failures, describe_stop
 from lockstep.harness.jobs.fold import fold_ledger, fold_shard
 from lockstep.harness.jobs.groups import Key
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.pools import (
-    open_pool,
-)
+from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.saved import Saved
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown

@@ -19,13 +19,8 @@ from rich.text import Text
 
 from lockstep.harness.core.errors import clean, make_printable
 from lockstep.harness.execution.causes import get_evidence
-from lockstep.harness.jobs.failures import (
-    Failure,
-)
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-    Pair,
-)
+from lockstep.harness.jobs.failures import Failure
+from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.programs.words import (
     describe_failure,
     describe_line,

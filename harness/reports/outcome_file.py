@@ -15,14 +15,8 @@ from typing import Any
 
 from lockstep.harness.core.document import make_validator, write_whole
 from lockstep.harness.core.errors import UsageError, shorten
-from lockstep.harness.jobs.failures import (
-    Failure,
-)
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-    Pair,
-    Rerun,
-)
+from lockstep.harness.jobs.failures import Failure
+from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
 from lockstep.harness.programs.files import OUTCOME
 from lockstep.harness.reports.model import (
     COPIED,

@@ -7,9 +7,7 @@ import pytest
 from lockstep.harness.cli.pytest_plugin import describe
 from lockstep.harness.jobs.explore import Exploration, explore_in
 from lockstep.harness.jobs.outcome import Outcome
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.pool import Pool
 from tests.harness.building import list_pairs
 

@@ -12,22 +12,10 @@ import pytest
 from msgspec import structs
 
 from lockstep.harness.core.folder import Folder, LocalFolder, open_folder
-from lockstep.harness.jobs.campaign.shard import (
-    KILLED,
-    MAX_KILLED,
-    Abandoned,
-    run_shard,
-)
+from lockstep.harness.jobs.campaign.shard import KILLED, MAX_KILLED, Abandoned, run_shard
 from lockstep.harness.jobs.campaign.terms import Spec, Terms
-from lockstep.harness.jobs.crash import (
-    MAX_CRASHES,
-)
-from lockstep.harness.jobs.failures import (
-    MAX_KEPT,
-    Failure,
-    Failures,
-    make_failure,
-)
+from lockstep.harness.jobs.crash import MAX_CRASHES
+from lockstep.harness.jobs.failures import MAX_KEPT, Failure, Failures, make_failure
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool

@@ -17,15 +17,9 @@ from lockstep.harness.execution.causes import (
 )
 from lockstep.harness.execution.executor import run
 from lockstep.harness.jobs.check import check
-from lockstep.harness.jobs.failures import (
-    Failure,
-)
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import Failure
+from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports.console import PlainConsole, print_causes
 from tests.harness.buggy import BUGS, declare
 from tests.harness.building import make, trim, update

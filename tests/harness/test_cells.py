@@ -11,15 +11,8 @@ from rich.console import Console
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.states import Unreachable
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-    Pair,
-)
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-    SLICE,
-    Settings,
-)
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import PROFILES, SLICE, Settings
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import generate
 from lockstep.harness.programs.program import Program

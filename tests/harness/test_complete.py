@@ -8,15 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.harness.jobs.check import check as run_check
-from lockstep.harness.jobs.outcome import (
-    OFTEN,
-    Outcome,
-    Pair,
-)
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-    Settings,
-)
+from lockstep.harness.jobs.outcome import OFTEN, Outcome, Pair
+from lockstep.harness.jobs.settings import PROFILES, Settings
 from tests.harness.commands import CORRECT, HERE, Run
 
 ALL = 400

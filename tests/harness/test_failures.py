@@ -17,14 +17,8 @@ import pytest
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import compare_environments, get_environment
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import (
-    Failure,
-    make_failure,
-    save,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import Failure, make_failure, save
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.view import read_options, read_saved

@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.jobs.failures import (
-    MAX_KEPT,
-)
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-    Pair,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import MAX_KEPT
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import (
     Divergence,

@@ -15,9 +15,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.condition import parse_condition
 from lockstep.harness.programs.ledger import find_known, load_ledger

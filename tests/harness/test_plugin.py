@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.cli.pytest_plugin import PROGRAMS
-from lockstep.harness.jobs.failures import (
-    make_failure,
-    save,
-)
-from lockstep.harness.jobs.settings import (
-    PROFILES,
-)
+from lockstep.harness.jobs.failures import make_failure, save
+from lockstep.harness.jobs.settings import PROFILES
 from lockstep.harness.programs.program import Divergence
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import ROOT

@@ -18,13 +18,8 @@ from rich.text import Text
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS, KINDS
-from lockstep.harness.jobs.outcome import (
-    Outcome,
-    Pair,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports import console as reports
 from lockstep.harness.reports.console import (
     Pace,

@@ -13,14 +13,8 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.jobs import saved
-from lockstep.harness.jobs.failures import (
-    make_failure,
-    save,
-)
-from lockstep.harness.jobs.outcome import (
-    Pair,
-    Rerun,
-)
+from lockstep.harness.jobs.failures import make_failure, save
+from lockstep.harness.jobs.outcome import Pair, Rerun
 from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.runner import Runner
 from tests.harness.building import SMALL, make, trim, update

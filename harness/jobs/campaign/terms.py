@@ -19,15 +19,9 @@ from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.core.document import decode, parse_json, show
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.core.folder import Folder
-from lockstep.harness.jobs.failures import (
-    slug,
-)
-from lockstep.harness.jobs.outcome import (
-    Pair,
-)
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.failures import slug
+from lockstep.harness.jobs.outcome import Pair
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers import messages
 
 CAMPAIGN = "campaign.json"

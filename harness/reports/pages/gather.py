@@ -12,9 +12,7 @@ from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.replay import HINT, find_backend
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import (
     is_several,
     iterate_saved,

@@ -12,10 +12,7 @@ from typing import Any
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.causes import Evidence, gather_evidence
 from lockstep.harness.execution.recording.picture import Step
-from lockstep.harness.jobs.failures import (
-    OPTIONS,
-    get_replay_line,
-)
+from lockstep.harness.jobs.failures import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,

@@ -14,9 +14,7 @@ from msgspec import convert
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
-from lockstep.harness.jobs.settings import (
-    Settings,
-)
+from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.reports.pages.gather import Material, Stage, add_outcome
 from lockstep.harness.reports.pages.view import Saved
