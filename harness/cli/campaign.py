@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lockstep.harness.cli.frame import print_error, print_line, printing
-from lockstep.harness.cli.options import Seconds, command, shared
+from lockstep.harness.cli.options import Seconds, command, compose, option, shared
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder, open_folder
 from lockstep.harness.jobs.campaign.campaign import Campaign, begin, merge
@@ -74,7 +74,7 @@ folder_argument = click.argument("place", metavar="FOLDER")
 # --- it runs ----------------------------------------------------------------------------
 
 
-def read_shard(context: click.Context, option: Any, value: str | None) -> Any:
+def read_shard(context: click.Context, parameter: Any, value: str | None) -> Any:
     """Reads the numbers in "1/3"."""
     if value is None:
         return None
@@ -84,56 +84,47 @@ def read_shard(context: click.Context, option: Any, value: str | None) -> Any:
     return int(match[1]), int(match[2])
 
 
-def where(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say where shards run."""
-    for add in (
-        click.option(
-            "--gpu",
-            type=click.FloatRange(0.01, 1),
-            default=0.25,
-            show_default=True,
-            metavar="X",
-            help="Under Ray, the share of a GPU that a worker asks for.",
-        ),
-        click.option(
-            "--ray",
-            "address",
-            is_flag=False,
-            flag_value="local",
-            metavar="[ADDRESS]",
-            help="Run shards on a Ray cluster: host:port, or auto for the one that this"
-            " machine belongs to; without ADDRESS, on this machine.",
-        ),
-        *map(shared, ("jobs",)),
-    ):
-        function = add(function)
-    return function
+PROGRAMS = PROFILES["nightly"].programs
+POSITIVE = click.IntRange(1)
+
+where = compose(
+    option(
+        "--gpu",
+        "Under Ray, the share of a GPU that a worker asks for.",
+        type=click.FloatRange(0.01, 1),
+        default=0.25,
+        show_default=True,
+        metavar="X",
+    ),
+    option(
+        "--ray address",
+        "Run shards on a Ray cluster: host:port, or auto for the one that this machine"
+        " belongs to; without ADDRESS, on this machine.",
+        is_flag=False,
+        flag_value="local",
+        metavar="[ADDRESS]",
+    ),
+    shared("jobs"),
+)
 
 
 @campaign.command(epilog=START_EXAMPLES, short_help="Begins a campaign, and runs it.")
 @folder_argument
 @shared("backends", "kinds")
-@click.option(
+@option(
     "--programs",
-    type=click.IntRange(1),
+    f"Programs for each backend and kind; default: {PROGRAMS:,}",
+    type=POSITIVE,
     metavar="N",
-    help=f"Programs for each backend and kind; default: {PROFILES['nightly'].programs:,}",
 )
-@click.option("--time", "seconds", type=Seconds(1), metavar="S", help="Or S seconds.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--slice",
-    type=click.IntRange(1, 100_000),
-    default=SLICE,
-    show_default=True,
-    metavar="N",
-    help="Programs in a shard.",
-)
-@click.option(
+@option("--time seconds", "Or S seconds.", type=Seconds(1), metavar="S")
+@option("--seed", "Seed of the programs.", type=int, default=0, show_default=True)
+@option("--slice", "Programs in a shard.", type=POSITIVE, default=SLICE, metavar="N")
+@option(
     "--shard",
+    "Run the I-th of N parts; `merge` puts them together.",
     callback=read_shard,
     metavar="I/N",
-    help="Run the I-th of N parts; `merge` puts them together.",
 )
 @where
 @shared("step", "start", "strict")
@@ -159,7 +150,7 @@ def start(
     terms = Terms(
         backends=list(dict.fromkeys(backends)),
         kinds=list(dict.fromkeys(kinds)),
-        programs=None if seconds else programs or PROFILES["nightly"].programs,
+        programs=None if seconds else programs or PROGRAMS,
         seconds=seconds,
         **options,
     )
@@ -196,8 +187,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
     draw = partial(draw_progress, Pace(), console.width)
     with Progress(console, draw, get_campaign_status) as progress:
         outcome = work.run(open_runner, list(list_names()), progress.show)
-    for message in work.damaged.values():
-        print_error(f"{message}; it was run again")
+    print_damaged(work, "it was run again")
     if outcome.unwritten:
         print_error(outcome.unwritten)
     for failure in outcome.failures:
@@ -214,13 +204,16 @@ def load(place: str) -> Outcome:
     folder = open_folder(place)
     work = Campaign(folder, require_terms(folder))
     work.load()
-    print_damaged(work)
+    print_damaged(work, RUNS_AGAIN)
     return work.outcome
 
 
-def print_damaged(work: Campaign) -> None:
+RUNS_AGAIN = "`resume` runs it again"
+
+
+def print_damaged(work: Campaign, consequence: str) -> None:
     for message in work.damaged.values():
-        print_error(f"{message}; `resume` runs it again")
+        print_error(f"{message}; {consequence}")
 
 
 def print_campaign(outcome: Outcome, place: str) -> int:
@@ -250,14 +243,12 @@ def status(place: str, as_json: bool) -> int:
 
 @campaign.command(short_help="Makes a page of what a campaign has found.")
 @folder_argument
-@click.option(
-    "-o",
-    "--output",
-    "output",
+@option(
+    "-o --output",
+    "Folder for the page.",
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder for the page.",
 )
 @shared("given", "step", "start", "failures")
 @command
@@ -287,5 +278,5 @@ def merge_command(place: str, sources: Sequence[str]) -> int:
     once. Exit status: that of the campaign so far.
     """
     work = merge(open_folder(place), [open_folder(source) for source in sources])
-    print_damaged(work)
+    print_damaged(work, RUNS_AGAIN)
     return print_campaign(work.outcome, place)

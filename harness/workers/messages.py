@@ -82,6 +82,10 @@ class Found(Event, frozen=True, dict=True):
     def parsed(self) -> Program:
         return parse_program(self.program, "a failing program")
 
+    def is_other(self, event: Event) -> bool:
+        """Says whether an event is not about the program that was made shorter."""
+        return not isinstance(event, Found) or event.parsed.digest() != self.original
+
     def check(self) -> None:
         program = self.parsed
         if self.divergence.step >= max(1, len(program.ops)):

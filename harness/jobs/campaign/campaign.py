@@ -220,7 +220,11 @@ class Campaign:
                 self.note_error(spec, event)
                 continue
             if not isinstance(event, messages.Progress):
-                events[spec.name].append(event)
+                known = events[spec.name]
+                if isinstance(event, messages.Found) and event.original is not None:
+                    # Its divergence may have thousands of tokens.
+                    known[:] = filter(event.is_other, known)
+                known.append(event)
             if is_end(event):
                 self.write_result(spec, events.pop(spec.name))
             else:
@@ -236,7 +240,7 @@ class Campaign:
     def write_result(self, spec: Spec, events: list[Any]) -> None:
         """Writes the file of a shard; from then on it counts. Raises OSError."""
         seconds = round(time.monotonic() - self.outcome.started, 2)
-        result = Result(spec, seconds, drop_shrunk(events))
+        result = Result(spec, seconds, events)
         write = self.folder.replace if spec.name in self.damaged else self.folder.put
         write(spec.name, result.encode())
         self.done.add(spec.name)
@@ -255,19 +259,6 @@ def is_end(event: messages.Event) -> bool:
     if isinstance(event, Abandoned):
         return event.crashes > 0
     return isinstance(event, messages.Answer)
-
-
-def drop_shrunk(events: list[Any]) -> list[Any]:
-    """The events without the programs that were made shorter: their divergences may have
-    thousands of tokens."""
-    originals = {getattr(event, "original", None) for event in events} - {None}
-    return [
-        event
-        for event in events
-        if not isinstance(event, messages.Found)
-        or event.original is not None
-        or event.parsed.digest() not in originals
-    ]
 
 
 # --- its folder -------------------------------------------------------------------------

@@ -34,20 +34,25 @@ Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
-class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All that the events of a shard depend on, beside the backend.
+class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a shard depends on, beside its task and its backend.
 
     Attributes:
         lockstep: its version; another one draws other programs.
         python: the same.
     """
 
-    task: messages.Declare | messages.RunLedger | messages.RandomTask
     lockstep: str = __version__
     python: str = PYTHON
     step_seconds: Seconds = STEP_SECONDS
     start_seconds: Seconds = START_SECONDS
     strict: bool = False
+
+
+class Spec(Versions, frozen=True, kw_only=True):
+    """All that the events of a shard depend on, beside the backend."""
+
+    task: messages.Declare | messages.RunLedger | messages.RandomTask
 
     @property
     def name(self) -> str:
@@ -60,11 +65,10 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"{SHARDS}/{'-'.join([*labels, slug(task.backend), digest])}.json"
 
 
-class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Terms(Versions, frozen=True, kw_only=True):
     """The settings of a campaign.
 
     Attributes:
-        lockstep, python: see `Spec`.
         programs: for each pair; or None, and `seconds` is the budget.
         seconds: of the campaign while it runs.
         slice: programs in a shard.
@@ -72,28 +76,23 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     format: Literal["lockstep-campaign/2"] = "lockstep-campaign/2"
-    lockstep: str = __version__
-    python: str = PYTHON
     seed: int = 0
     backends: list[str] = []
     kinds: list[str] = []
     programs: Positive | None = None
     seconds: Seconds | None = None
     slice: Positive = SLICE
-    step_seconds: Seconds = STEP_SECONDS
-    start_seconds: Seconds = START_SECONDS
-    strict: bool = False
     shard: tuple[Positive, Positive] | None = None
 
     def get_settings(self, folder: Path) -> Settings:
         """The same as settings of a check. folder: for failures."""
-        names = "seed", "backends", "kinds", "seconds", "slice", "strict"
-        limits = "step_seconds", "start_seconds"
-        fields: dict[str, Any] = {name: getattr(self, name) for name in names + limits}
+        fields = structs.asdict(self)
+        for name in ("format", "lockstep", "python", "shard", "programs"):
+            del fields[name]
         return Settings(programs=self.programs or 0, failures=folder, **fields)
 
     def make_spec(self, task: Any) -> Spec:
-        names = "lockstep", "python", "step_seconds", "start_seconds", "strict"
+        names = Versions.__struct_fields__
         return Spec(task=task, **{name: getattr(self, name) for name in names})
 
     def has(self, key: Sequence[str], number: int) -> bool:
@@ -124,13 +123,12 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 yield self.make_spec(task)
 
 
-def compare(before: Terms, after: Terms) -> str | None:
+def compare(first: Terms, second: Terms) -> str | None:
     """Describes the first setting in which two campaigns differ; None if none does."""
-    for name in Terms.__struct_fields__:
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new:
-            return f"its {name} is {show(old)}, not {show(new)}"
-    return None
+    old, new = structs.asdict(first), structs.asdict(second)
+    differing = (name for name in Terms.__struct_fields__ if old[name] != new[name])
+    name = next(differing, None)
+    return name and f"its {name} is {show(old[name])}, not {show(new[name])}"
 
 
 def read_terms(folder: Folder) -> Terms | None:
@@ -166,14 +164,13 @@ def require_terms(folder: Folder) -> Terms:
     return terms
 
 
-def require_version(place: str, begun: Terms | Spec) -> None:
+def require_version(place: str, begun: Versions) -> None:
     """Raises UsageError unless this version draws the programs that another has drawn."""
     for name, version in (("lockstep", __version__), ("python", PYTHON)):
         if getattr(begun, name) != version:
             raise UsageError(
                 f"{place}: was begun with {name} {getattr(begun, name)}, and this is"
-                f" {version}, which may draw other programs; use that version, or start"
-                " another campaign"
+                f" {version}, which may draw other programs; use that version"
             )
 
 
