@@ -45,9 +45,11 @@ def get_form(cache: Any) -> Form:
     backend = f"{get_framework(cache)}-cpu"
     match cache:
         case KVCacheBase():
-            return Form(backend, "layer", {"kind": "kv", "step": cache.memory.step})
+            return Form(
+                backend, "layer", {"kind": "kv", "step": cache.memory.columns.step}
+            )
         case RotatingCacheBase():
-            sizes = {"window": cache.window, "step": cache.memory.step}
+            sizes = {"window": cache.window, "step": cache.memory.columns.step}
             return Form(backend, "layer", {"kind": "rotating", **sizes})
         case StateCacheBase():
             return Form(backend, "layer", {"kind": "state"})
