@@ -125,8 +125,3 @@ class BatchedCache(TokenBatch):
         cache = super().take(row)
         mx.eval(cache.memory.list_arrays())  # or the next write copies the pool
         return cache
-
-    def make_single(self) -> KVCache | RotatingCache:
-        if self.window is None:
-            return KVCache(self.step, self.fill, self.mask)
-        return RotatingCache(self.window, self.step, self.fill, self.mask)

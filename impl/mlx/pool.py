@@ -48,12 +48,6 @@ class Pool(PoolBase):
         array = mx.concatenate([old, mx.broadcast_to(line, shape)])
         return array.view(like.dtype)
 
-    def read_slot(self, slot: int, begin: int, end: int) -> Pair:
-        assert self.arrays is not None
-        keys, values = self.arrays
-        index = slice(slot, slot + 1), slice(None), slice(begin, end)
-        return keys[index], values[index]
-
     def write_slots(self, slot: int, column: int, arrays: Pair) -> None:
         assert self.arrays is not None
         slots, _, length, _ = arrays[0].shape

@@ -12,7 +12,6 @@ from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.memory import Pair, make_compact
 from lockstep.impl.shared.batch import as_slice
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.shared.slots import Slots
 
@@ -55,18 +54,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         conv, delta = self.conv[layer], self.delta[layer]
         return read_slots(conv, slots, spared), read_slots(delta, slots, spared)
 
-    def write_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
-        """Stores conv and delta after the pass and fills the checkpoints that are due."""
-        slots = self.list_slots()
-        for array, buffer in ((conv, self.conv[layer]), (delta, self.delta[layer])):
-            wanted = (len(slots), *buffer.shape[1:])
-            if array.shape != wanted:
-                raise MisuseError(
-                    f"states of shape {list(array.shape)}, not {list(wanted)}"
-                )
-        if self.get_pass().cells is None:
-            return
-        self.write_slots(layer, slots, conv, delta)
+    def store_states(self, layer: int, conv: mx.array, delta: mx.array) -> None:
+        self.write_slots(layer, self.list_slots(), conv, delta)
         for row, checkpoint in enumerate(self.pending):
             if checkpoint is not None:
                 copied = make_compact((conv[row], delta[row]))

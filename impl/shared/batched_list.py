@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, Self
 
 from lockstep.impl.shared.batched import Batch
@@ -20,7 +21,7 @@ class Parts:
     """The caches of one layer.
 
     Args:
-        parts: at least one.
+        caches: at least one.
     """
 
     def __init__(self, caches: Sequence[Any]) -> None:
@@ -65,25 +66,28 @@ class ListCache(Parts):
         return trimmed
 
 
+def in_all(method: Callable[..., None]) -> Callable[..., None]:
+    """Returns a method that does the same in all batches of a list."""
+
+    @wraps(method)
+    def call(self: Parts, *arguments: Any) -> None:
+        for cache in self.parts:
+            getattr(cache, method.__name__)(*arguments)
+
+    return call
+
+
 class ListBatch(Parts):
     """Batches of one layer, all with the rows of the same requests."""
 
     parts: tuple[Batch, ...]
 
-    def pad_left(self, padding: Sequence[int]) -> None:
-        """Announces that so many columns of the next update precede each row's tokens."""
-        for cache in self.parts:
-            cache.pad_left(padding)
-
-    def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces that the next updates bring so many tokens to each row."""
-        for cache in self.parts:
-            cache.pad_right(lengths)
-
-    def finalize(self) -> None:
-        """Ends the padding on the right."""
-        for cache in self.parts:
-            cache.finalize()
+    pad_left = in_all(Batch.pad_left)
+    pad_right = in_all(Batch.pad_right)
+    finalize = in_all(Batch.finalize)
+    filter = in_all(Batch.filter)
+    select = in_all(Batch.select)
+    repeat = in_all(Batch.repeat)
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row; returns how many, 0 if a part
@@ -102,21 +106,6 @@ class ListBatch(Parts):
         for cache in self.parts:
             cache.rollback(counts)
         return True
-
-    def filter(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order, each at most once."""
-        for cache in self.parts:
-            cache.filter(rows)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that is named twice becomes two."""
-        for cache in self.parts:
-            cache.select(rows)
-
-    def repeat(self, times: int) -> None:
-        """Repeats each row so many times, the copies next to each other."""
-        for cache in self.parts:
-            cache.repeat(times)
 
     def extend(self, joined: Self) -> None:
         """Adds the rows of another batch behind its own. The other one is used up."""

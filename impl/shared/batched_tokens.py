@@ -31,7 +31,7 @@ class TokenBatch(Batch):
         mask: has the dtype, and on torch the device, of masks.
     """
 
-    singles: Sequence[type]
+    singles: tuple[Any, Any]  # classes: full, rotating
     pool: Pool
 
     def __init__(
@@ -72,9 +72,11 @@ class TokenBatch(Batch):
     def blank(self, arrays: Arrays, tokens: Bools) -> Arrays:
         """Returns K and V with zeros in the columns that are no tokens."""
 
-    @abstractmethod
     def make_single(self) -> Any:
         """Returns an empty single cache with the same options."""
+        full, rotating = self.singles
+        options = self.step, self.fill, self.mask
+        return full(*options) if self.window is None else rotating(self.window, *options)
 
     # --- tokens -------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from lockstep.impl.shared.batch import Batch, check_copy, check_position, check_range
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
+from lockstep.impl.shared.memory import Arrays
 
 
 class EncoderCacheBase:
@@ -17,10 +19,9 @@ class EncoderCacheBase:
         batch: the most rows of a pass.
     """
 
-    stored: dict[int, tuple[Any, Any]]
-
     def __init__(self, sequences: int, batch: int) -> None:
         self.sequences, self.batch = sequences, batch
+        self.stored: dict[int, Arrays] = {}
         self.cached = False
         self.position = 0
         self.image: int | None = None
@@ -66,6 +67,39 @@ class EncoderCacheBase:
         self.is_open = True
         if len(batch.images):
             self.image = int(batch.positions[batch.images.max()])
+
+    @abstractmethod
+    def keep(self, old: Arrays | None, pair: Arrays) -> Arrays:
+        """Returns a copy of K and V, in the arrays of the put before, if it likes."""
+
+    @abstractmethod
+    def hand_out(self, pair: Arrays) -> Arrays:
+        """Returns stored K and V for a caller."""
+
+    def put(self, layer: int, keys: Any, values: Any) -> None:
+        """Stores the encoder's K and V of the image of this pass, unchanged.
+
+        The first put into a layer fixes the shapes.
+
+        Raises:
+            MisuseError: the shapes differ from those of the first put, or the pass has no
+                image.
+        """
+        self.check_open()
+        old = self.stored.get(layer)
+        if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
+            raise MisuseError(
+                f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
+                f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
+            )
+        if self.accept():
+            self.stored[layer] = self.keep(old, (keys, values))
+
+    def get(self, layer: int) -> Arrays | None:
+        """Returns K and V as they were put; None if nothing is cached."""
+        self.check_open()
+        pair = self.stored.get(layer) if self.cached else None
+        return pair and self.hand_out(pair)
 
     def accept(self) -> bool:
         """Records the position of the image; returns whether a put in this pass stores

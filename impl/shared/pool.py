@@ -69,9 +69,12 @@ class Pool(Form, Columns, ABC):
             rows_kept: the first so many slots are those of the first rows in `like`.
         """
 
-    @abstractmethod
     def read_slot(self, slot: int, begin: int, end: int) -> Arrays:
         """Returns the columns [begin, end) of a slot, as a view if possible."""
+        assert self.arrays is not None
+        keys, values = self.arrays
+        index = slice(slot, slot + 1), slice(None), slice(begin, end)
+        return keys[index], values[index]
 
     @abstractmethod
     def write_slots(self, slot: int, column: int, arrays: Arrays) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.impl.shared.batch import Batch, check_range
 from lockstep.impl.shared.causal import CausalCacheBase
-from lockstep.impl.shared.errors import NotSupportedError
+from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 from lockstep.impl.shared.slots import Checkpoint, Slots
 
 
@@ -19,10 +19,13 @@ class RecurrentCacheBase(CausalCacheBase):
 
     Attributes:
         slots: the slot of each sequence.
+        conv, delta: the states of each layer, [slots, ...].
         pending: for each sequence of the open pass, the checkpoint to fill, or None.
     """
 
     slots: Slots
+    conv: Any
+    delta: Any
     pending: Sequence[Checkpoint | None] = ()
 
     def check_rows(self, batch: Batch) -> None:
@@ -52,6 +55,18 @@ class RecurrentCacheBase(CausalCacheBase):
         """Advances the state of one sequence by its rows of the batch; returns the
         checkpoint to fill, if one is due."""
         return self.slots.advance(owner, batch.get_span(owner)[1])
+
+    def write_states(self, layer: int, conv: Any, delta: Any) -> None:
+        """Stores conv and delta after the pass and fills the checkpoints that are due."""
+        current = self.get_pass()
+        for array, buffer in ((conv, self.conv[layer]), (delta, self.delta[layer])):
+            wanted = (len(current.batch.owners), *buffer.shape[1:])
+            if array.shape != wanted:
+                raise MisuseError(
+                    f"states of shape {list(array.shape)}, not {list(wanted)}"
+                )
+        if current.cells is not None:
+            self.store_states(layer, conv, delta)
 
     def list_slots(self) -> list[int]:
         """Returns the slots of the open pass, one for each sequence.
@@ -118,6 +133,10 @@ class RecurrentCacheBase(CausalCacheBase):
         ]
         states = [*super().list_arrays(), *self.list_states()]
         return states + [array for pair in pairs for array in pair]
+
+    @abstractmethod
+    def store_states(self, layer: int, conv: Any, delta: Any) -> None:
+        """Writes the states of the sequences of the open pass, see `write_states`."""
 
     @abstractmethod
     def list_states(self) -> list[Any]:

@@ -119,8 +119,3 @@ class BatchedCache(TokenBatch):
     def blank(self, arrays: Pair, tokens: Bools) -> Pair:
         padding = upload(~tokens, self.mask.device)[:, None, :, None]
         return arrays[0].masked_fill(padding, 0), arrays[1].masked_fill(padding, 0)
-
-    def make_single(self) -> KVCache | RotatingCache:
-        if self.window is None:
-            return KVCache(self.step, self.fill, self.mask)
-        return RotatingCache(self.window, self.step, self.fill, self.mask)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from lockstep.impl.shared.encoder import EncoderCacheBase
-from lockstep.impl.shared.errors import MisuseError
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from lockstep.impl.torch.memory import Pair, clone
 
 
 class EncoderCache(EncoderCacheBase):
@@ -16,35 +12,12 @@ class EncoderCache(EncoderCacheBase):
     `get` returns the stored tensors: they are valid until the next put into the layer.
     """
 
-    def __init__(self, sequences: int, batch: int) -> None:
-        super().__init__(sequences, batch)
-        self.stored: dict[int, Pair] = {}
-
-    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Stores the encoder's K and V of the image of this pass, unchanged.
-
-        The first put into a layer fixes the shapes.
-
-        Raises:
-            MisuseError: the shapes differ from those of the first put, or the pass has no
-                image.
-        """
-        self.check_open()
-        old = self.stored.get(layer)
-        if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
-            raise MisuseError(
-                f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
-                f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
-            )
-        if not self.accept():
-            return
+    def keep(self, old: Pair | None, pair: Pair) -> Pair:
         if old is None:
-            self.stored[layer] = keys.clone(), values.clone()
-            return
-        old[0].copy_(keys)
-        old[1].copy_(values)
+            return clone(pair)
+        old[0].copy_(pair[0])
+        old[1].copy_(pair[1])
+        return old
 
-    def get(self, layer: int) -> Pair | None:
-        """Returns K and V as they were put; None if nothing is cached."""
-        self.check_open()
-        return self.stored.get(layer) if self.cached else None
+    def hand_out(self, pair: Pair) -> Pair:
+        return pair

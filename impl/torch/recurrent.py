@@ -10,13 +10,11 @@ import torch
 
 from lockstep.impl.shared.batch import as_slice
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 from lockstep.impl.shared.slots import Slots
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels.plain import Index, read, write
-
-Pair = tuple[torch.Tensor, torch.Tensor]
+from lockstep.impl.torch.memory import Pair
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
@@ -51,18 +49,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         index = self.get_slot_index()
         return read(self.conv[layer], index, 0), read(self.delta[layer], index, 0)
 
-    def write_states(self, layer: int, conv: torch.Tensor, delta: torch.Tensor) -> None:
-        """Stores conv and delta after the pass and fills the checkpoints that are due."""
-        current = self.get_pass()
-        count = len(current.batch.owners)
-        for array, buffer in ((conv, self.conv), (delta, self.delta)):
-            wanted = (count, *buffer.shape[2:])
-            if array.shape != wanted:
-                raise MisuseError(
-                    f"states of shape {list(array.shape)}, not {list(wanted)}"
-                )
-        if current.cells is None:
-            return
+    def store_states(self, layer: int, conv: torch.Tensor, delta: torch.Tensor) -> None:
         index = self.get_slot_index()
         write(self.conv[layer], conv, index, 0)
         write(self.delta[layer], delta, index, 0)
