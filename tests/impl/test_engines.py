@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -273,52 +272,6 @@ def test_the_pins_are_what_is_loaded(engine: Engine) -> None:
     pins = dict(re.findall(r"^(\S+)==(.*)$", (ROOT / engine.pins).read_text(), re.M))
     assert pins.pop(engine.package) == engine.version
     assert pins.keys() <= {*engine.needs}, "no manager uses it"
-
-
-def test_vllm_frees_a_block_and_hits_it() -> None:
-    vllm = require(load_vllm)
-    torch = pytest.importorskip("torch")
-    vllm.init_none_hash(repr_hash)
-    spec = vllm.FullAttentionSpec(
-        block_size=2, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
-    manager = vllm.KVCacheManager(
-        vllm.KVCacheConfig(8, [], [vllm.KVCacheGroupSpec(["layer"], spec)]),
-        max_model_len=16,
-        scheduler_block_size=2,
-        hash_block_size=2,
-    )
-    hasher = vllm.get_request_block_hasher(2, repr_hash)
-    fields = {"max_tokens": 9, "extra_args": None, "skip_reading_prefix_cache": None}
-    hits = []
-    for name in ("a", "b"):
-        params = SimpleNamespace(**fields)
-        request = vllm.Request(name, [1, 2, 3, 4, 5], params, None, block_hasher=hasher)
-        manager.new_step_starts()
-        blocks, hit, _ = manager.get_computed_blocks(request)
-        assert manager.allocate_slots(request, 5 - hit, hit, blocks) is not None
-        hits.append(hit)
-        manager.free(request)
-    assert hits == [0, 4]
-    assert list_engine_modules("vllm", "uvloop") == []
-
-
-def repr_hash(value: Any) -> bytes:
-    return repr(value).encode()
-
-
-@pytest.mark.parametrize("core", ["python", "rust"])
-def test_sglang_matches_what_was_inserted(core: str) -> None:
-    sglang = require(load_sglang)
-    cache = open_sliding(sglang, core)
-    assert type(cache.tree_core).__name__.startswith("Rust") == (core == "rust")
-    key = sglang.RadixKey(array("q", [1, 2, 3]))
-    slots = cache.token_to_kv_pool_allocator.alloc(3)
-    cache.insert(sglang.InsertParams(key=key, value=slots))
-    key = sglang.RadixKey(array("q", [1, 2, 4]))
-    match = cache.match_prefix(sglang.MatchPrefixParams(key=key))
-    assert match.device_prefix_len == 2
-    assert list_engine_modules("sglang", "orjson") == []
 
 
 def open_sliding(sglang: SimpleNamespace, core: str) -> Any:

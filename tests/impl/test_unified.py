@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from frameworks import HEADS, KEY_DIM, Framework
 
-from lockstep.harness.execution.executor import run
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError, SharedError
-from tests.harness.building import forward, make
 
 
 def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
@@ -26,26 +23,6 @@ def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
     cache.put(0, *on.feed([0, 1, 2]))
     mask = on.numpy(cache.get(0)[2])
     assert (mask == 0).tolist() == np.tri(3, dtype=bool).tolist()
-
-
-def test_a_mask_of_one_axis_is_legal(on: Framework) -> None:
-    """A pass with one row has a mask that broadcasts to it."""
-
-    class Flat:
-        def __init__(self, config: Any) -> None:
-            self.cache = on.backend.open(config)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.cache, name)
-
-        def get(self, layer: int) -> Any:
-            keys, values, mask = self.cache.get(layer)
-            return keys, values, mask[0]
-
-    backend = replace(on.backend, open=Flat)
-    passes = [forward([at], [0], reserve=at == 1) for at in range(3)]
-    program = make(*passes, contract="unified", kind="causal")
-    assert run(program, backend, every=True).divergence is None
 
 
 def test_sixty_four_sequences_and_positions_beyond_32_bits(on: Framework) -> None:
@@ -85,23 +62,6 @@ def test_what_follows_a_gap_turns_in_all_layers_at_once(
     on.step(cache, [0, 0, 1, 2, 3, 1, 2], [0, 1, 0, 0, 0, 1, 1])
     cache.remove(0, 1, 3)
     assert shapes == [(3, 1, HEADS, 1, KEY_DIM, -2)]
-
-
-@pytest.mark.parametrize("small", [0, 9])
-def test_keys_that_turn_some_at_a_time_are_as_all_at_once(
-    on: Framework, small: int
-) -> None:
-    """The cells are not adjacent, and there are more layers than one."""
-    keys = []
-    for size in (None, small):
-        cache = on.causal(layers=2, rope=(10_000.0, 100.0), small=size)
-        on.step(cache, [0, 0, 1, 2, 1, 3, 4, 5], [0, 1, 0, 0, 1, 0, 0, 0])
-        cache.remove(0, 1, 2)
-        cache.forward([5], [0])
-        cache.put(0, *on.feed([5]))
-        keys.append([on.numpy(cache.get(layer)[0]) for layer in range(2)])
-    assert np.array_equal(*keys)
-    assert not np.array_equal(*keys[0])
 
 
 # --- what is refused --------------------------------------------------------------------
