@@ -9,6 +9,7 @@ them in step with the rows of the cache. Nothing here guards a call.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,41 @@ KERNEL = 4
 """Inputs of a convolution that are kept beside attention."""
 
 
-class Batch:
+class Rows(ABC):
+    """The rows of a cache and of its masks."""
+
+    cache: Any
+
+    @abstractmethod
+    def count_rows(self) -> int: ...
+
+    @abstractmethod
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps these rows of the masks."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Notes that no column is left."""
+
+    def filter(self, rows: Sequence[int]) -> None:
+        self.cache.batch_select_indices(torch.tensor(rows))
+        self.keep(rows)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Calls `reorder_cache`, as a beam search does."""
+        self.cache.reorder_cache(torch.tensor(rows))
+        self.keep(rows)
+
+    def repeat(self, times: int) -> None:
+        self.cache.batch_repeat_interleave(times)
+        self.keep([row for row in range(self.count_rows()) for _ in range(times)])
+
+    def free(self) -> None:
+        self.cache.reset()
+        self.clear()
+
+
+class Batch(Rows):
     """A cache of transformers with one layer, as a batch of the contract.
 
     Args:
@@ -86,22 +121,7 @@ class Batch:
         self.attention_mask = self.attention_mask[:, : offset - removed]
         return removed
 
-    def filter(self, rows: Sequence[int]) -> None:
-        self.cache.batch_select_indices(torch.tensor(rows))
-        self.keep(rows)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Calls `reorder_cache`, as a beam search does."""
-        self.cache.reorder_cache(torch.tensor(rows))
-        self.keep(rows)
-
-    def repeat(self, times: int) -> None:
-        self.cache.batch_repeat_interleave(times)
-        self.attention_mask = self.attention_mask.repeat_interleave(times, dim=0)
-        self.padding = self.padding.repeat_interleave(times, dim=0)
-
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps these rows of the mask."""
         self.attention_mask, self.padding = self.attention_mask[rows], self.padding[rows]
 
     def clone(self) -> Batch:
@@ -110,12 +130,10 @@ class Batch:
         copied.cache = copy.deepcopy(self.cache)
         return copied
 
-    def free(self) -> None:
-        self.cache.reset()
-        self.clear()
+    def count_rows(self) -> int:
+        return len(self.attention_mask)
 
     def clear(self) -> None:
-        """Notes that no column is left."""
         self.attention_mask = self.attention_mask[:, :0]
 
 

@@ -15,7 +15,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
-import torch
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -34,7 +33,7 @@ from lockstep.impl.peers.transformers import (
     make_model,
 )
 from lockstep.impl.peers.transformers_batched import overflow
-from lockstep.impl.peers.transformers_batches import Batch, RecurrentBatch
+from lockstep.impl.peers.transformers_batches import Batch, RecurrentBatch, Rows
 from lockstep.impl.peers.transformers_layers import (
     ROOM_BESIDE,
     Config,
@@ -75,7 +74,7 @@ class ListLayer:
             cache.free()
 
 
-class ListBatch(ListLayer):
+class ListBatch(Rows, ListLayer):
     """A cache of a batch."""
 
     parts: Sequence[Batch]
@@ -84,27 +83,14 @@ class ListBatch(ListLayer):
         for cache in self.parts:
             cache.pad_left(padding)
 
-    def filter(self, rows: Sequence[int]) -> None:
-        self.cache.batch_select_indices(torch.tensor(rows))
-        self.keep(rows)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Calls `reorder_cache`, as a beam search does."""
-        self.cache.reorder_cache(torch.tensor(rows))
-        self.keep(rows)
-
-    def repeat(self, times: int) -> None:
-        self.cache.batch_repeat_interleave(times)
-        rows = range(len(self.parts[0].attention_mask))
-        self.keep([row for row in rows for _ in range(times)])
+    def count_rows(self) -> int:
+        return self.parts[0].count_rows()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps these rows of the masks."""
         for cache in self.parts:
             cache.keep(rows)
 
-    def free(self) -> None:
-        self.cache.reset()
+    def clear(self) -> None:
         for cache in self.parts:
             cache.clear()
 

@@ -162,7 +162,7 @@ class TokenCache(LayerCache, Form):
         """
         begin = self.offset
         end = begin + keys.shape[2]
-        if self.captures.boundaries:
+        if self.captures.boundaries and not self.can_split:
             self.accept((keys, values))  # before anything is captured
             self.capture(begin, begin)
         first = begin - self.count_before(end - begin)
