@@ -8,9 +8,6 @@ from importlib.resources import files
 
 from lockstep.harness.core.errors import UsageError
 
-KINDS = ("kv", "rotating", "causal")
-"""What the example of each kit declares."""
-
 
 @dataclass(frozen=True)
 class Language:
@@ -23,6 +20,7 @@ class Language:
             there is nothing to build.
         start: the command that runs the driver.
         joint: what stands for - in the name of a file.
+        kinds: what the example declares.
     """
 
     kit: str
@@ -30,6 +28,7 @@ class Language:
     build: str
     start: str = "{program}"
     joint: str = "_"
+    kinds: tuple[str, ...] = ("kv", "rotating", "causal")
 
 
 LANGUAGES: Mapping[str, Language] = {
@@ -44,6 +43,7 @@ LANGUAGES: Mapping[str, Language] = {
         "example.go",
         "go build -o {program} {kit} {source}",
         joint="",  # Go passes over _x.go, x_windows.go and x_test.go
+        kinds=("kv", "rotating"),
     ),
     "javascript": Language("lockstep.js", "example.js", "", "node {source}"),
 }
@@ -55,13 +55,14 @@ def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
     Raises:
         UsageError: the example has no cache of this kind.
     """
-    if kind not in KINDS:
+    names = LANGUAGES[language]
+    if kind not in names.kinds:
+        known = ", ".join(names.kinds)
         raise UsageError(
-            f"--kind {kind}: the example in {language} has {', '.join(KINDS)}; without"
+            f"--kind {kind}: the example in {language} has {known}; without"
             " --language, a driver in Python is begun for any kind"
         )
     folder = files("lockstep.impl") / "kits" / language
-    names = LANGUAGES[language]
     kit, example = folder / names.kit, folder / names.example
     text = example.read_text(encoding="utf-8").replace(f"kit-{language}", name)
     return kit.read_text(encoding="utf-8"), text

@@ -174,7 +174,7 @@ KIT = {
             (
                 ('{"size", (*layerCache).size}', '{"size", nil}'),
                 (DECLARES, LINES),
-                ('import "math"', 'import ("math"; "os")'),
+                ("package main", 'package main\n\nimport "os"'),
                 ('{"free",', GO_ECHO),
             ),
             (('"1"}', '"1"'),),

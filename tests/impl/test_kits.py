@@ -19,6 +19,7 @@ import pytest
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.driver.decoding import parse
 from lockstep.harness.backends.driver.messages import Refusal
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import draw_some
@@ -41,7 +42,11 @@ def kit(request: pytest.FixtureRequest) -> Kit:
 
 def test_the_example_agrees(kit: Kit, tmp_path: Path) -> None:
     backend = load(f"exec:{kit.build(tmp_path / 'kit')}", ASKS)
-    assert set(backend.contracts) == {"layer", "unified"}
+    assert {*backend.contracts["layer"]} == {"kv", "rotating"}
+    assert_agrees(backend)
+
+
+def assert_agrees(backend: Any) -> None:
     for contract, kinds in backend.contracts.items():
         for kind, declared in kinds.items():
             drawer = Drawer(contract, kind, declared, backend.dtypes, [])
@@ -49,6 +54,15 @@ def test_the_example_agrees(kit: Kit, tmp_path: Path) -> None:
             for program in draw_some(PROGRAMS, 5, drawer.draw):
                 divergence = run(program, backend).divergence
                 assert divergence is None, (program.to_json(), divergence)
+
+
+def test_a_cache_of_each_kind_agrees() -> None:
+    """By what the documents of the kits and of the protocol say alone."""
+    KIT["javascript"].find_compiler()
+    backend = load(f"exec:node {KITS / 'javascript' / 'kinds.js'}", ASKS)
+    declared = {name: set(kinds) for name, kinds in backend.contracts.items()}
+    assert declared == {name: {*rules.kinds} for name, rules in CONTRACTS.items()}
+    assert_agrees(backend)
 
 
 def test_it_answers_whatever_it_is_asked(kit: Kit, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ struct lockstep_operation {
 
 struct lockstep_kind {
     const char *contract, *kind;
-    /* {"refuses": true, "config": {…}}; the kit adds "operations". */
+    /* {"refuses": true, "config": {…}}; the kit adds "operations", unless they are there:
+     * those that programs have. */
     const char *declares;
     /* Reads the config with lockstep_get_…; returns a cache. */
     void *(*open)(void);
@@ -137,6 +138,7 @@ struct lockstep_value {
 struct lockstep_cache {
     const struct lockstep_kind *kind;
     void *content;
+    int owner; /* the number of the cache that it is a part of, or -1 */
 };
 
 struct lockstep_saved {
@@ -152,6 +154,7 @@ struct lockstep_table {
 static struct {
     const struct lockstep_driver *driver;
     const struct lockstep_kind *kind; /* of the cache of this message */
+    int number;                       /* of this cache */
     jmp_buf refused;
     struct lockstep_piece *borrowed;
     struct lockstep_value *values; /* values[0] is null */
@@ -585,6 +588,18 @@ static inline void lockstep_drop_saved(int number) {
     lockstep.saved.items[number] = NULL;
 }
 
+/* A cache of a list is used up: frees its number, and returns what it stands for. */
+static inline void *lockstep_use_cache_at(const char *name, int place) {
+    struct lockstep_integers numbers = lockstep_get_integers(name);
+    long number = place < numbers.count ? numbers.items[place] : -1;
+    struct lockstep_cache *cache =
+        (struct lockstep_cache *)lockstep_look_up(&lockstep.caches, number, name);
+    void *content = cache->content;
+    free(cache);
+    lockstep.caches.items[number] = NULL;
+    return content;
+}
+
 /* NULL if the field is null. The snapshot stays the kit's. */
 static inline const struct lockstep_snapshot *lockstep_get_snapshot(const char *name) {
     if (lockstep_is_null(name)) return NULL;
@@ -638,7 +653,7 @@ static inline void lockstep_put_integers(const char *name, int count, const long
 
 static inline size_t lockstep_begin_array(const char *name, int axes, const int *shape) {
     size_t count = 1;
-    lockstep_add_name(name);
+    if (name) lockstep_add_name(name);
     lockstep_add("{\"shape\":[");
     for (int axis = 0; axis < axes; axis++) {
         if (axis) lockstep_add(",");
@@ -649,6 +664,7 @@ static inline size_t lockstep_begin_array(const char *name, int axes, const int 
     return count;
 }
 
+/* Without a name, as an item of what lockstep_add writes. */
 static inline void lockstep_put_array(const char *name, struct lockstep_array array) {
     size_t count = lockstep_begin_array(name, array.axes, array.shape);
     for (size_t place = 0; place < count; place++) {
@@ -688,8 +704,18 @@ static inline void lockstep_put_mask(int rows, int columns, const bool *seen,
 static inline void lockstep_put_cache(void *content) {
     struct lockstep_cache *cache =
         (struct lockstep_cache *)lockstep_allocate(1, sizeof *cache);
-    *cache = (struct lockstep_cache){lockstep.kind, content};
+    *cache = (struct lockstep_cache){lockstep.kind, content, -1};
     lockstep_put_integer("cache", lockstep_number(&lockstep.caches, cache));
+}
+
+/* Numbers a cache of another kind that is in the one that was asked: below a prefix
+ * cache. It is dropped with that; the kind need not be declared. Remember the number for
+ * the next answer. */
+static inline int lockstep_number_part(const struct lockstep_kind *kind, void *content) {
+    struct lockstep_cache *cache =
+        (struct lockstep_cache *)lockstep_allocate(1, sizeof *cache);
+    *cache = (struct lockstep_cache){kind, content, lockstep.number};
+    return lockstep_number(&lockstep.caches, cache);
 }
 
 static inline void lockstep_add_snapshot(struct lockstep_snapshot snapshot) {
@@ -756,13 +782,18 @@ static inline void lockstep_add_inside(const char *object) {
 
 static inline void lockstep_add_kind(const struct lockstep_kind *kind) {
     lockstep_add_text(kind->kind);
-    lockstep_add(":{\"operations\":[");
-    for (const struct lockstep_operation *each = kind->operations; each->name; each++) {
-        if (each != kind->operations) lockstep_add(",");
-        lockstep_add_text(each->name);
+    lockstep_add(":{");
+    size_t begin = lockstep.length;
+    if (!strstr(kind->declares, "\"operations\"")) {
+        lockstep_add("\"operations\":[");
+        for (const struct lockstep_operation *each = kind->operations; each->name; each++) {
+            if (each != kind->operations) lockstep_add(",");
+            lockstep_add_text(each->name);
+        }
+        lockstep_add("]");
     }
-    lockstep_add("]");
     lockstep_add_inside(kind->declares);
+    if (lockstep.answer[begin] == ',') lockstep.answer[begin] = ' ';
     lockstep_add("}");
 }
 
@@ -802,6 +833,14 @@ static inline void lockstep_open(void) {
     lockstep_refuse("missing", "this driver has no kind %s", name);
 }
 
+static inline void lockstep_drop_cache_and_parts(int number) {
+    for (int part = 0; part < lockstep.caches.count; part++) {
+        struct lockstep_cache *cache = (struct lockstep_cache *)lockstep.caches.items[part];
+        if (cache && cache->owner == number) lockstep_drop_cache(part);
+    }
+    lockstep_drop_cache(number);
+}
+
 /* Nobody will name these again. */
 static inline void lockstep_drop(const char *name, const struct lockstep_table *table,
                                  void (*drop)(int)) {
@@ -817,6 +856,7 @@ static inline void lockstep_operate(const char *name) {
     struct lockstep_cache *cache = (struct lockstep_cache *)lockstep_look_up(
         &lockstep.caches, lockstep_get_integer("cache"), "cache");
     lockstep.kind = cache->kind;
+    lockstep.number = (int)lockstep_get_integer("cache");
     for (const struct lockstep_operation *each = cache->kind->operations; each->name;
          each++)
         if (!strcmp(each->name, name) && each->run) {
@@ -843,7 +883,7 @@ static inline void lockstep_answer_line(char *line) {
     if (!strcmp(name, "hello")) lockstep_hello();
     else if (!strcmp(name, "open")) lockstep_open();
     else if (!strcmp(name, "drop")) {
-        lockstep_drop("caches", &lockstep.caches, lockstep_drop_cache);
+        lockstep_drop("caches", &lockstep.caches, lockstep_drop_cache_and_parts);
         lockstep_drop("snapshots", &lockstep.snapshots, lockstep_drop_snapshot);
         lockstep_drop("saved", &lockstep.saved, lockstep_drop_saved);
     } else lockstep_operate(name);

@@ -74,8 +74,8 @@ func (items kitTable[T]) get(number int, name string) T {
 }
 
 type kitCache struct {
-	kind    *Kind
-	content any
+	kind           *Kind
+	content, owner any
 }
 
 type kitTables struct {
@@ -237,6 +237,18 @@ func (message Message) GetSaved(name string) any {
 	return message.tables.saved.get(message.GetInteger(name), name)
 }
 
+// UseCaches frees the numbers of caches that are used up.
+func (message Message) UseCaches(name string) []any {
+	contents := []any{}
+	for _, number := range message.GetIntegers(name) {
+		contents = append(contents, message.tables.caches.get(number, name).content)
+	}
+	for _, number := range message.GetIntegers(name) {
+		delete(message.tables.caches, number)
+	}
+	return contents
+}
+
 func kitToList(value any, name string) []any {
 	list, is := value.([]any)
 	if !is {
@@ -274,6 +286,7 @@ func kitToFloat(value any, name string) float32 {
 // Answer collects the fields of an answer.
 type Answer struct {
 	kind   *Kind
+	owner  any
 	tables *kitTables
 	text   strings.Builder
 }
@@ -306,7 +319,12 @@ func (answer *Answer) PutIntegers(name string, integers []int) {
 
 // PutArray puts a shape and its numbers, with null for NaN.
 func (answer *Answer) PutArray(name string, array Array) {
-	answer.putData(name, array.Shape, kitJoin(array.Data, kitFormat))
+	answer.PutJSON(name, FormatArray(array))
+}
+
+// FormatArray returns an array as JSON, for PutJSON.
+func FormatArray(array Array) string {
+	return kitFormatData(array.Shape, kitJoin(array.Data, kitFormat))
 }
 
 // PutTokens puts K or V as [1, heads, tokens, dim].
@@ -327,12 +345,23 @@ func (answer *Answer) PutMask(rows, columns int, seen []bool, additive bool) {
 		words = map[bool]string{true: "0", false: `"-inf"`}
 	}
 	data := kitJoin(seen, func(each bool) string { return words[each] })
-	answer.putData("mask", []int{rows, columns}, data)
+	answer.PutJSON("mask", kitFormatData([]int{rows, columns}, data))
 }
 
 // PutCache puts a new cache, of the kind of the one that was asked.
 func (answer *Answer) PutCache(content any) {
-	answer.PutInteger("cache", answer.tables.caches.add(kitCache{answer.kind, content}))
+	answer.PutInteger("cache", answer.tables.caches.add(kitCache{answer.kind, content, nil}))
+}
+
+// NumberPart returns the number of a cache of another kind that is in the one that was
+// asked: below a prefix cache. It is dropped with that. The kind need not be declared.
+func (answer *Answer) NumberPart(kind *Kind, content any) int {
+	for number, cache := range answer.tables.caches {
+		if cache.content == content {
+			return number
+		}
+	}
+	return answer.tables.caches.add(kitCache{kind, content, answer.owner})
 }
 
 // PutSnapshot puts null for nil.
@@ -350,8 +379,8 @@ func (answer *Answer) PutSaved(content any) {
 	answer.PutInteger("saved", answer.tables.saved.add(content))
 }
 
-func (answer *Answer) putData(name string, shape []int, data string) {
-	answer.PutJSON(name, `{"shape":`+kitJoin(shape, strconv.Itoa)+`,"data":`+data+"}")
+func kitFormatData(shape []int, data string) string {
+	return `{"shape":` + kitJoin(shape, strconv.Itoa) + `,"data":` + data + "}"
 }
 
 func (answer *Answer) number(snapshot *Snapshot) string {
@@ -409,7 +438,7 @@ type Kind struct {
 }
 
 // MakeKind declares a kind. declares: {"refuses": true, "config": {…}}; the kit adds
-// "operations". open gets the config.
+// "operations", unless they are there: those that programs have. open gets the config.
 func MakeKind[C any](
 	contract, kind, declares string, open func(Message) C, operations []Operation[C],
 ) *Kind {
@@ -502,8 +531,11 @@ func (driver *Driver) hello() string {
 		if contracts[kind.contract] == nil {
 			names = append(names, kind.contract)
 		}
-		text := kitQuote(kind.kind) + `:{"operations":` + kitJoin(kind.names, kitQuote)
-		text += kitOpenObject(kind.declares) + "}"
+		text := `"operations":` + kitJoin(kind.names, kitQuote) + kitOpenObject(kind.declares)
+		if strings.Contains(kind.declares, `"operations"`) {
+			text = kitOpenObject(kind.declares)[1:]
+		}
+		text = kitQuote(kind.kind) + ":{" + text + "}"
 		contracts[kind.contract] = append(contracts[kind.contract], text)
 	}
 	for place, name := range names {
@@ -530,6 +562,16 @@ func (driver *Driver) open(message Message) string {
 // drop forgets what nobody will name again.
 func (driver *Driver) drop(message Message) {
 	tables := &driver.tables
+	if _, found := message.fields["caches"]; found {
+		for _, number := range message.GetIntegers("caches") {
+			content := tables.caches.get(number, "caches").content
+			for part, cache := range tables.caches {
+				if cache.owner != nil && cache.owner == content {
+					delete(tables.caches, part)
+				}
+			}
+		}
+	}
 	kitDrop(message, "caches", tables.caches)
 	kitDrop(message, "snapshots", tables.snapshots)
 	kitDrop(message, "saved", tables.saved)
@@ -551,7 +593,7 @@ func (driver *Driver) operate(operation string, message Message) string {
 	if run == nil {
 		Refuse("missing", "%s is not written for %s", operation, asked.kind.kind)
 	}
-	answer := Answer{kind: asked.kind, tables: &driver.tables}
+	answer := Answer{kind: asked.kind, owner: asked.content, tables: &driver.tables}
 	run(asked.content, message, &answer)
 	return answer.text.String()
 }

@@ -174,38 +174,68 @@ class Causal {
     this.valueDim = config.getInteger("value_dim");
     this.sequences = config.getInteger("sequences");
     this.batch = config.getInteger("batch");
+    const capacity = config.getInteger("capacity");
+    const limit = (name) => (!config.isNull(name) && config.getInteger(name)) || Infinity;
+    this.window = limit("window");
+    this.chunk = limit("chunk");
+    this.memory = limit("memory");
+    if (this.sequences > 1) this.memory = Math.max(this.memory, this.window + 1);
+    if (this.memory >= capacity) this.memory = Infinity;
+    const isLimited = this.memory < Infinity;
+    const room = isLimited
+      ? this.sequences * this.memory + this.batch
+      : this.sequences * capacity;
     const fill = (dim) => Array(this.layers).fill(Array(this.heads * dim).fill(0));
     const [keys, values] = [fill(this.keyDim), fill(this.valueDim)];
     const empty = { position: 0, sequences: [], keys, values };
-    const room = this.sequences * config.getInteger("capacity");
     this.cells = copyCells(Array(room).fill(empty));
   }
 
   forward(message) {
+    this.pass = this.prepare(message);
+    this.addCells();
+  }
+
+  // Everything of a pass that may be refused.
+  prepare(message) {
     const pass = {
       positions: message.getIntegers("positions"),
       sequences: message.getIntegers("sequences"),
       exceptions: message.getIntegers("exceptions"),
+      multimodal: message.getIntegers("multimodal"),
       isReserving: message.getBoolean("reserve"),
     };
     const rows = pass.positions.length;
     this.checkBatch(pass, rows);
     checkAll("row", pass.exceptions, rows);
-    checkAll("row", message.getIntegers("multimodal"), rows);
+    checkAll("row", pass.multimodal, rows);
     this.pass = null;
+    if (pass.isReserving) return pass;
+    this.evict(pass);
     pass.places = this.cells.filter((cell) => !cell.sequences.size);
-    if (!pass.isReserving) {
-      if (pass.places.length < rows)
-        throw new Refusal(
-          "cache-full",
-          `${rows} tokens, and room for ${pass.places.length}`,
-        );
-      pass.positions.forEach((position, row) => {
-        pass.places[row].position = position;
-        pass.places[row].sequences.add(pass.sequences[row]);
-      });
+    if (pass.places.length < rows)
+      throw new Refusal("cache-full", `${rows} tokens, room for ${pass.places.length}`);
+    return pass;
+  }
+
+  addCells() {
+    const { positions, sequences, places, isReserving } = this.pass;
+    if (isReserving) return;
+    positions.forEach((position, row) => {
+      places[row].position = position;
+      places[row].sequences.add(sequences[row]);
+    });
+  }
+
+  // Each sequence leaves what lies more than `memory` tokens before its next one.
+  evict({ positions, sequences }) {
+    for (let sequence = 0; sequence < this.sequences; sequence++) {
+      const coming = positions.filter((_, row) => sequences[row] === sequence);
+      const own = this.cells.filter((cell) => cell.sequences.has(sequence));
+      const end = Math.max(-1, ...own.map((cell) => cell.position)) + 1;
+      const next = coming.length ? Math.min(...coming) : end;
+      this.leave(sequence, 0, next - this.memory);
     }
-    this.pass = pass;
   }
 
   put(message) {
@@ -234,9 +264,11 @@ class Causal {
   }
 
   copyPrefix(message) {
-    const source = message.getInteger("source");
-    const target = message.getInteger("target");
-    const length = message.getInteger("length");
+    const [source, target] = ["source", "target"].map((name) => message.getInteger(name));
+    this.copyTokens(source, target, message.getInteger("length"));
+  }
+
+  copyTokens(source, target, length) {
     checkAll("sequence", [source, target], this.sequences);
     if (source === target) usage(`sequence ${source} cannot be copied onto itself`);
     if (length < 0) usage(`length ${length} is negative`);
@@ -250,6 +282,10 @@ class Causal {
     const sequence = message.getInteger("sequence");
     const begin = message.getInteger("begin");
     const end = message.isNull("end") ? Infinity : message.getInteger("end");
+    this.removeTokens(sequence, begin, end);
+  }
+
+  removeTokens(sequence, begin, end) {
     check("sequence", sequence, this.sequences);
     if (begin < 0 || begin > end) usage(`begin ${begin} is negative, or behind the end`);
     const following = this.cells.filter(
@@ -264,10 +300,22 @@ class Causal {
   }
 
   canResume(message, answer) {
-    check("sequence", message.getInteger("sequence"), this.sequences);
-    const position = message.getInteger("position");
+    const sequence = message.getInteger("sequence");
+    answer.putBoolean(
+      "result",
+      this.isResumable(sequence, message.getInteger("position")),
+    );
+  }
+
+  // Whether all tokens are there that a pass from this position on sees.
+  isResumable(sequence, position) {
+    check("sequence", sequence, this.sequences);
     if (position < 0) usage(`position ${position} is negative`);
-    answer.putBoolean("result", true);
+    if (this.memory === Infinity) return true;
+    const own = this.cells.filter((cell) => cell.sequences.has(sequence));
+    const positions = own.map((cell) => cell.position);
+    const first = Math.max(0, position - this.window);
+    return first >= Math.min(...positions) && position <= Math.max(...positions) + 1;
   }
 
   save(_, answer) {
@@ -297,8 +345,11 @@ class Causal {
 
   isVisible(row, cell) {
     const { positions, sequences, exceptions, isReserving } = this.pass;
-    const isAhead = cell.position > positions[row] && !exceptions.includes(row);
-    return !isReserving && cell.sequences.has(sequences[row]) && !isAhead;
+    const query = positions[row];
+    const first = Math.max(query - this.window, query - (query % this.chunk));
+    const isAhead = cell.position > query && !exceptions.includes(row);
+    const isOwn = !isReserving && cell.sequences.has(sequences[row]);
+    return isOwn && cell.position >= first && !isAhead;
   }
 
   // The sequence leaves its tokens in [begin, end).
@@ -321,8 +372,13 @@ const CAUSAL = { forward, put, get, ...BETWEEN };
 const layer = { refuses: true, config: { mask_padding: [1, 4] } };
 const unified = { refuses: true, config: { shift: [false], layers: [1, 2] } };
 
-new Driver({ name: "kit-javascript", version: "1" }, [
+const kinds = [
   new Kind("layer", "kv", layer, (config) => new Layer(config), KV),
   new Kind("layer", "rotating", layer, (config) => new Layer(config), ROTATING),
   new Kind("unified", "causal", unified, (config) => new Causal(config), CAUSAL),
-]).run();
+];
+
+if (require.main === module)
+  new Driver({ name: "kit-javascript", version: "1" }, kinds).run();
+
+module.exports = { Causal, Layer, check, kinds, usage };

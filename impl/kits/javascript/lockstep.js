@@ -166,6 +166,25 @@ class Message {
     return this.#tables.saved.get(this.getInteger(name), name);
   }
 
+  // What a number of a cache stands for.
+  getCache(name) {
+    return this.#tables.caches.get(this.getInteger(name), name).content;
+  }
+
+  // Those caches are used up: frees their numbers.
+  useCaches(name) {
+    const numbers = this.getIntegers(name);
+    const caches = numbers.map((number) => this.#tables.caches.get(number, name));
+    numbers.forEach((number) => this.#tables.caches.drop(number, name));
+    return caches.map((cache) => cache.content);
+  }
+
+  // These fields, and those of an object or message in their places.
+  merge(fields) {
+    const other = fields instanceof Message ? fields.#fields : fields;
+    return new Message({ ...this.#fields, ...other }, this.#tables);
+  }
+
   #toMessage(value, name) {
     return isObject(value)
       ? new Message(value, this.#tables)
@@ -197,15 +216,22 @@ class Answer {
   text = "";
   #kind;
   #tables;
+  #owner;
 
-  constructor(kind, tables) {
+  constructor(kind, tables, owner) {
     this.#kind = kind;
     this.#tables = tables;
+    this.#owner = owner;
   }
 
   // Anything, as JSON.
   putJson(name, json) {
     this.text += `,${JSON.stringify(name)}:${json}`;
+  }
+
+  // Lists and objects of texts, numbers (NaN and infinity, too), true, false and null.
+  put(name, value) {
+    this.putJson(name, format(value));
   }
 
   putNull(name) {
@@ -250,9 +276,23 @@ class Answer {
     );
   }
 
-  // A new cache, of the kind of the one that was asked.
+  // A new cache, of the kind of the one that was asked unless it is a Part.
   putCache(content) {
-    this.putInteger("cache", this.#tables.caches.add({ kind: this.#kind, content }));
+    this.putInteger("cache", this.#tables.caches.add(this.#makeCache(content)));
+  }
+
+  // The number of a Part that is in the cache that was asked, and dropped with it.
+  numberPart(part) {
+    const { caches } = this.#tables;
+    for (const [number, cache] of caches.items)
+      if (cache.content === part.content) return number;
+    return caches.add({ ...this.#makeCache(part), owner: this.#owner });
+  }
+
+  #makeCache(content) {
+    const { kind, content: inner } =
+      content instanceof Part ? content : new Part(this.#kind, content);
+    return { kind, content: inner };
   }
 
   // null if there is none.
@@ -280,6 +320,14 @@ class Answer {
   }
 }
 
+function format(value) {
+  if (typeof value === "number") return formatNumber(value);
+  if (Array.isArray(value)) return `[${value.map(format)}]`;
+  if (!isObject(value)) return JSON.stringify(value);
+  const fields = Object.entries(value);
+  return `{${fields.map(([name, each]) => `${JSON.stringify(name)}:${format(each)}`)}}`;
+}
+
 function formatNumber(number) {
   if (Number.isNaN(number)) return "null";
   if (!Number.isFinite(number)) return number > 0 ? '"inf"' : '"-inf"';
@@ -289,11 +337,19 @@ function formatNumber(number) {
 // --- what a driver declares ------------------------------------------------------------
 
 // declares: all that the README of drivers lists beside what the kit adds, as in
-// {refuses: true, config: {…}}. open: gets the config. operations: name → a method of the
+// {refuses: true, config: {…}}. open: gets the config, and the message that has it. operations: name → a method of the
 // cache, which gets (message, answer); null if it is not written yet.
 class Kind {
   constructor(contract, kind, declares, open, operations) {
     Object.assign(this, { contract, kind, declares, open, operations });
+  }
+}
+
+// A cache of another kind than the one that was asked: of one row of a batch, or below a
+// prefix cache. Its kind need not be declared.
+class Part {
+  constructor(kind, content) {
+    Object.assign(this, { kind, content });
   }
 }
 
@@ -338,14 +394,12 @@ class Driver {
     if (operation === "hello") return this.#hello();
     if (operation === "open") return this.#open(message);
     if (operation === "drop") return this.#drop(message);
-    const { kind, content } = this.#tables.caches.get(
-      message.getInteger("cache"),
-      "cache",
-    );
+    const number = message.getInteger("cache");
+    const { kind, content } = this.#tables.caches.get(number, "cache");
     const run = Object.hasOwn(kind.operations, operation) && kind.operations[operation];
     if (!run)
       throw new Refusal("missing", `${operation} is not written for ${kind.kind}`);
-    const answer = new Answer(kind, this.#tables);
+    const answer = new Answer(kind, this.#tables, content);
     run.call(content, message, answer);
     return answer.text;
   }
@@ -367,15 +421,21 @@ class Driver {
     const kind = this.#kinds.find((each) => each.kind === name);
     if (!kind) throw new Refusal("missing", `this driver has no kind ${name}`);
     const answer = new Answer(kind, this.#tables);
-    answer.putCache(kind.open(config));
+    answer.putCache(kind.open(config, message));
     return answer.text;
   }
 
-  // Nobody will name these again.
+  // Nobody will name these again, nor what is in them.
   #drop(message) {
+    const { caches } = this.#tables;
     for (const [name, table] of Object.entries(this.#tables))
       if (message.has(name))
-        for (const number of message.getIntegers(name)) table.drop(number, name);
+        for (const number of message.getIntegers(name)) {
+          const { content } = table.get(number, name);
+          table.drop(number, name);
+          for (const [part, { owner }] of table === caches ? [...caches.items] : [])
+            if (owner !== undefined && owner === content) caches.drop(part, name);
+        }
     return "";
   }
 }
@@ -418,4 +478,4 @@ function wait(work) {
     }
 }
 
-module.exports = { Answer, Driver, Kind, Message, Refusal };
+module.exports = { Answer, Driver, Kind, Message, Part, Refusal };

@@ -276,7 +276,8 @@ impl<T> Table<T> {
 }
 
 struct Cache {
-    kind: usize, // an index into the kinds of the driver
+    kind: usize,        // an index into the kinds of the driver
+    owner: Option<i64>, // the cache that it is a part of
     content: RefCell<Box<dyn Any>>,
 }
 
@@ -452,6 +453,21 @@ impl<'a> Message<'a> {
             None => fail(format!("{name} is of another kind")),
         }
     }
+
+    /// Those caches are used up: frees their numbers.
+    pub fn use_caches<T: 'static>(&self, name: &str) -> Answered<Vec<T>> {
+        let mut contents = vec![];
+        for number in self.get_integers(name)? {
+            let cache = self.tables.borrow().caches.get(number, name)?;
+            self.tables.borrow_mut().caches.drop(number, name)?;
+            let content = Rc::try_unwrap(cache).map(|cache| cache.content.into_inner());
+            match content.map(|content| content.downcast::<T>()) {
+                Ok(Ok(content)) => contents.push(*content),
+                _ => return fail(format!("{name} has a cache that cannot be used up")),
+            }
+        }
+        Ok(contents)
+    }
 }
 
 fn to_integer(value: &Value) -> Option<i64> {
@@ -487,6 +503,8 @@ fn to_float(value: &Value, name: &str) -> Answered<f32> {
 
 pub struct Answer<'a> {
     kind: usize,
+    number: Option<i64>, // of the cache that was asked
+    kinds: &'a [Kind],
     tables: &'a RefCell<Tables>,
     text: String,
 }
@@ -518,11 +536,7 @@ impl Answer<'_> {
     }
 
     pub fn put_array(&mut self, name: &str, array: &Array) {
-        self.put_data(
-            name,
-            &array.shape,
-            &join(array.data.iter().map(|x| format_number(*x))),
-        );
+        self.put_json(name, &format_array(array));
     }
 
     /// K or V as [1, heads, tokens, dim].
@@ -557,6 +571,18 @@ impl Answer<'_> {
         self.add_cache(content);
     }
 
+    /// Numbers a cache of a kind of the driver that is in the one that was asked: below a
+    /// prefix cache. It is dropped with that. Remember the number for the next answer.
+    pub fn number_part<T: 'static>(&mut self, kind: &str, content: T) -> Answered<i64> {
+        let found = self.kinds.iter().position(|each| each.kind == kind);
+        let cache = Cache {
+            kind: found.map_or_else(|| fail(format!("there is no kind {kind}")), Ok)?,
+            owner: self.number,
+            content: RefCell::new(Box::new(content)),
+        };
+        Ok(self.tables.borrow_mut().caches.add(cache))
+    }
+
     pub fn put_snapshot<T: 'static>(&mut self, name: &str, snapshot: Option<Snapshot<T>>) {
         let text = self.number_snapshot(snapshot);
         self.put_json(name, &text);
@@ -578,6 +604,7 @@ impl Answer<'_> {
     fn add_cache(&mut self, content: Box<dyn Any>) {
         let cache = Cache {
             kind: self.kind,
+            owner: None,
             content: RefCell::new(content),
         };
         let number = self.tables.borrow_mut().caches.add(cache);
@@ -629,6 +656,13 @@ fn join(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<String>>().join(","))
 }
 
+/// An array as JSON, for `put_json`.
+pub fn format_array(array: &Array) -> String {
+    let data = join(array.data.iter().map(|number| format_number(*number)));
+    let shape = join(array.shape.iter().map(i64::to_string));
+    format!("{{\"shape\":{shape},\"data\":{data}}}")
+}
+
 /// As many digits as tell any two floats apart.
 fn format_number(number: f32) -> String {
     match number {
@@ -657,8 +691,9 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// declares: {"refuses": true, "config": {…}}; the kit adds "operations". open: gets
-    /// the config, and may capture what the caches need, such as a handle of the engine.
+    /// contract: empty for a kind that is not declared, of caches in others. declares:
+    /// {"refuses": true, "config": {…}}; the kit adds "operations", unless they are there:
+    /// those that programs have. open: gets the config, and may capture what the caches need, such as a handle of the engine.
     pub fn new<C: 'static>(
         contract: &str,
         kind: &str,
@@ -738,10 +773,15 @@ impl Driver {
 
     fn hello(&self) -> String {
         let mut contracts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for kind in &self.kinds {
+        for kind in self.kinds.iter().filter(|kind| !kind.contract.is_empty()) {
             let names = join(kind.operations.iter().map(|(name, _)| quote(name)));
-            let rest = open_object(&kind.declares);
-            let text = format!("{}:{{\"operations\":{names}{rest}}}", quote(&kind.kind));
+            let mut text = open_object(&kind.declares);
+            if kind.declares.contains("\"operations\"") {
+                text.remove(0); // the comma
+            } else {
+                text = format!("\"operations\":{names}{text}");
+            }
+            let text = format!("{}:{{{text}}}", quote(&kind.kind));
             contracts.entry(&kind.contract).or_default().push(text);
         }
         let texts: Vec<String> = contracts
@@ -764,6 +804,8 @@ impl Driver {
         let content = (self.kinds[kind].open)(&config)?;
         let mut answer = Answer {
             kind,
+            number: None,
+            kinds: &self.kinds,
             tables: &self.tables,
             text: String::new(),
         };
@@ -781,6 +823,10 @@ impl Driver {
         };
         for number in list("caches")? {
             tables.caches.drop(number, "caches")?;
+            tables
+                .caches
+                .0
+                .retain(|_, cache| cache.owner != Some(number));
         }
         for number in list("snapshots")? {
             tables.snapshots.drop(number, "snapshots")?;
@@ -805,6 +851,8 @@ impl Driver {
         };
         let mut answer = Answer {
             kind: cache.kind,
+            number: Some(number),
+            kinds: &self.kinds,
             tables: &self.tables,
             text: String::new(),
         };
