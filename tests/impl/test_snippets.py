@@ -201,7 +201,7 @@ def test_the_command_prints_a_script_that_fails(
     assert (printed.exit_code, printed.stderr) == (0, "")
     ((status, out),) = run_all({"bug": printed.stdout}, tmp_path).values()
     assert status == 1
-    assert "row 2 sees: [1, 2], expected [0, 2] <- differs" in out
+    assert "see: [[0], [0, 1], [1, 2]], expected [[0], [0, 1], [0, 2]] <- differs" in out
 
 
 def test_the_page_has_the_script_that_is_written_now(

@@ -16,8 +16,9 @@ from typing import Any
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.interface import Array
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import PairReader
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.payload import F32, ExpectedPayloads
+from lockstep.harness.core.payload import F32
 
 WORD = re.compile(r"[A-Za-z0-9:._-]*")
 """Texts that are written: of configs, and the names that programs get beforehand."""
@@ -36,7 +37,7 @@ INSIDE = ("of", "parts", "layers", "cache")
 LOOKS = ("held", "pool", "entries", "host_entries", "tables")
 """Methods that only tell something: written where the last step needs them."""
 
-Owner = ExpectedPayloads | Recurrence
+Owner = PairReader | Recurrence
 """Knows the numbers of one layer."""
 
 
@@ -85,7 +86,7 @@ class MadeArray:
     variable: str
     content: F32
     dtype: str
-    readers: Sequence[ExpectedPayloads]
+    readers: Sequence[PairReader]
 
 
 @dataclass(frozen=True)
@@ -305,13 +306,13 @@ def find_caller() -> Any:
     return None if frame is None else frame.f_locals["self"]
 
 
-def list_readers(system: Any) -> list[ExpectedPayloads]:
+def list_readers(system: Any) -> list[PairReader]:
     """The readers of a system, or a reader itself."""
     values = [system]
     for value in vars(system).values():
         values += value.values() if isinstance(value, dict) else [value]
         values += value if isinstance(value, list) else []
-    return [value for value in values if isinstance(value, ExpectedPayloads)]
+    return [value for value in values if isinstance(value, PairReader)]
 
 
 def find_path(value: Any, array: Array) -> str | None:

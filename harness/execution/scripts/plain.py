@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-TOLERANCE, LOWER_RIGHT, PERMUTED = 0.0, True, False
+TOLERANCE, LOWER_RIGHT = 0.0, True
 
 
 def stack(table, rows, padding=np.nan):
@@ -34,12 +34,12 @@ def is_near(got, right):
     return bool(np.all(np.abs(got - right) <= TOLERANCE))
 
 
-def name_tokens(backend, pair, keys, values, row=0):
+def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):
     """The token in each column of a returned K and V; "?" is none."""
     if pair is None:
         return []
     got_keys, got_values = map(backend.arrays.to_numpy, pair[:2])
-    if PERMUTED:
+    if is_permuted:
         got_values = got_values.swapaxes(2, 3)
     names = []
     for column in range(got_keys.shape[2]):

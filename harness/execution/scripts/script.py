@@ -11,8 +11,7 @@ import contextlib
 import io
 import re
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from textwrap import indent, wrap
 from typing import Any
 
@@ -28,7 +27,7 @@ from lockstep.harness.execution.scripts.calls import (
     MadeArray,
     NotedCall,
 )
-from lockstep.harness.execution.scripts.checks import Check, Checks, list_refusal
+from lockstep.harness.execution.scripts.checks import Check, Checks
 from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
 from lockstep.harness.execution.scripts.tables import Tables
 from lockstep.harness.programs.program import Divergence, Program
@@ -115,22 +114,17 @@ class Script:
         self.program, self.backend, self.run, self.notes = program, backend, run, notes
         self.module, _, self.factory = target.partition(":")
         self.tables, self.bundle = Tables(), Bundle(plain.__name__, backend.code)
-        self.behind: dict[NotedCall, list[str]] = {}
-        self.passed = ""  # the code in which arrays are used
 
     def write(self) -> str:
         last = self.run.last
         if last is None:
             raise UsageError("no operation of the program is legal")
-        checks = self.list_checks(last)
-        lines = list(self.write_steps(last.number, checks))
-        listed = "".join(
-            f"    compare({write_text(check.label)}, {check.got},"
-            f" {', '.join(map(write_value, check.right))}),\n"
-            for check in checks
-        )
-        body = "\n".join([*self.write_opening(), *self.surround(lines)])
-        body += f"\nagrees = [\n{listed}]\nsys.exit(0 if all(agrees) else 1)\n"
+        lines = list(self.write_steps(last))
+        if self.backend.scope is not Backend.scope or self.backend.scopes:
+            number = self.program.config["scope"]
+            lines = [indent("\n".join(lines), "    ")]
+            lines = [f"with backend.get_scope({number})():", *lines]
+        body = "\n".join([*self.write_opening(), *lines, ENDING])
         body = self.write_backend(body) + body
         copied = self.bundle.write(body, [] if self.backend.code else [self.module])
         return "\n".join([*self.list_comments(), "", copied, "", body])
@@ -165,106 +159,111 @@ class Script:
         for name, value in (
             ("TOLERANCE", self.tables.tolerance),
             ("LOWER_RIGHT", self.backend.causal == "lower-right"),
-            ("PERMUTED", bool(self.program.config.get("permuted_values"))),
         ):
             if value != getattr(plain, name):
                 yield f"{name} = {value!r}"
         if self.notes.config is not None:
             yield f"CONFIG = {fold(self.notes.write(self.notes.config))}"
         yield from self.tables.write()
-        yield ""
-
-    def surround(self, lines: Sequence[str]) -> list[str]:
-        """The steps in the scope that the backend asks for."""
-        if self.backend.scope is Backend.scope and not self.backend.scopes:
-            return list(lines)
-        number = self.program.config["scope"]
-        return [
-            f"with backend.get_scope({number})():",
-            indent("\n".join(lines), "    "),
-        ]
+        yield "agrees = []\n"
 
     # --- steps --------------------------------------------------------------------------
 
-    def list_checks(self, last: Step) -> list[Check]:
-        allowed = list_allowed(self.run.expected.get(last.number, {}))
+    def write_steps(self, last: Step) -> Iterator[str]:
+        checks, refusal = list(self.list_checks(last)), self.find_refusal(last)
         calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
-        checks = list(self.compare(last, allowed, calls))
-        if not checks and not any(call.refused for call in calls):
+        if not checks and not refusal and not any(call.refused for call in calls):
             divergence = self.run.result.divergence
             if divergence is not None:
                 raise UsageError(explain(divergence))
             raise UsageError(f"the last operation, {last.op['op']}, answers nothing")
-        return [
-            check if check.behind is None else self.compute_at_once(check, check.behind)
-            for check in checks
-        ]
+        codes = [check.got for check in checks]
+        for line in (line for step in self.notes.steps for line in step):
+            if not isinstance(line, MadeArray):
+                codes.append(line if isinstance(line, str) else line.code)
+        used = " ".join(codes)
+        rules = self.program.rules
+        for number, step in enumerate(self.notes.steps[: last.number + 2], -1):
+            if number >= 0 and (step or number == last.number):
+                op = self.program.ops[number]
+                words = rules.operations[op["op"]].describe(op)
+                yield f"# step {number}: {make_printable(words)}"
+            for line in step:
+                if number == last.number and line is refusal:
+                    continue
+                yield from self.write_line(line, number == last.number, used)
+                for check in checks:
+                    if check.behind is line:
+                        yield write_check(check)
+        yield from [write_check(check) for check in checks if check.behind is None]
+        if refusal is not None:
+            yield write_check(self.check_refusal(last, refusal))
 
-    def compare(
-        self, last: Step, allowed: Sequence[Any], calls: Sequence[NotedCall]
-    ) -> Iterator[Check]:
+    def write_line(
+        self, line: NotedCall | MadeArray | str, is_last: bool, used: str
+    ) -> Iterator[str]:
+        """One line; an array is written where it is made.
+
+        Args:
+            line: of a step.
+            is_last: whether that is the last step.
+            used: the code that may use the result.
+        """
+        if isinstance(line, MadeArray):
+            if re.search(rf"\b{line.variable}\b", used):
+                code = self.tables.write_array(line)
+                made = f'backend.arrays.from_numpy({code}, "{line.dtype}")'
+                yield f"{line.variable} = {fold(made)}"
+        elif isinstance(line, str):
+            yield line
+        elif is_last or line.name not in LOOKS:
+            yield fold(line.write(used if is_last else None))
+
+    def list_checks(self, last: Step) -> Iterator[Check]:
         """The comparisons of the last step. Of several answers that are allowed and no
         refusals, the first counts."""
-        names = [answer["error"] for answer in allowed if "error" in answer]
-        if not names and not any(call.refused for call in calls):
+        allowed = list_allowed(self.run.expected.get(last.number, {}))
+        calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
+        if any("error" in answer for answer in allowed):
+            return
+        if not any(call.refused for call in calls):
             rules, ops = self.program.rules, self.program.ops[: last.number]
             first = sum(rules.operations[op["op"]].count_tags(op) for op in ops)
             checks = Checks(self.notes, last, self.tables, first)
             got = self.run.observed.get(last.number, {})
             yield from checks.list_all(allowed[0], got)
-        elif len(names) == len(allowed):
-            yield from list_refusal(self.notes, names, calls)
 
-    def compute_at_once(self, check: Check, call: NotedCall) -> Check:
-        """Lets a check be about what a call returned, as it was right then."""
-        lines = self.behind.setdefault(call, [])
-        variable = f"{call.variable}_{len(lines)}"
-        lines.append(f"{variable} = {check.got}")
-        return replace(check, got=variable)
+    # --- refusals -----------------------------------------------------------------------
 
-    def write_steps(self, last: int, checks: Sequence[Check]) -> Iterator[str]:
-        lines = [line for step in self.notes.steps for line in step]
-        self.passed = "\n".join(
-            line if isinstance(line, str) else line.code
-            for line in lines
-            if not isinstance(line, MadeArray)
-        )
-        yield from self.write_lines(self.notes.steps[0])
-        codes = [code for check in checks for code in (check.got, *check.before)]
-        codes += [line for lines in self.behind.values() for line in lines]
-        asked, rules = {check.asks for check in checks}, self.program.rules
-        for number, lines in enumerate(self.notes.steps[1 : last + 2]):
-            is_last, op = number == last, self.program.ops[number]
-            if is_last:
-                lines = [line for line in lines if line not in asked]
-            if lines or is_last:
-                words = rules.operations[op["op"]].describe(op)
-                yield f"# step {number}: {make_printable(words)}"
-            yield from self.write_lines(lines, "\n".join(codes) if is_last else None)
-        for check in checks:
-            yield from check.before
+    def find_refusal(self, last: Step) -> NotedCall | None:
+        """The call of the operation that must be refused: not one that only looks at the
+        cache afterwards. None if it need not be."""
+        allowed = list_allowed(self.run.expected.get(last.number, {}))
+        calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
+        found = [call for call in calls if call.refused]
+        found += [call for call in reversed(calls) if call.name not in LOOKS]
+        is_refused = all("error" in answer for answer in allowed)
+        return found[0] if is_refused and found else None
 
-    def write_lines(
-        self, lines: Sequence[NotedCall | MadeArray | str], used: str | None = None
-    ) -> Iterator[str]:
-        """The lines of one step; an array is written where it is made.
+    def check_refusal(self, last: Step, call: NotedCall) -> Check:
+        names = [
+            answer["error"] for answer in list_allowed(self.run.expected[last.number])
+        ]
+        kinds = [
+            f'backend.errors["{name}"]' if name in self.backend.errors else "ValueError"
+            for name in names
+        ]
+        code = f"refuses([{', '.join(kinds)}], lambda: {call.code})"
+        return Check(f"refused ({' or '.join(names)})", code, [True])
 
-        Args:
-            lines: of the step.
-            used: of the last step, the code that may use its results.
-        """
-        for line in lines:
-            if isinstance(line, MadeArray):
-                if not re.search(rf"\b{line.variable}\b", self.passed):
-                    continue
-                code = self.tables.write_array(line)
-                made = f'backend.arrays.from_numpy({code}, "{line.dtype}")'
-                yield f"{line.variable} = {fold(made)}"
-            elif isinstance(line, str):
-                yield line
-            elif used is not None or line.name not in LOOKS:
-                yield fold(line.write(used))
-                yield from self.behind.get(line, ())
+
+ENDING = "sys.exit(0 if all(agrees) else 1)\n"
+
+
+def write_check(check: Check) -> str:
+    label = make_printable(check.label).replace("\\", "").replace('"', "'")
+    right = ", ".join(map(write_value, check.right))
+    return fold(f'agrees.append(compare("{label}", {check.got}, {right}))')
 
 
 def fold(code: str) -> str:
@@ -273,10 +272,6 @@ def fold(code: str) -> str:
         return code
     lines = wrap(code, WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n    ".join(lines)
-
-
-def write_text(words: str) -> str:
-    return '"' + make_printable(words).replace("\\", "").replace('"', "'") + '"'
 
 
 def write_value(value: Any) -> str:

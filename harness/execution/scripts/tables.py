@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from lockstep.harness.contracts.recurrence import Recurrence
+from lockstep.harness.contracts.system import PairReader
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.core.payload import F32, ExpectedPayloads, split_tokens
+from lockstep.harness.core.payload import F32, split_tokens
 from lockstep.harness.execution.scripts.calls import MadeArray
 
 MAX_NUMBERS = 20_000
@@ -35,8 +36,8 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self.keys: dict[ExpectedPayloads, dict[Name, F32]] = {}
-        self.values: dict[ExpectedPayloads, dict[Name, F32]] = {}
+        self.keys: dict[PairReader, dict[Name, F32]] = {}
+        self.values: dict[PairReader, dict[Name, F32]] = {}
         self.states: dict[Recurrence, dict[tuple[int, ...], tuple[F32, F32]]] = {}
         self.tolerance, self.numbers = 0.0, 0
 
@@ -47,7 +48,7 @@ class Tables:
         states[read] = owner.compute_conv(read), owner.compute_delta(read)
         return name_table("STATES", list(self.states).index(owner))
 
-    def add(self, reader: ExpectedPayloads, names: Sequence[Name]) -> str:
+    def add(self, reader: PairReader, names: Sequence[Name]) -> str:
         """The variables with the tokens of a layer, which get these."""
         keys, values = (
             table.setdefault(reader, {}) for table in (self.keys, self.values)
@@ -80,7 +81,7 @@ class Tables:
 
     def write_tokens(
         self,
-        reader: ExpectedPayloads,
+        reader: PairReader,
         rows: Sequence[Sequence[Name | None]],
         array: F32,
         is_key: bool,
@@ -129,9 +130,7 @@ def name_table(word: str, number: int) -> str:
     return f"{word}_{number}" if number else word
 
 
-def spell(
-    reader: ExpectedPayloads, array: F32, is_key: bool
-) -> list[list[Name | None]] | None:
+def spell(reader: PairReader, array: F32, is_key: bool) -> list[list[Name | None]] | None:
     """The tokens of each row; None for padding, or in place of all if there is another
     column."""
     table = reader.keys if is_key else reader.values
