@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 from lockstep.harness.contracts.answer_schemas import (
@@ -48,12 +49,14 @@ class BatchedOperation(Operation):
 
     Attributes:
         happened: the abstract state that it leads to.
+        renews: the abstract states of what happened before are over.
         answers_each: a list answers for each of its caches.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
     has_misuse = True
     happened: ClassVar[str] = ""
+    renews: ClassVar[bool] = False
     answers_each: ClassVar[bool] = True
 
     def get_answer(self, kind: str) -> Schema:
@@ -97,11 +100,27 @@ class BatchedOperation(Operation):
         """Draws fields that are wrong for a batch, or None."""
         return None
 
+    def run(self, op: Op, side: Any) -> Answer:
+        """Calls the method of its name, and answers with the offsets."""
+        batch = side.batches[op["cache"]]
+        fields = [op[name] for name in self.fields if name != "cache"]
+        answer: Answer = side.ask_for(
+            op["cache"], lambda: getattr(batch, self.name)(*map(copy, fields))
+        )
+        return answer
+
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)
-        if self.happened and "error" not in answer:
-            model.past[op["cache"]].add(self.happened)
+        if "error" not in answer:
+            self.note(op, model)
         return answer
+
+    def note(self, op: Op, model: BatchedModel) -> None:
+        """Notes in the model that it has happened."""
+        past = model.past[op["cache"]]
+        if self.renews:
+            past.clear()
+        past.update([self.happened] if self.happened else [])
 
     def describe(self, op: Op) -> str:
         name = op.get("cache", "a")
@@ -140,9 +159,8 @@ class OnEither(BatchedOperation):
 
     def narrow(self, op: Op) -> Op:
         """Returns the operation as the layer contract has it."""
-        fields = self.single.fields
-        kept = {name: value for name, value in op.items() if name in fields}
-        return self.single.complete({**kept, "op": self.name})
+        fields = {name: op[name] for name in self.single.fields if name in op}
+        return self.single.complete({"op": self.name, **fields})
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         name = op["cache"]
@@ -160,22 +178,22 @@ class OnEither(BatchedOperation):
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
-            return self.expect_batch(op, model)
+            return self.run_reference_batch(op, model)
         return self.single.run_reference(self.narrow(op), model.singles)
 
     def run_backend(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
-            return self.observe_batch(op, system, model)
+            return self.run_backend_batch(op, system, model)
         return self.single.run_backend(self.narrow(op), system.singles, model.singles)
 
     def verify(self, op: Op, system: Any, model: BatchedModel) -> None:
         if op["cache"] not in model.batches:
             self.single.verify(self.narrow(op), system.singles, model.singles)
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        return self.run(op, model)
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return super().run_reference(op, model)
 
-    def observe_batch(self, op: Op, system: Any, model: BatchedModel) -> Answer:
+    def run_backend_batch(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         return self.run(op, system)
 
 

@@ -61,6 +61,9 @@ class CountedBatch(BatchedCache):
         super().finalize()
         self.finalized += 1
 
+    def repeat(self, times: int) -> None:
+        self.select([row for row in range(len(self.rows)) for _ in range(times)])
+
     def extend(self, other: BatchedCache) -> None:
         super().extend(other)
         assert isinstance(other, CountedBatch)

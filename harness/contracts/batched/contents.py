@@ -125,14 +125,16 @@ class Trim(OnEither, Taking):
     def say(self, op: Op, done: bool) -> Answer:
         return {"trimmed": op["count"] if done else 0}
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
         return Taking.run_reference(self, op, model)
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         shortest = min(model.batches[name].offsets)
         return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
 
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
         name = op["cache"]
         answer = system.ask(lambda: system.batches[name].trim(op["count"]))
         if "error" in answer:
@@ -200,14 +202,16 @@ class State(Reading):
     }
     answer = any_of(record(caches=list_of(record(tags=TAGS))), USAGE)
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        def answer(part: BatchedModel) -> Answer:
-            rows = part.batches[op["cache"]].rows
-            return {"caches": [answer_tags(row) for row in rows]}
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return model.tell(
+            lambda part: {
+                "caches": [answer_tags(row) for row in part.batches[op["cache"]].rows]
+            }
+        )
 
-        return model.tell(answer)
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
         return system.read_state(op["cache"], model.batches[op["cache"]].rows)
 
 
@@ -228,14 +232,14 @@ class Size(Reading):
         has_state = "batch-state" in kinds
         return "a state has no size" if has_state else super().why_illegal(op, model)
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        def answer(part: BatchedModel) -> Answer:
-            rows = part.batches[op["cache"]].rows
-            return {"sizes": [row.size() for row in rows]}
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return model.tell(
+            lambda part: {"sizes": [row.size() for row in part.batches[op["cache"]].rows]}
+        )
 
-        return model.tell(answer)
-
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
         return system.read_sizes(op["cache"])
 
 
@@ -268,11 +272,8 @@ class Clone(OnEither):
             system.drop(op["into"])
         return super().run_backend(op, system, model)
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["into"]] = {"cloned"}
-        return answer
+    def note(self, op: Op, model: BatchedModel) -> None:
+        model.past[op["into"]].add("cloned")
 
     def run(self, op: Op, side: Any) -> Answer:
         answer: Answer = side.ask(lambda: side.batches[op["cache"]].clone())
@@ -288,18 +289,7 @@ class Free(OnEither):
     Answer: `offsets`.
     """
 
-    name, weight = "free", 2
+    name, weight, happened = "free", 2, "freed"
     effect = Effect.REMOVES
     answer = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
-    writes = True
-
-    def run(self, op: Op, side: Any) -> Answer:
-        name = op["cache"]
-        answer: Answer = side.ask_for(name, lambda: side.batches[name].free())
-        return answer
-
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
-        answer = self.run(op, model)
-        if "error" not in answer:
-            model.past[op["cache"]] = {"freed"}
-        return answer
+    writes = renews = True

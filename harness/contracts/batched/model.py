@@ -163,9 +163,6 @@ class BatchedModel:
     def open_singles(self) -> LayerModel:
         return LayerModel(get_single_config(self.config), self.rows)
 
-    def open_row(self) -> Row:
-        return self.singles.open()
-
     def split(self) -> Sequence[BatchedModel]:
         """Returns the model of each part of a list; of others, the model."""
         return [self]
@@ -178,6 +175,15 @@ class BatchedModel:
         self.drop(name)
         self.batches[name] = batch
         self.past[name] = set()
+
+    def open_batch(
+        self, name: str, rows: int = 0, caches: Sequence[Row] | None = None
+    ) -> None:
+        opened = [self.singles.open() for _ in range(rows)] if caches is None else caches
+        self.put_batch(name, CountedBatch(opened))
+
+    def save(self, name: str, into: str) -> None:
+        self.saved[into] = self.batches[name].clone()
 
     def put_single(self, name: str, cache: Cache) -> None:
         self.drop(name)

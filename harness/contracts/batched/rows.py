@@ -26,12 +26,11 @@ from lockstep.harness.contracts.batched.base import (
     Fields,
     why_full,
 )
-from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_offset
 from lockstep.harness.contracts.layer.operations import why_no_cache
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -44,12 +43,6 @@ class Keeping(BatchedOperation):
     """Keeps some rows of a batch, in some order."""
 
     writes, weight, happened = True, 3, "rows-left"
-
-    def run(self, op: Op, side: Any) -> Answer:
-        name, numbers = op["cache"], list(op["rows"])
-        keep = getattr(side.batches[name], self.name)
-        answer: Answer = side.ask_for(name, lambda: keep(numbers))
-        return answer
 
     def draw_wrong(
         self, source: Source, model: BatchedModel, batch: BatchedCache
@@ -126,15 +119,6 @@ class Repeat(BatchedOperation):
         rows = len(model.batches[name].rows)
         return {"times": source.between(1, MOST_ROWS // rows)}
 
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        name, batch = op["cache"], model.batches[op["cache"]]
-        rows = [row for row in range(len(batch.rows)) for _ in range(op["times"])]
-        return model.ask_for(name, lambda: batch.select(rows))
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        name = op["cache"]
-        return system.ask_for(name, lambda: system.batches[name].repeat(op["times"]))
-
 
 class Extend(BatchedOperation):
     """Adds the rows of another batch, which is used up.
@@ -163,8 +147,8 @@ class Extend(BatchedOperation):
     def draw_wrong(
         self, source: Source, model: BatchedModel, batch: BatchedCache
     ) -> Fields:
-        pairs = model.batches.items()
-        return {"other": next(name for name, each in pairs if each is batch)}
+        names = (name for name, known in model.batches.items() if known is batch)
+        return {"other": next(names)}
 
     def run(self, op: Op, side: Any) -> Answer:
         name, other = op["cache"], op["other"]
@@ -172,10 +156,6 @@ class Extend(BatchedOperation):
         answer: Answer = side.ask_for(name, lambda: batch.extend(more))
         if "error" not in answer:
             side.drop(other)
-        return answer
-
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        answer = super().run_reference(op, model)
         return answer
 
 
@@ -209,21 +189,16 @@ class Extract(BatchedOperation):
     ) -> Fields:
         return {"row": len(batch.rows), "into": source.pick(SINGLES)}
 
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        answer = ask(lambda: model.batches[op["cache"]].extract(op["row"]))
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: side.batches[op["cache"]].extract(op["row"]))
         if "error" in answer:
             return answer
-        model.put_single(op["into"], answer["result"])
-        model.note_extracted(op["into"], model.batches[op["cache"]])
-        return model.singles.tell(answer["result"], answer_offset)
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        answer = system.ask(lambda: system.batches[op["cache"]].extract(op["row"]))
-        if "error" in answer:
-            return answer
-        system.put_single(op["into"], answer.get("result"))
-        told: Answer = system.singles.tell(answer["result"], answer_offset)
+        side.put_single(op["into"], answer.get("result"))
+        told: Answer = side.singles.tell(answer["result"], answer_offset)
         return told
+
+    def note(self, op: Op, model: BatchedModel) -> None:
+        model.note_extracted(op["into"], model.batches[op["cache"]])
 
 
 class Stack(BatchedOperation):
@@ -233,7 +208,7 @@ class Stack(BatchedOperation):
     Answer: `offsets`.
     """
 
-    name, weight = "stack", 4
+    name, weight, happened = "stack", 4, "stacked"
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
     is_method = False
@@ -268,26 +243,17 @@ class Stack(BatchedOperation):
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op:
         return {"op": self.name, "caches": [], "cache": source.pick(BATCHES)}
 
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        name, rows = op["cache"], [model.singles.get(one) for one in op["caches"]]
-        answer = ask(lambda: CountedBatch(rows))
-        if "error" in answer:
-            return answer
-        model.note_stacked(answer["result"], op["caches"])
-        for one in op["caches"]:
-            model.drop(one)
-        model.put_batch(name, answer["result"])
-        model.past[name] = {"stacked"}
-        return model.say_offsets(name)
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        name, caches = op["cache"], [system.singles.get(one) for one in op["caches"]]
-        answer = system.ask_for(name, lambda: system.open_batch(name, caches=caches))
-        if "error" not in answer:
-            for one in op["caches"]:
-                if one != name:
-                    system.drop(one)
+    def run(self, op: Op, side: Any) -> Answer:
+        name, caches = op["cache"], [side.singles.get(name) for name in op["caches"]]
+        answer: Answer = side.ask_for(name, lambda: side.open_batch(name, caches=caches))
+        for used in op["caches"] if "error" not in answer else ():
+            if used != name:
+                side.drop(used)
         return answer
+
+    def note(self, op: Op, model: BatchedModel) -> None:
+        super().note(op, model)
+        model.note_stacked(model.batches[op["cache"]], op["caches"])
 
 
 class Save(BatchedOperation):
@@ -309,19 +275,9 @@ class Save(BatchedOperation):
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         return {"into": source.pick(CONTENTS)}
 
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        answer = ask(lambda: model.batches[op["cache"]].clone())
-        if "error" in answer:
-            return answer
-        model.saved[op["into"]] = answer["result"]
-        return {}
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        answer = system.ask(lambda: system.batches[op["cache"]].save())
-        if "error" in answer:
-            return answer
-        system.saved[op["into"]] = answer.get("result")
-        return {}
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: side.save(op["cache"], op["into"]))
+        return answer
 
 
 class Load(BatchedOperation):
@@ -330,7 +286,7 @@ class Load(BatchedOperation):
     Answer: `offsets`.
     """
 
-    name, weight = "load", 3
+    name, weight, happened = "load", 3, "loaded"
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
     answer = ROWS_OFFSETS
@@ -353,7 +309,7 @@ class Load(BatchedOperation):
         batch = model.saved[op["from"]].clone()
         batch.is_loaded = True
         model.put_batch(op["cache"], batch)
-        model.past[op["cache"]] = {"loaded"}
+        self.note(op, model)
         return model.say_offsets(op["cache"])
 
     def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:

@@ -89,6 +89,9 @@ class Batches(System):
         self.batches.pop(name, None)
         self.singles.drop(name)
 
+    def save(self, name: str, into: str) -> None:
+        self.saved[into] = self.batches[name].save()
+
     def load(self, name: str, saved: str, rows: int) -> None:
         self.open_batch(name, rows)
         self.batches[name].load(self.saved[saved])

@@ -19,7 +19,6 @@ from lockstep.harness.contracts.batched.base import (
     draw_length,
     why_full,
 )
-from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
     BatchedModel,
@@ -66,13 +65,10 @@ class Open(BatchedOperation):
     def describe_here(self, op: Op) -> str:
         return f"open a batch of {count(op['rows'], 'row')}"
 
-    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        name, rows = op["cache"], [model.open_row() for _ in range(op["rows"])]
-        return model.ask_for(name, lambda: model.put_batch(name, CountedBatch(rows)))
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run(self, op: Op, side: Any) -> Answer:
         name, rows = op["cache"], op["rows"]
-        return system.ask_for(name, lambda: system.open_batch(name, rows=rows))
+        answer: Answer = side.ask_for(name, lambda: side.open_batch(name, rows=rows))
+        return answer
 
 
 class Update(OnEither):
@@ -145,7 +141,7 @@ class Update(OnEither):
         left = left if left is None else left[:MOST_ROWS]
         return {"op": self.name, "length": length, "left": left, "cache": name}
 
-    def expect_batch(self, op: Op, model: BatchedModel) -> Answer:
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
         name, length, left = op["cache"], op["length"], op["left"]
         batch = model.batches[name]
         model.written = []
@@ -172,7 +168,9 @@ class Update(OnEither):
             rows.append(right)
         return {"caches": rows}
 
-    def observe_batch(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
         name, length, left = op["cache"], op["length"], op["left"]
         if not model.written:
             rows = len(model.batches[name].rows)
@@ -291,8 +289,3 @@ class Finalize(BatchedOperation):
             and (not batch.width or all(batch.offsets))
         ]
         return {"op": self.name, "cache": source.pick(wrong)} if wrong else None
-
-    def run(self, op: Op, side: Any) -> Answer:
-        name = op["cache"]
-        answer: Answer = side.ask_for(name, lambda: side.batches[name].finalize())
-        return answer
