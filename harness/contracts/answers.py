@@ -23,9 +23,9 @@ def ask_backend(
     try:
         result = call()
     except (usage, *errors.values()) as error:
-        known: dict[type, str] = {usage: "usage"}
-        known |= {kind: name for name, kind in errors.items()}
-        name = next(known[kind] for kind in type(error).__mro__ if kind in known)
+        names: dict[type, str] = {usage: "usage"}
+        names |= {kind: name for name, kind in errors.items()}
+        name = next(names[kind] for kind in type(error).__mro__ if kind in names)
         if not str(error).strip():
             raise Broken("error", f"a {name} error came without a message") from error
         return {"error": name, "why": clean(str(error))}

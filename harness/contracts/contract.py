@@ -223,8 +223,8 @@ class Contract(ABC):
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
         """Draws a misuse of one of `operations`, whether or not it can be asked."""
-        known = [name for name in operations if self.operations[name].has_misuse]
-        name = source.pick(known) if known else None
+        misusable = [name for name in operations if self.operations[name].has_misuse]
+        name = source.pick(misusable) if misusable else None
         return self.operations[name].draw_misuse(source, model) if name else None
 
     def get_clearing(self, model: Any) -> Op | None:
@@ -283,7 +283,9 @@ class Contract(ABC):
     @property
     def writes(self) -> frozenset[str]:
         """The operations after which a view of the cache need not hold."""
-        return frozenset(name for name, each in self.operations.items() if each.writes)
+        return frozenset(
+            name for name, operation in self.operations.items() if operation.writes
+        )
 
     # --- states and cells ---------------------------------------------------------------
 

@@ -44,23 +44,23 @@ def ask_held(caches: Iterable[Any]) -> dict[str, int]:
     """Asks caches what they hold, and adds it up."""
     total: Counter[str] = Counter(bytes=0)
     for cache in caches:
-        told = cache.held()
-        if not is_held(told):
+        sizes = cache.held()
+        if not is_held(sizes):
             raise Broken(
                 "malformed",
-                f"held returned {clean(repr(told))}, not numbers of {', '.join(HELD)}",
+                f"held returned {clean(repr(sizes))}, not numbers of {', '.join(HELD)}",
                 OPERATION,
             )
-        total.update(told)
+        total.update(sizes)
     return dict(total)
 
 
-def is_held(told: Any) -> bool:
+def is_held(sizes: Any) -> bool:
     return (
-        isinstance(told, Mapping)
-        and "bytes" in told
-        and all(name in HELD for name in told)
-        and all(type(number) is int and number >= 0 for number in told.values())
+        isinstance(sizes, Mapping)
+        and "bytes" in sizes
+        and all(name in HELD for name in sizes)
+        and all(type(number) is int and number >= 0 for number in sizes.values())
     )
 
 
@@ -81,28 +81,28 @@ class Need:
     least: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
 
-    def check(self, told: Mapping[str, int], factor: float) -> None:
+    def check(self, sizes: Mapping[str, int], factor: float) -> None:
         """Raises Broken("memory") if caches hold more than `factor` times this allows, or
         tell something else than what there is."""
-        held, most = told["bytes"], factor * (self.contents + self.growth)
+        total, most = sizes["bytes"], factor * (self.contents + self.growth)
         message = None
-        if held > most:
+        if total > most:
             message = (
-                f"the caches hold {held:,} bytes, allowed {most:,.0f}: {factor:g} times"
+                f"the caches hold {total:,} bytes, allowed {most:,.0f}: {factor:g} times"
                 f" the {self.contents:,} of their contents and {self.growth:,} for growth"
             )
-        elif held < self.least:
-            message = f"the caches tell {held:,} bytes, but contain {self.least:,}"
+        elif total < self.least:
+            message = f"the caches tell {total:,} bytes, but contain {self.least:,}"
         for name, number in self.counts.items():
-            if told.get(name, number) != number:
-                message = f"the caches hold {told[name]} {name}, not {number}"
+            if sizes.get(name, number) != number:
+                message = f"the caches hold {sizes[name]} {name}, not {number}"
         if message is not None:
             raise Broken("memory", message, OPERATION)
 
 
-def check_released(told: Mapping[str, int], fresh: Mapping[str, int]) -> None:
+def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
     """Raises Broken("memory") if caches without content hold more than fresh ones."""
-    for name, number in told.items():
+    for name, number in sizes.items():
         if number != fresh[name]:
             raise Broken(
                 "memory",

@@ -40,8 +40,15 @@ Name = int | str | Drift
 def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
     """Returns "K" or "V" and the larger drift, if both are near one token."""
     names = {"K": key, "V": value}
-    drifts = {name: each for name, each in names.items() if isinstance(each, Drift)}
-    tags = {each.tag if isinstance(each, Drift) else each for each in names.values()}
+    drifts = {
+        name: vector_name
+        for name, vector_name in names.items()
+        if isinstance(vector_name, Drift)
+    }
+    tags = {
+        vector_name.tag if isinstance(vector_name, Drift) else vector_name
+        for vector_name in names.values()
+    }
     if not drifts or len(tags - {NO_VECTORS}) > 1:
         return None
     return max(drifts.items(), key=lambda item: item[1].off)
@@ -86,8 +93,8 @@ def name_vectors(vectors: F32, table: Table) -> Name:
     if np.isnan(vectors).any():
         return "NaN"
     tags = table.read_tags(vectors)
-    right = table.get_vectors(tags)
-    if np.array_equal(vectors, right):
+    expected = table.get_vectors(tags)
+    if np.array_equal(vectors, expected):
         return int(tags[0])
     if not vectors.any():
         return "zeros"
@@ -99,7 +106,7 @@ def name_vectors(vectors: F32, table: Table) -> Name:
     heads = [
         head
         for head in range(table.heads)
-        if not np.array_equal(vectors[:, head], right[:, head])
+        if not np.array_equal(vectors[:, head], expected[:, head])
     ]
     if len(heads) < table.heads:
         return f"{int(tags[0])} but not in head {heads[0]}"

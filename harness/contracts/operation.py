@@ -93,19 +93,21 @@ def list_allowed(answer: Answer) -> list[Answer]:
     return list(answer.get("one_of", [answer]))
 
 
-def agrees(right: Any, observed: Any) -> bool:
+def agrees(expected: Any, observed: Any) -> bool:
     """Says whether an observed answer is this one. It may have more fields, and lists
     for tuples; tokens are in the same order."""
-    if isinstance(right, Mapping):
+    if isinstance(expected, Mapping):
         if not isinstance(observed, Mapping):
             return False
-        same = ("error" in right) == ("error" in observed)
-        return same and all(agrees(right[name], observed.get(name)) for name in right)
-    if isinstance(right, list | tuple):
-        if not isinstance(observed, list | tuple) or len(right) != len(observed):
+        same = ("error" in expected) == ("error" in observed)
+        return same and all(
+            agrees(expected[name], observed.get(name)) for name in expected
+        )
+    if isinstance(expected, list | tuple):
+        if not isinstance(observed, list | tuple) or len(expected) != len(observed):
             return False
-        return all(map(agrees, right, observed))
-    return bool(right == observed)
+        return all(map(agrees, expected, observed))
+    return bool(expected == observed)
 
 
 class Source(ABC):
@@ -331,8 +333,8 @@ def list_fields(operation: Operation, sort: str) -> Sequence[str]:
     A field holds a name, or a list of names, if its schema says of what sort
     (`core.document.NAMES`).
     """
-    every = operation.fields.items()
-    named = [name for name, schema in every if schema.get(NAMES) == sort]
+    schemas = operation.fields.items()
+    named = [name for name, schema in schemas if schema.get(NAMES) == sort]
     return sorted(named, key=lambda name: "default" not in operation.fields[name])
 
 

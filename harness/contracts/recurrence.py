@@ -87,10 +87,10 @@ class Recurrence:
         delta = self.deltas.get(tags)
         if delta is not None:
             return delta
-        before = self.deltas.get(tags[:done])
-        if before is None:
-            before, done = self.deltas[()], 0
-        state: Whole = before.astype(np.int64)
+        earlier = self.deltas.get(tags[:done])
+        if earlier is None:
+            earlier, done = self.deltas[()], 0
+        state: Whole = earlier.astype(np.int64)
         for tag in tags[done:]:
             state = (state * self.factor + (tag + 1) * self.weight) % MODULUS
         return self.learn(tags, state)
@@ -122,18 +122,21 @@ class Recurrence:
         rows: list[list[Column]] = []
         length = len(tags)
         boundaries = read_list(cache.boundaries(length), "boundaries")
-        is_plain = all(isinstance(part, int) and part > 0 for part in boundaries)
+        is_plain = all(
+            isinstance(length_written, int) and length_written > 0
+            for length_written in boundaries
+        )
         if not is_plain or sum(boundaries) != length:
             raise Broken(
                 "malformed", f"boundaries({length}) returned {format_plain(boundaries)}"
             )
-        for part in boundaries:
-            before = self.read(cache.read(), "read")
-            new, tags = tags[:part], tags[part:]
-            read = [*before, *new]
-            rows += [read[: len(before) + row + 1] for row in range(part)]
-            old = tuple([seen for seen in before if isinstance(seen, int)])
-            write(*self.compute((*old, *new), len(old)), part)
+        for length_written in boundaries:
+            earlier = self.read(cache.read(), "read")
+            new, tags = tags[:length_written], tags[length_written:]
+            read = [*earlier, *new]
+            rows += [read[: len(earlier) + row + 1] for row in range(length_written)]
+            old = tuple([seen for seen in earlier if isinstance(seen, int)])
+            write(*self.compute((*old, *new), len(old)), length_written)
         rows[-1] = self.read(cache.read(), "read")
         return rows
 
@@ -169,15 +172,15 @@ class Recurrence:
                 return list(tags)
         if candidates:
             numbers = compare_numbers(conv, self.compute_conv(candidates[0]))
-            words = f"but not with the convolution inputs of these ({numbers})"
-            return [*candidates[0], words]
+            text = f"but not with the convolution inputs of these ({numbers})"
+            return [*candidates[0], text]
         return ["NaN" if np.isnan(delta).any() else self.name_drift(delta)]
 
     def name_drift(self, delta: F32) -> str:
         """Words for a state that is not that of any tokens, but may be near it."""
         errors = {
-            tags: float(np.abs(delta - known).max())
-            for tags, known in self.deltas.items()
+            tags: float(np.abs(delta - state_known).max())
+            for tags, state_known in self.deltas.items()
         }
         nearest = min(errors, key=lambda tags: errors[tags])
         if errors[nearest] >= NEAR_STATE:

@@ -78,12 +78,12 @@ def list_lower(fields: Mapping[str, Any], minimums: Mapping[str, int]) -> Iterat
 
 
 def list_simpler_parts(
-    parts: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]
+    members: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]
 ) -> Iterator[list[Mapping[str, Any]]]:
     """Proposes caches below of which one is plain, or has a lower size."""
-    for index, part in enumerate(parts):
-        if part != plain:
-            yield replace_at(parts, index, plain)
-        sizes = {name: 1 for name, size in part.items() if isinstance(size, int)}
-        for lower in list_lower(part, sizes):
-            yield replace_at(parts, index, lower)
+    for index, member in enumerate(members):
+        if member != plain:
+            yield replace_at(members, index, plain)
+        sizes = {name: 1 for name, size in member.items() if isinstance(size, int)}
+        for lower in list_lower(member, sizes):
+            yield replace_at(members, index, lower)

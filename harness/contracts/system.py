@@ -95,10 +95,11 @@ class PairReader(ExpectedPayloads):
         """
         keys = self.get_floats(keys, self.keys, f"K of {name}", rows)
         values = self.get_floats(values, self.values, f"V of {name}", rows, self.permuted)
-        width, other = keys.shape[2], values.shape[2]
-        if width != other:
+        width, value_width = keys.shape[2], values.shape[2]
+        if width != value_width:
             raise Broken(
-                "malformed", f"{name} returned {width} columns of K and {other} of V"
+                "malformed",
+                f"{name} returned {width} columns of K and {value_width} of V",
             )
         return keys, values
 
@@ -106,14 +107,14 @@ class PairReader(ExpectedPayloads):
         self, array: Array, table: Table, name: str, rows: int, permuted: bool = False
     ) -> F32:
         """Returns [rows, heads, columns, dim] as float32."""
-        given = floats = to_numpy(self.arrays, array, name)
+        original = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
             floats = floats.swapaxes(2, 3)
         if not is_of_form(floats.shape, table, rows):
             form = f"{table.dim}, columns" if permuted else f"columns, {table.dim}"
             raise Broken(
                 "malformed",
-                f"{name} has shape {list(given.shape)},"
+                f"{name} has shape {list(original.shape)},"
                 f" not [{rows}, {table.heads}, {form}]",
             )
         dtype = self.arrays.dtype(array)
@@ -176,10 +177,12 @@ class Reader(PairReader):
 
     def note_drift(self, pair: Sequence[Array], columns: Sequence[Column]) -> None:
         """Notes how far the numbers of the tokens are from what was stored."""
-        held = {at: tag for at, tag in enumerate(columns) if isinstance(tag, int)}
+        tags_held = {at: tag for at, tag in enumerate(columns) if isinstance(tag, int)}
         for array, table in zip(pair, (self.keys, self.values), strict=True):
-            floats = self.arrays.to_numpy(array)[:, :, list(held)]
-            off = np.abs(floats - table.get_vectors(list(held.values()))).max(initial=0)
+            floats = self.arrays.to_numpy(array)[:, :, list(tags_held)]
+            off = np.abs(floats - table.get_vectors(list(tags_held.values()))).max(
+                initial=0
+            )
             self.margin = max(self.margin, float(off) / self.tolerance)
 
     def read_floats(
@@ -191,8 +194,8 @@ class Reader(PairReader):
             guess: list[Column] = [token.tag for token in likely[-width:]]
             if self.keys.spells(keys, guess) and self.values.spells(values, guess):
                 return guess
-        known = self.keys.known
-        spelled: list[Any] = list(map(known.get, split_tokens(keys)))
+        tags_known = self.keys.known
+        spelled: list[Any] = list(map(tags_known.get, split_tokens(keys)))
         if None not in spelled and self.values.spells(values, spelled):
             return spelled
         tags = self.keys.read_tags(keys)
@@ -201,10 +204,10 @@ class Reader(PairReader):
         columns: list[Column] = tags.tolist()
         if right_keys.all() and right_values.all():
             return columns
-        right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
+        is_right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
         with np.errstate(invalid="ignore"):  # of a signaling NaN
             blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
-        for at in np.flatnonzero(np.logical_not(right)).tolist():
+        for at in np.flatnonzero(np.logical_not(is_right)).tolist():
             # A static cache is full of zeros: not worth the look that garbage is worth.
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
@@ -223,9 +226,9 @@ class Reader(PairReader):
 
     def format_drift(self, name: str, drift: Drift) -> str:
         """Words for the larger drift of a column."""
-        words = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
+        text = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
         hint = "; if the cache is quantized, declare `tolerance`"
-        return words if self.tolerance else words + hint
+        return text if self.tolerance else text + hint
 
 
 def is_of_form(shape: Sequence[int], table: Table, rows: int) -> bool:
@@ -238,8 +241,8 @@ def is_of_form(shape: Sequence[int], table: Table, rows: int) -> bool:
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        what = "None" if pair is None else f"{type(pair).__name__}"
-        raise Broken("malformed", f"{name} returned {what}, not a pair of arrays")
+        type_name = "None" if pair is None else f"{type(pair).__name__}"
+        raise Broken("malformed", f"{name} returned {type_name}, not a pair of arrays")
     if pair[0] is None or pair[1] is None:
         raise Broken("malformed", f"{name} returned None in the place of an array")
     return pair[0], pair[1]
@@ -389,8 +392,8 @@ def interpret_mask(
         seen = array
     else:
         seen = array == 0
-        known = np.count_nonzero(seen) + np.count_nonzero(array <= NEVER)
-        if known < array.size:
+        tags_known = np.count_nonzero(seen) + np.count_nonzero(array <= NEVER)
+        if tags_known < array.size:
             raise Broken("mask", "the additive mask holds numbers other than 0 and -inf")
     columns = range(width)
     listed = tuple([tuple(compress(columns, row)) for row in seen.tolist()])
@@ -414,7 +417,7 @@ class Setup:
         config: a complete config.
         ops: the operations of the program.
         tags: how many tags the program has.
-        every: make the costly checks too, at every step: watch the arrays that it moves,
+        every: make the every checks too, at every step: watch the arrays that it moves,
             and put each pass through attention.
         writes: the operations after which a view of the cache need not hold.
         layer: tells the payloads of the layers of one model apart.
@@ -502,16 +505,16 @@ class System:
         if self.declared.inputs == "kept":
             yield
             return
-        kept = self.watch.keep(owner, operation, arrays, True) if self.every else None
+        watched = self.watch.keep(owner, operation, arrays, True) if self.every else None
         yield
         if self.backend.overwrite is None:
             return
-        if kept is not None:
-            kept.check(self.arrays, "before the call ended")
+        if watched is not None:
+            watched.check(self.arrays, "before the call ended")
         for array in arrays:
             self.backend.overwrite(array)
-        if kept is not None:
-            kept.note(self.arrays)
+        if watched is not None:
+            watched.note(self.arrays)
             self.watch.check(owner, "when the caller overwrote what it had given")
 
 

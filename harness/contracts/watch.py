@@ -46,14 +46,14 @@ class Kept:
 
     def check(self, arrays: Arrays, when: str) -> None:
         """Raises Broken("alias") if one has changed; says when, in words."""
-        for array, (shape, held) in zip(self.arrays, self.content, strict=True):
-            now = arrays.to_numpy(array)
-            if now.shape != shape or not holds(now, held):
+        for array, (shape, content) in zip(self.arrays, self.content, strict=True):
+            current = arrays.to_numpy(array)
+            if current.shape != shape or not holds(current, content):
                 how = "was given" if self.is_given else "returned"
-                place = "" if self.owner == "a" else f" (cache {self.owner})"
+                suffix = "" if self.owner == "a" else f" (cache {self.owner})"
                 raise Broken(
                     "alias",
-                    f"an array that {self.operation} {how} has changed {when}{place}",
+                    f"an array that {self.operation} {how} has changed {when}{suffix}",
                     operation=self.operation,
                 )
 
@@ -69,11 +69,11 @@ class ArrayWatch:
         self, owner: str, operation: str, arrays: Sequence[Array], is_given: bool = False
     ) -> Kept:
         """Notes what the arrays hold; see `Kept`."""
-        kept = Kept(owner, operation, is_given, list(arrays))
-        kept.note(self.arrays)
-        self.kept.append(kept)
+        watched = Kept(owner, operation, is_given, list(arrays))
+        watched.note(self.arrays)
+        self.kept.append(watched)
         del self.kept[:-MOST_KEPT]
-        return kept
+        return watched
 
     def check(self, owner: str | None = None, when: str = TOO_EARLY) -> None:
         """Raises Broken("alias") if an array has changed.
@@ -82,9 +82,9 @@ class ArrayWatch:
             owner: looks at the arrays of this cache only.
             when: says when it has changed, in words.
         """
-        for kept in self.kept:
-            if owner in (None, kept.owner):
-                kept.check(self.arrays, when)
+        for watched in self.kept:
+            if owner in (None, watched.owner):
+                watched.check(self.arrays, when)
 
     def drop(self, owner: str) -> None:
         """The arrays that a cache has returned are no longer promised to hold anything.
@@ -93,7 +93,9 @@ class ArrayWatch:
         """
         if self.kept:
             self.kept = [
-                kept for kept in self.kept if kept.is_given or kept.owner != owner
+                watched
+                for watched in self.kept
+                if watched.is_given or watched.owner != owner
             ]
 
 
@@ -104,5 +106,5 @@ def holds(array: npt.NDArray[Any], content: bytes) -> bool:
         return True
     if array.nbytes != len(content):
         return False
-    before = np.frombuffer(content, array.dtype)
-    return np.array_equal(array.ravel(), before, equal_nan=True)
+    noted = np.frombuffer(content, array.dtype)
+    return np.array_equal(array.ravel(), noted, equal_nan=True)

@@ -150,8 +150,10 @@ class BatchedContract(Contract):
             if kind != LIST:
                 return config
             options = declared.config.get("caches", LISTS)
-            drawn = [{**config, "caches": list(parts)} for parts in options]
-            if legal := [each for each in drawn if self.why_illegal(each) is None]:
+            drawn = [{**config, "caches": list(members)} for members in options]
+            if legal := [
+                candidate for candidate in drawn if self.why_illegal(candidate) is None
+            ]:
                 return dict(source.pick(legal))
         raise UsageError(
             f"no list of {kind} that is declared: {self.why_illegal(config)}"

@@ -172,8 +172,8 @@ class OnEither(BatchedOperation):
         singles = list(model.singles.caches)
         if not singles or source.below(4) < 3:
             return super().draw(source, model)
-        name, part = source.pick(singles), source.pick(model.split())
-        fields = self.single.draw_fields(source, part.singles, name)
+        name, member = source.pick(singles), source.pick(model.split())
+        fields = self.single.draw_fields(source, member.singles, name)
         return None if fields is None else {"op": self.name, **fields, "cache": name}
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
@@ -205,13 +205,13 @@ def why_full(name: str, model: BatchedModel) -> str | None:
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
     """Draws columns of an update: often so many that a row reaches a boundary."""
-    edges, parts = [1, 2, 3], list_part_configs(model.config)
-    sizes = [part[name] for part in parts for name in ("window", "chunk", "step")]
+    edges, members = [1, 2, 3], list_part_configs(model.config)
+    sizes = [member[name] for member in members for name in ("window", "chunk", "step")]
     for offset in {min(batch.offsets), max(batch.offsets), batch.width}:
         for size in dict.fromkeys(sizes):
             if size:
-                left = size - offset % size
-                edges += [left - 1, left, left + 1, size - 1, size, size + 1]
+                distance = size - offset % size
+                edges += [distance - 1, distance, distance + 1, size - 1, size, size + 1]
     length = source.pick(edges)
     longest = 12 if model.reach <= 64 else 160
     return length if 1 <= length <= longest else 1 + length % 5

@@ -16,7 +16,7 @@ def list_parts(cache: Row) -> Sequence[Part]:
 
 def find_window(cache: Row) -> int | None:
     """Returns the window; of a list, that of its first ring. None without a ring."""
-    rings = (part for part in list_parts(cache) if isinstance(part, RotatingCache))
+    rings = (member for member in list_parts(cache) if isinstance(member, RotatingCache))
     return next((ring.window for ring in rings), None)
 
 
@@ -64,13 +64,13 @@ class CountedBatch(BatchedCache):
     def repeat(self, times: int) -> None:
         self.select([row for row in range(len(self.rows)) for _ in range(times)])
 
-    def extend(self, other: BatchedCache) -> None:
-        super().extend(other)
-        assert isinstance(other, CountedBatch)
-        if self.window is None or (self.turned - other.turned) % self.window:
+    def extend(self, added: BatchedCache) -> None:
+        super().extend(added)
+        assert isinstance(added, CountedBatch)
+        if self.window is None or (self.turned - added.turned) % self.window:
             self.turned = 0
-        self.written = max(self.written, other.written)
-        self.finalized = min(self.finalized, other.finalized)
+        self.written = max(self.written, added.written)
+        self.finalized = min(self.finalized, added.finalized)
         self.note_width()
 
     def clone(self) -> CountedBatch:

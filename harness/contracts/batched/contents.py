@@ -101,8 +101,8 @@ class Taking(BatchedOperation):
 def may_have_turned(batch: BatchedCache) -> bool:
     """Says whether a ring that counts padding has dropped a column."""
     return any(
-        isinstance(part, RotatingCache) and batch.width > part.window
-        for part in list_parts(batch.rows[0])
+        isinstance(member, RotatingCache) and batch.width > member.window
+        for member in list_parts(batch.rows[0])
     )
 
 
@@ -204,8 +204,8 @@ class State(Reading):
 
     def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
         return model.tell(
-            lambda part: {
-                "caches": [answer_tags(row) for row in part.batches[op["cache"]].rows]
+            lambda member: {
+                "caches": [answer_tags(row) for row in member.batches[op["cache"]].rows]
             }
         )
 
@@ -228,13 +228,15 @@ class Size(Reading):
     kinds = SLICED
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        kinds = [part["kind"] for part in list_part_configs(model.config)]
+        kinds = [member["kind"] for member in list_part_configs(model.config)]
         has_state = "batch-state" in kinds
         return "a state has no size" if has_state else super().why_illegal(op, model)
 
     def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
         return model.tell(
-            lambda part: {"sizes": [row.size() for row in part.batches[op["cache"]].rows]}
+            lambda member: {
+                "sizes": [row.size() for row in member.batches[op["cache"]].rows]
+            }
         )
 
     def run_backend_batch(
@@ -255,7 +257,7 @@ class Clone(OnEither):
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        return {"into": source.pick([other for other in BATCHES if other != name])}
+        return {"into": source.pick([target for target in BATCHES if target != name])}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         if op["into"] == op["cache"]:

@@ -77,7 +77,7 @@ def list_part_configs(config: Config) -> list[Config]:
     if config["kind"] != LIST:
         return [config]
     sizes = {name: LAYER_CONFIG[name].get("default") for name in SIZES}
-    return [{**config, **sizes, "caches": [], **part} for part in config["caches"]]
+    return [{**config, **sizes, "caches": [], **member} for member in config["caches"]]
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -87,7 +87,8 @@ def why_illegal_config(config: Config) -> str | None:
     if config["kind"] == LIST and any(config[name] for name in SIZES):
         return f"{', '.join(SIZES)} of a list stand in its caches"
     wrong = (
-        why_illegal_single(get_single_config(part)) for part in list_part_configs(config)
+        why_illegal_single(get_single_config(member))
+        for member in list_part_configs(config)
     )
     return next(filter(None, wrong), None)
 
@@ -206,7 +207,7 @@ class BatchedModel:
 
     def list_settled(self) -> list[str]:
         """Lists the batches for which no padding is announced."""
-        return [name for name, one in self.batches.items() if one.coming is None]
+        return [name for name, batch in self.batches.items() if batch.coming is None]
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         return ask(call)
@@ -221,8 +222,8 @@ class BatchedModel:
         return self.answer_offsets(self.batches[name])
 
     def answer_offsets(self, batch: BatchedCache) -> Answer:
-        told = self.config["offsets"] == "rows" and batch.coming is None
-        return {"offsets": batch.offsets} if told else {}
+        facts = self.config["offsets"] == "rows" and batch.coming is None
+        return {"offsets": batch.offsets} if facts else {}
 
     # --- what others ask of it; see `Contract.open_model` -------------------------------
 
@@ -231,11 +232,11 @@ class BatchedModel:
         if batch is None:
             cache = self.singles.get(op["cache"])
             names = ("shortest", "longest", "width", "reached", "ever", "written")
-            told = dict.fromkeys(FACTS, 0) | dict.fromkeys(names, cache.offset)
-            return {**told, "window": find_window(cache)}
+            facts = dict.fromkeys(FACTS, 0) | dict.fromkeys(names, cache.offset)
+            return {**facts, "window": find_window(cache)}
         rows, coming = list(range(len(batch.rows))), batch.coming or []
-        rest = sorted(count for count in coming if count) or [0]
-        kept = list_kept(op, rows)
+        pending = sorted(count for count in coming if count) or [0]
+        rows_left = list_kept(op, rows)
         return {
             "rows": len(rows),
             "shortest": min(batch.offsets),
@@ -248,14 +249,15 @@ class BatchedModel:
             "turned": batch.turned,
             "loaded": batch.is_loaded,
             "finalized": batch.finalized,
-            "coming": rest[-1],
-            "ending": rest[0],
+            "coming": pending[-1],
+            "ending": pending[0],
             "ended": coming.count(0),
             "padding": max(op.get("left") or [0]),
             "joined": self.batches[op["other"]].written if "other" in op else 0,
-            "kept": len(kept),
-            "resized": len(kept) != len(rows),
-            "moved": list_tokens(batch.rows) != list_tokens(batch.rows[n] for n in kept),
+            "kept": len(rows_left),
+            "resized": len(rows_left) != len(rows),
+            "moved": list_tokens(batch.rows)
+            != list_tokens(batch.rows[n] for n in rows_left),
         }
 
     def list_rows(self) -> list[tuple[str, Cache]]:
@@ -289,7 +291,7 @@ def list_kept(op: Op, rows: Sequence[int]) -> list[int]:
 
 
 def list_tokens(rows: Iterable[Row]) -> list[list[Any]]:
-    return [[part.tokens for part in list_parts(row)] for row in rows]
+    return [[member.tokens for member in list_parts(row)] for row in rows]
 
 
 def answer_row(row: Cache, count: int) -> list[list[int]]:

@@ -44,10 +44,10 @@ class ListSingles(LayerModel):
     """Single caches, each a list."""
 
     def open(self) -> Any:
-        return ListCache([open_cache(part) for part in self.config["parts"]])
+        return ListCache([open_cache(member) for member in self.config["parts"]])
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
-        return {"caches": [make(part) for part in cache.parts]}
+        return {"caches": [make(member) for member in cache.parts]}
 
 
 class ListModel(BatchedModel):
@@ -55,8 +55,8 @@ class ListModel(BatchedModel):
 
     def open_singles(self) -> LayerModel:
         config = get_single_config(self.config)
-        parts = map(get_single_config, list_part_configs(self.config))
-        return ListSingles({**config, "parts": list(parts)}, self.rows)
+        members = map(get_single_config, list_part_configs(self.config))
+        return ListSingles({**config, "parts": list(members)}, self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
         """Returns a model of each part: to look at, since rows that leave a batch stay
@@ -65,31 +65,31 @@ class ListModel(BatchedModel):
         return [self.get_part(number, config) for number, config in enumerate(configs)]
 
     def get_part(self, number: int, config: Config) -> BatchedModel:
-        part = BatchedModel(config, self.rows)
-        part.tag, part.reach, part.written = self.tag, self.reach, self.written
+        member = BatchedModel(config, self.rows)
+        member.tag, member.reach, member.written = self.tag, self.reach, self.written
         for name, batch in self.batches.items():
             view = CountedBatch([get_part(row, number) for row in batch.rows])
             view.coming, view.width = batch.coming, batch.width
-            part.put_batch(name, view)
+            member.put_batch(name, view)
         for name, cache in self.singles.caches.items():
-            part.put_single(name, get_part(cache, number))
-        return part
+            member.put_single(name, get_part(cache, number))
+        return member
 
     def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:
-        return {"caches": [make(part) for part in self.split()]}
+        return {"caches": [make(member) for member in self.split()]}
 
     def answer_offsets(self, batch: BatchedCache) -> Answer:
         return {"caches": [super().answer_offsets(batch)] * len(self.config["caches"])}
 
     def list_rows(self) -> list[tuple[str, Cache]]:
-        parts = enumerate(self.split())
+        members = enumerate(self.split())
         return [
             (f"part {number} of {name}", row)
-            for number, part in parts
-            for name, row in part.list_rows()
+            for number, member in members
+            for name, row in member.list_rows()
         ]
 
 
 def get_part(cache: Any, number: int) -> Cache:
-    part: Cache = cache.parts[number]
-    return part
+    member: Cache = cache.parts[number]
+    return member

@@ -37,21 +37,21 @@ class PartOf(Mapping[str, Any]):
         return len(self.lists)
 
 
-def visit(parts: Iterable[T], call: Callable[[T, int], R]) -> list[R]:
+def visit(members: Iterable[T], call: Callable[[T, int], R]) -> list[R]:
     """Calls with each part and its number; says in which part a promise was broken."""
     results = []
-    for number, part in enumerate(parts):
+    for number, member in enumerate(members):
         try:
-            results.append(call(part, number))
+            results.append(call(member, number))
         except Broken as broken:
             broken.args = (f"part {number}: {broken}",)
             raise
     return results
 
 
-def ask(parts: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
+def ask(members: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
     """Returns the answers of all parts, or the first refusal."""
-    answers = visit(parts, call)
+    answers = visit(members, call)
     refusals = (answer for answer in answers if "error" in answer)
     named = [{"where": f"part {at}", **answer} for at, answer in enumerate(answers)]
     return next(refusals, {"caches": named})
@@ -65,24 +65,26 @@ class ListSystem(Batches):
         self.needed = ["parts"] + ["pad_left"] * self.config["pads_left"]
         self.configs = list_part_configs(self.config)
         self.parts = [
-            self.open_part(setup, number, part)
-            for number, part in enumerate(self.configs)
+            self.open_part(setup, number, member)
+            for number, member in enumerate(self.configs)
         ]
         self.singles = ListSinglesSystem(setup, self)
 
     def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
         """Opens the system of a part, which is told of no padding: the list is."""
 
-        def open_batch(asked: Config) -> Any:
-            return self.open(asked["rows"]).parts[number]
+        def open_batch(config_asked: Config) -> Any:
+            return self.open(config_asked["rows"]).parts[number]
 
         backend = replace(self.backend, open=open_batch)
         config = {**config, "pads_left": False}
-        part = BatchedSystem(replace(setup, backend=backend, config=config, layer=number))
-        part.watch = part.singles.watch = self.watch
+        member = BatchedSystem(
+            replace(setup, backend=backend, config=config, layer=number)
+        )
+        member.watch = member.singles.watch = self.watch
         batches = PartOf(self.batches, number, len(self.configs))
-        part.batches = part.memory.batches = batches  # type: ignore[assignment]  # read only
-        return part
+        member.batches = member.memory.batches = batches  # type: ignore[assignment]  # read only
+        return member
 
     def open(self, rows: int | None = None, caches: Sequence[Any] | None = None) -> Any:
         return self.backend.open(get_open_config(self.config, rows, caches))
@@ -91,41 +93,43 @@ class ListSystem(Batches):
         super().put_batch(name, batch)
         visit(
             self.parts,
-            lambda part, _: read_object(
-                part.batches[name], part.needed, "open", "a batch"
+            lambda member, _: read_object(
+                member.batches[name], member.needed, "open", "a batch"
             ),
         )
 
     def say_offsets(self, name: str) -> Answer:
-        return ask(self.parts, lambda part, _: part.say_offsets(name))
+        return ask(self.parts, lambda member, _: member.say_offsets(name))
 
     def read_sizes(self, name: str) -> Answer:
-        return ask(self.parts, lambda part, _: part.read_sizes(name))
+        return ask(self.parts, lambda member, _: member.read_sizes(name))
 
     def read_state(self, name: str, rows: Sequence[Any]) -> Answer:
-        return ask(self.parts, lambda part, at: part.read_state(name, choose(rows, at)))
+        return ask(
+            self.parts, lambda member, at: member.read_state(name, choose(rows, at))
+        )
 
     def update(
         self,
         name: str,
         length: int,
-        left: Sequence[int] | None,
+        padding: Sequence[int] | None,
         tags: Sequence[range],
         rows: Sequence[Any],
     ) -> Answer:
         """Announces padding to the list, and appends columns to each part."""
-        self.pad_left(name, left)
-        begins = list(left or [0] * len(tags))
+        self.pad_left(name, padding)
+        begins = list(padding or [0] * len(tags))
         return ask(
             self.parts,
-            lambda part, at: part.write(name, length, begins, tags, choose(rows, at)),
+            lambda member, at: member.write(name, length, begins, tags, choose(rows, at)),
         )
 
     def update_wrongly(
-        self, name: str, rows: int, length: int, left: Sequence[int] | None
+        self, name: str, rows: int, length: int, padding: Sequence[int] | None
     ) -> None:
-        if left is not None:
-            self.batches[name].pad_left(list(left))
+        if padding is not None:
+            self.batches[name].pad_left(list(padding))
         self.parts[0].write_wrongly(name, rows, length)
 
     # --- checks beside the answer -------------------------------------------------------
@@ -135,7 +139,7 @@ class ListSystem(Batches):
     ) -> None:
         visit(
             self.parts,
-            lambda part, at: part.verify_attention(begins, tags, choose(rows, at)),
+            lambda member, at: member.verify_attention(begins, tags, choose(rows, at)),
         )
 
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
@@ -143,14 +147,14 @@ class ListSystem(Batches):
             if op["cache"] in model.singles.caches:
                 self.singles.get(op["cache"])
             rights = model.split()
-            visit(self.parts, lambda part, at: part.verify_memory(op, rights[at]))
+            visit(self.parts, lambda member, at: member.verify_memory(op, rights[at]))
             if self.every:
                 self.check_memory()
 
     def check_memory(self) -> None:
         """Compares what the lists hold with what all their parts need."""
         if self.declared.held is not None:
-            needs = [part.memory.weigh() for part in self.parts]
+            needs = [member.memory.weigh() for member in self.parts]
             need = Need(
                 sum(need.contents for need in needs), sum(need.growth for need in needs)
             )
@@ -160,7 +164,7 @@ class ListSystem(Batches):
         super().finish()
         self.check_memory()
         self.watch.kept.clear()  # a part that is freed may change what it returned
-        visit(self.parts, lambda part, _: part.finish())
+        visit(self.parts, lambda member, _: member.finish())
 
 
 def choose(rows: Sequence[Any], number: int) -> list[Any]:
@@ -172,8 +176,8 @@ def get_open_config(
     config: Config, rows: int | None, caches: Sequence[Any] | None
 ) -> dict[str, Any]:
     """Returns the config that a list is opened with; see `BatchListCache`."""
-    parts = list_part_configs(config)
-    return {**config, "rows": rows, "caches": caches, "parts": parts}
+    members = list_part_configs(config)
+    return {**config, "rows": rows, "caches": caches, "parts": members}
 
 
 class ListSinglesSystem(System):
@@ -183,14 +187,14 @@ class ListSinglesSystem(System):
         super().__init__(setup)
         self.open, self.watch = system.open, system.watch
         self.caches: dict[str, Any] = {}
-        self.parts: list[LayerSystem] = [part.singles for part in system.parts]
-        for number, part in enumerate(self.parts):
+        self.parts: list[LayerSystem] = [member.singles for member in system.parts]
+        for number, member in enumerate(self.parts):
             caches = PartOf(self.caches, number, len(self.parts))
-            part.caches = caches  # type: ignore[assignment]  # read only
+            member.caches = caches  # type: ignore[assignment]  # read only
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
-        return merge_margins(*(part.margins for part in self.parts))
+        return merge_margins(*(member.margins for member in self.parts))
 
     def get(self, name: str) -> Any:
         if name not in self.caches:
@@ -203,32 +207,34 @@ class ListSinglesSystem(System):
         self.caches[name] = read_object(cache, ["parts"], "the cache", "a list")
         visit(
             self.parts,
-            lambda part, _: read_object(
-                part.caches[name], ["offset"], "the cache", "a cache"
+            lambda member, _: read_object(
+                member.caches[name], ["offset"], "the cache", "a cache"
             ),
         )
 
     def drop(self, name: str) -> None:
-        for part in self.parts:
-            part.memory.opened.pop(id(part.caches.get(name)), None)
+        for member in self.parts:
+            member.memory.opened.pop(id(member.caches.get(name)), None)
         self.caches.pop(name, None)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
-        parts = read_list(cache.parts, "parts", len(self.parts))
-        return ask(parts, lambda part, _: make(part))
+        members = read_list(cache.parts, "parts", len(self.parts))
+        return ask(members, lambda member, _: make(member))
 
     def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
         self.get(name)
-        return ask(self.parts, lambda part, _: part.update(name, tags, tokens))
+        return ask(self.parts, lambda member, _: member.update(name, tags, tokens))
 
-    def read_all(self, operation: str, name: str, right: Any) -> Answer:
+    def read_all(self, operation: str, name: str, reference: Any) -> Answer:
         self.get(name)
         return ask(
             self.parts,
-            lambda part, at: part.read_all(operation, name, right.parts[at]),
+            lambda member, at: member.read_all(operation, name, reference.parts[at]),
         )
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def verify_update(self, right: Any, tags: Sequence[int]) -> None:
-        visit(self.parts, lambda part, at: part.verify_update(right.parts[at], tags))
+    def verify_update(self, reference: Any, tags: Sequence[int]) -> None:
+        visit(
+            self.parts, lambda member, at: member.verify_update(reference.parts[at], tags)
+        )

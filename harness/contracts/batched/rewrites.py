@@ -51,8 +51,8 @@ def leave_out(op: Op, row: int) -> Op:
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)
     elif op["op"] in ("filter", "select"):
-        left = [number for number in op["rows"] if number != row]
-        changed["rows"] = [number - (number > row) for number in left] or [0]
+        padding = [number for number in op["rows"] if number != row]
+        changed["rows"] = [number - (number > row) for number in padding] or [0]
     elif op["op"] == "extract":
         changed["row"] = op["row"] - (op["row"] > row)
     for field in LISTS:
@@ -69,8 +69,8 @@ def list_simpler(op: Op) -> Iterator[Op]:
             yield from lower(op, "left", 0)
         for length in sorted({1, op["length"] // 2, op["length"] - 1} - {0}):
             if length < op["length"]:
-                left = op["left"] and [min(most, length - 1) for most in op["left"]]
-                yield {**op, "length": length, "left": left}
+                padding = op["left"] and [min(most, length - 1) for most in op["left"]]
+                yield {**op, "length": length, "left": padding}
     elif op["op"] == "pad_right":
         yield from lower(op, "lengths", 1)
     elif op["op"] == "rollback":
@@ -107,17 +107,17 @@ def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Makes one cache of a list plain, or takes a size from it, or lowers one."""
-    parts, plain = config["caches"], {"kind": "batch-kv"}
-    for index, part in enumerate(parts):
-        if part != plain:
-            yield {**config, "caches": replace_at(parts, index, plain)}, ops
-        for name, size in part.items():
+    members, plain = config["caches"], {"kind": "batch-kv"}
+    for index, member in enumerate(members):
+        if member != plain:
+            yield {**config, "caches": replace_at(members, index, plain)}, ops
+        for name, size in member.items():
             if name != "kind":
-                rest = {key: value for key, value in part.items() if key != name}
-                yield {**config, "caches": replace_at(parts, index, rest)}, ops
+                sizes_left = {key: value for key, value in member.items() if key != name}
+                yield {**config, "caches": replace_at(members, index, sizes_left)}, ops
             if isinstance(size, int):
-                for lower in list_lower(part, {name: 1}):
-                    yield {**config, "caches": replace_at(parts, index, lower)}, ops
+                for lower in list_lower(member, {name: 1}):
+                    yield {**config, "caches": replace_at(members, index, lower)}, ops
 
 
 REWRITES: Sequence[Rewrite] = (

@@ -67,10 +67,10 @@ class Filter(Keeping):
         longest = max(rows, key=lambda row: model.batches[name].offsets[row])
         if len(rows) > 1 and not source.below(3):
             rows.remove(longest)
-        kept = [row for row in rows if source.below(3)] or rows[:1]
+        chosen = [row for row in rows if source.below(3)] or rows[:1]
         if not source.below(4):
-            kept.reverse()
-        return {"rows": kept}
+            chosen.reverse()
+        return {"rows": chosen}
 
     def draw_wrong(
         self, source: Source, model: BatchedModel, batch: BatchedCache
@@ -134,28 +134,30 @@ class Extend(BatchedOperation):
     fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        other = model.batches.get(op["other"])
-        if other is None:
+        added = model.batches.get(op["other"])
+        if added is None:
             return f"there is no batch {op['other']}"
-        rows = len(model.batches[op["cache"]].rows) + len(other.rows)
+        rows = len(model.batches[op["cache"]].rows) + len(added.rows)
         return f"there would be {rows} rows" if rows > MOST_ROWS else None
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        others = [other for other in model.list_settled() if other != name]
-        return {"other": source.pick(others)} if others else None
+        candidates = [added for added in model.list_settled() if added != name]
+        return {"other": source.pick(candidates)} if candidates else None
 
     def draw_wrong(
         self, source: Source, model: BatchedModel, batch: BatchedCache
     ) -> Fields:
-        names = (name for name, known in model.batches.items() if known is batch)
+        names = (
+            name for name, batch_named in model.batches.items() if batch_named is batch
+        )
         return {"other": next(names)}
 
     def run(self, op: Op, side: Any) -> Answer:
-        name, other = op["cache"], op["other"]
-        batch, more = side.batches[name], side.batches[other]
-        answer: Answer = side.ask_for(name, lambda: batch.extend(more))
+        name, added = op["cache"], op["other"]
+        batch, rows_added = side.batches[name], side.batches[added]
+        answer: Answer = side.ask_for(name, lambda: batch.extend(rows_added))
         if "error" not in answer:
-            side.drop(other)
+            side.drop(added)
         return answer
 
 
@@ -194,8 +196,8 @@ class Extract(BatchedOperation):
         if "error" in answer:
             return answer
         side.put_single(op["into"], answer.get("result"))
-        told: Answer = side.singles.tell(answer["result"], answer_offset)
-        return told
+        offset: Answer = side.singles.tell(answer["result"], answer_offset)
+        return offset
 
     def note(self, op: Op, model: BatchedModel) -> None:
         model.note_extracted(op["into"], model.batches[op["cache"]])

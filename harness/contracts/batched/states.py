@@ -57,11 +57,13 @@ class Situation:
 
 STATES = (
     State("single"),  # the operation is about a single cache
-    State("empty", lambda now: not now.width),
-    State("one-row", lambda now: len(now.offsets) == 1),
-    State("equal-rows", lambda now: len(now.offsets) > 1 and now.width and now.is_even),
-    State("uneven-rows", lambda now: not now.is_even, "uneven"),
-    State("row-empty", lambda now: now.width and not now.shortest, "empty-rows"),
+    State("empty", lambda case: not case.width),
+    State("one-row", lambda case: len(case.offsets) == 1),
+    State(
+        "equal-rows", lambda case: len(case.offsets) > 1 and case.width and case.is_even
+    ),
+    State("uneven-rows", lambda case: not case.is_even, "uneven"),
+    State("row-empty", lambda case: case.width and not case.shortest, "empty-rows"),
     State("padded-left", needs="pads-left"),
     State("finalized", needs="pad_right"),
     State("rewind", needs="rewinds"),
@@ -72,26 +74,30 @@ STATES = (
     State("loaded", needs="load"),
     State("cloned", needs="clone"),
     State("freed", needs="free"),
-    State("announced", lambda now: now.coming is not None, "pad_right"),
+    State("announced", lambda case: case.coming is not None, "pad_right"),
     State(
         "padding-only",
-        lambda now: now.length is not None and now.coming and not min(now.coming),
+        lambda case: case.length is not None and case.coming and not min(case.coming),
         "pad_right",
     ),
-    State("at-window", lambda now: now.longest in now.windows, "windows"),
-    State("just-turned", lambda now: now.longest - 1 in now.windows, "windows"),
+    State("at-window", lambda case: case.longest in case.windows, "windows"),
+    State("just-turned", lambda case: case.longest - 1 in case.windows, "windows"),
     State(
-        "turned", lambda now: any(now.longest > size for size in now.windows), "windows"
+        "turned",
+        lambda case: any(case.longest > size for size in case.windows),
+        "windows",
     ),
     State(  # of a row that is aligned with the longest one
         "padding-in-window",
-        lambda now: any(now.longest > size > now.shortest for size in now.windows),
+        lambda case: any(case.longest > size > case.shortest for size in case.windows),
         "windows uneven",
     ),
     State("turns", Situation.turns, "windows"),
     State("chunk-boundary", Situation.ends_chunk, "chunks"),
     State(
-        "past-chunk", lambda now: any(now.longest > size for size in now.chunks), "chunks"
+        "past-chunk",
+        lambda case: any(case.longest > size for size in case.chunks),
+        "chunks",
     ),
     State("chunks-apart", Situation.is_apart, "chunks"),
 )

@@ -104,12 +104,12 @@ class Batches(System):
     def say_offsets(self, name: str) -> Answer:
         raise NotImplementedError
 
-    def pad_left(self, name: str, left: Sequence[int] | None) -> None:
+    def pad_left(self, name: str, padding: Sequence[int] | None) -> None:
         """Announces padding on the left, if there is any."""
-        if left is not None and any(left):
-            given = list(left)
-            self.batches[name].pad_left(given)
-            given.clear()  # the caller's list: a cache must not rely on it
+        if padding is not None and any(padding):
+            arrays = list(padding)
+            self.batches[name].pad_left(arrays)
+            arrays.clear()  # the caller's list: a cache must not rely on it
 
 
 class BatchedSystem(Batches):
@@ -137,15 +137,15 @@ class BatchedSystem(Batches):
             return {}
         return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
 
-    def read_numbers(self, given: Any, name: str, rows: int | None = None) -> list[int]:
+    def read_numbers(self, arrays: Any, name: str, rows: int | None = None) -> list[int]:
         """Returns whole numbers from a list or an array: one for each row, of `rows` if
         that is given."""
-        if not isinstance(given, list | tuple):
-            given = to_numpy(self.arrays, given, name).tolist()
-        numbers = read_list(given, name, rows)
+        if not isinstance(arrays, list | tuple):
+            arrays = to_numpy(self.arrays, arrays, name).tolist()
+        numbers = read_list(arrays, name, rows)
         if all(map(is_whole, numbers)):
-            return [int(each) for each in numbers]
-        raise Broken("malformed", f"{name} returned {format_plain(given)}, not numbers")
+            return [int(content) for content in numbers]
+        raise Broken("malformed", f"{name} returned {format_plain(arrays)}, not numbers")
 
     # --- columns ------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class BatchedSystem(Batches):
         self,
         name: str,
         length: int,
-        left: Sequence[int] | None,
+        padding: Sequence[int] | None,
         tags: Sequence[range],
         rows: Sequence[Cache],
     ) -> Answer:
@@ -166,8 +166,8 @@ class BatchedSystem(Batches):
             tags: the tokens of each row.
             rows: the reference rows, after the update.
         """
-        self.pad_left(name, left)
-        return self.write(name, length, list(left or [0] * len(tags)), tags, rows)
+        self.pad_left(name, padding)
+        return self.write(name, length, list(padding or [0] * len(tags)), tags, rows)
 
     def write(
         self,
@@ -179,19 +179,22 @@ class BatchedSystem(Batches):
     ) -> Answer:
         """Does the same behind padding that was announced; begins: columns of it."""
         batch, count = self.batches[name], len(tags)
-        offsets, before = self.look_at_offsets(batch, count)
+        offsets, offsets_before = self.look_at_offsets(batch, count)
         if self.config["kind"] == "batch-state":
             shown = self.advance_states(name, length, begins, tags)
         else:
             shown = self.append(name, length, begins, tags, rows)
-        self.check_offsets(offsets, before)
+        self.check_offsets(offsets, offsets_before)
         _, after = self.look_at_offsets(batch, count)
         for row, answer in enumerate(shown):
             answer["where"] = f"row {row}"
             queries = range(begins[row], begins[row] + len(tags[row]))
             answer["visible"] = [answer["visible"][query] for query in queries]
-            if before is not None and after is not None:
-                answer |= {"position": before[row] + begins[row], "offset": after[row]}
+            if offsets_before is not None and after is not None:
+                answer |= {
+                    "position": offsets_before[row] + begins[row],
+                    "offset": after[row],
+                }
         return {"caches": shown}
 
     def append(
@@ -204,17 +207,17 @@ class BatchedSystem(Batches):
     ) -> list[Answer]:
         """Appends columns of K and V; lists what every query of each row sees."""
         batch = self.batches[name]
-        mask, given = batch.make_mask(length), self.feed(length, begins, tags)
-        with self.lend(name, "update", given):
-            pair = batch.update(*given)
+        mask, arrays = batch.make_mask(length), self.feed(length, begins, tags)
+        with self.lend(name, "update", arrays):
+            pair = batch.update(*arrays)
             columns = self.read_columns(pair, rows)
             if self.every:
                 self.watch.keep(name, "update", pair)
                 self.last = (*split_pair(pair, "update"), mask, length)
         shown = self.show(mask, length, columns)
         return [
-            {"visible": visible, "columns": own}
-            for visible, own in zip(shown, columns, strict=True)
+            {"visible": visible, "columns": row_columns}
+            for visible, row_columns in zip(shown, columns, strict=True)
         ]
 
     def advance_states(
@@ -232,24 +235,28 @@ class BatchedSystem(Batches):
             content = to_numpy(self.arrays, mask, "the mask")
             taken = spread_mask(content, (count, length)) != 0
         shown, states = [], []
-        for row, before in enumerate(recurrence.read_all(batch.read(), count, "read")):
-            first, read = tags[row].start - begins[row], [*before]
+        for row, offsets_before in enumerate(
+            recurrence.read_all(batch.read(), count, "read")
+        ):
+            first, read = tags[row].start - begins[row], [*offsets_before]
             visible: list[list[Column]] = []
             for column in range(length):
                 read += [first + column] if taken[row, column] else []
                 visible.append([*read])
-            known = tuple([seen for seen in read if isinstance(seen, int)])
+            read_tags = tuple([seen for seen in read if isinstance(seen, int)])
             states.append(
-                (recurrence.compute_conv(known), recurrence.compute_delta(known))
+                (recurrence.compute_conv(read_tags), recurrence.compute_delta(read_tags))
             )
             shown.append(visible)
-        convs, deltas = (np.concatenate(parts) for parts in zip(*states, strict=True))
-        given = (
+        convs, deltas = (
+            np.concatenate(arrays_of_rows) for arrays_of_rows in zip(*states, strict=True)
+        )
+        arrays = (
             self.arrays.from_numpy(convs, self.config["dtype"]),
             self.arrays.from_numpy(deltas, "float32"),
         )
-        with self.lend(name, "update", given):
-            batch.write(*given, length)
+        with self.lend(name, "update", arrays):
+            batch.write(*arrays, length)
         after = recurrence.read_all(batch.read(), count, "read")
         for row, visible in enumerate(shown):
             last = begins[row] + len(tags[row]) - 1
@@ -270,13 +277,16 @@ class BatchedSystem(Batches):
         offsets = batch.offsets
         return offsets, self.read_numbers(offsets, "offsets", rows)
 
-    def check_offsets(self, offsets: Any, before: list[int] | None) -> None:
+    def check_offsets(self, offsets: Any, offsets_before: list[int] | None) -> None:
         """Checks that what was handed out before an update holds what it held."""
-        if before is not None and self.read_numbers(offsets, "offsets") != before:
+        if (
+            offsets_before is not None
+            and self.read_numbers(offsets, "offsets") != offsets_before
+        ):
             raise Broken(
                 "alias",
                 "the offsets that were handed out before the update have changed from"
-                f" {before} to {self.read_numbers(offsets, 'offsets')}",
+                f" {offsets_before} to {self.read_numbers(offsets, 'offsets')}",
             )
 
     def feed(
@@ -289,9 +299,9 @@ class BatchedSystem(Batches):
         for table in (self.reader.keys, self.reader.values):
             shape = (len(tags), table.heads, length, table.dim)
             array = np.full(shape, filling, np.float32)
-            for row, own in enumerate(tags):
-                end = begins[row] + len(own)
-                array[row, :, begins[row] : end] = table.get_vectors(own)[0]
+            for row, row_columns in enumerate(tags):
+                end = begins[row] + len(row_columns)
+                array[row, :, begins[row] : end] = table.get_vectors(row_columns)[0]
             arrays.append(self.arrays.from_numpy(array, self.config["dtype"]))
         keys, values = arrays
         return keys, values
@@ -308,10 +318,10 @@ class BatchedSystem(Batches):
         ]
         return [
             [
-                f"{PADDING} {row}.{column}" if each == filling else each
-                for column, each in enumerate(own)
+                f"{PADDING} {row}.{column}" if content == filling else content
+                for column, content in enumerate(row_columns)
             ]
-            for row, own in enumerate(columns)
+            for row, row_columns in enumerate(columns)
         ]
 
     def show(
@@ -324,16 +334,16 @@ class BatchedSystem(Batches):
             content = read_mask(mask, self.arrays, self.singles.additive)
             masks = list(spread_mask(content, (rows, 1, length, width))[:, 0])
         return [
-            get_rows(own, each, length, length, self.backend.causal)
-            for own, each in zip(columns, masks, strict=True)
+            get_rows(row_columns, each, length, length, self.backend.causal)
+            for row_columns, each in zip(columns, masks, strict=True)
         ]
 
     def update_wrongly(
-        self, name: str, rows: int, length: int, left: Sequence[int] | None
+        self, name: str, rows: int, length: int, padding: Sequence[int] | None
     ) -> None:
         """Asks for an update that breaks a rule of usage."""
-        if left is not None:
-            self.batches[name].pad_left(list(left))
+        if padding is not None:
+            self.batches[name].pad_left(list(padding))
         self.write_wrongly(name, rows, length)
 
     def write_wrongly(self, name: str, rows: int, length: int) -> None:
@@ -353,15 +363,15 @@ class BatchedSystem(Batches):
         if "error" in answer:
             return answer
         pairs = read_list(answer.get("result"), "state", len(rows))
-        told = []
+        answers = []
         for number, (pair, row) in enumerate(zip(pairs, rows, strict=True)):
             columns = self.read_row(pair, row)
             if pair is not None:
                 self.watch.keep(name, "state", pair)
             older = set(get_tags(row.older()))
-            held = [column for column in columns if column not in older]
-            told.append({"where": f"row {number}", "tags": sort_columns(held)})
-        return {"caches": told}
+            columns_held = [column for column in columns if column not in older]
+            answers.append({"where": f"row {number}", "tags": sort_columns(columns_held)})
+        return {"caches": answers}
 
     def read_sizes(self, name: str) -> Answer:
         answer = self.ask(lambda: self.batches[name].size())
@@ -451,8 +461,8 @@ def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[
     try:
         return np.broadcast_to(content, shape)
     except ValueError:
-        words = f"{list(content.shape)}, which does not broadcast to {list(shape)}"
-        raise Broken("mask", f"the mask has shape {words}") from None
+        form = f"{list(content.shape)}, which does not broadcast to {list(shape)}"
+        raise Broken("mask", f"the mask has shape {form}") from None
 
 
 def is_whole(value: Any) -> bool:

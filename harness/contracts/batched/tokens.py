@@ -129,7 +129,7 @@ class Update(OnEither):
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
         if not model.batches:
             return None
-        empty = [name for name, one in model.batches.items() if not any(one.offsets)]
+        empty = [name for name, named in model.batches.items() if not any(named.offsets)]
         name = source.pick(empty or list(model.batches))
         batch, rows = model.batches[name], len(model.batches[name].rows)
         wrong: list[Any] = [(2, [1] * rows), (1, [0] * (rows + 1)), (1, [0] * (rows - 1))]
@@ -137,45 +137,47 @@ class Update(OnEither):
             wrong.append((2, [0] * rows))
         if batch.coming is not None:
             wrong = [(max(batch.coming) + 1, None), (1, [0] * rows)]
-        length, left = source.pick(wrong)
-        left = left if left is None else left[:MOST_ROWS]
-        return {"op": self.name, "length": length, "left": left, "cache": name}
+        length, padded = source.pick(wrong)
+        padded = padded if padded is None else padded[:MOST_ROWS]
+        return {"op": self.name, "length": length, "left": padded, "cache": name}
 
     def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
-        name, length, left = op["cache"], op["length"], op["left"]
+        name, length, padded = op["cache"], op["length"], op["left"]
         batch = model.batches[name]
         model.written = []
-        answer = ask(lambda: batch.count_tokens(length, left))
+        answer = ask(lambda: batch.count_tokens(length, padded))
         if "error" in answer:
             return answer
-        model.written = get_row_tags(model.tag, length, answer["result"], left)
+        model.written = get_row_tags(model.tag, length, answer["result"], padded)
         batch.update(length, model.written)
-        model.past[name] = {"padded-left"} if left else set()
-        return model.tell(lambda part: self.answer_rows(part, name))
+        model.past[name] = {"padded-left"} if padded else set()
+        return model.tell(lambda member: self.answer_rows(member, name))
 
     def answer_rows(self, model: BatchedModel, name: str) -> Answer:
         """Answers for each row with what its new tokens see, and where they are."""
-        batch, told = model.batches[name], model.config["offsets"] == "rows"
+        batch, tells = model.batches[name], model.config["offsets"] == "rows"
         rows = []
         for row, tags in zip(batch.rows, model.written, strict=True):
-            right: Answer = {}
-            if told and tags:
-                right["position"] = row.offset - len(tags)
-            if told and batch.coming is None:
-                right["offset"] = row.offset
+            answer: Answer = {}
+            if tells and tags:
+                answer["position"] = row.offset - len(tags)
+            if tells and batch.coming is None:
+                answer["offset"] = row.offset
             if model.rows:
-                right["visible"] = answer_row(row, len(tags))
-            rows.append(right)
+                answer["visible"] = answer_row(row, len(tags))
+            rows.append(answer)
         return {"caches": rows}
 
     def run_backend_batch(
         self, op: Op, system: BatchedSystem, model: BatchedModel
     ) -> Answer:
-        name, length, left = op["cache"], op["length"], op["left"]
+        name, length, padded = op["cache"], op["length"], op["left"]
         if not model.written:
             rows = len(model.batches[name].rows)
-            return system.ask(lambda: system.update_wrongly(name, rows, length, left))
-        return system.update(name, length, left, model.written, model.batches[name].rows)
+            return system.ask(lambda: system.update_wrongly(name, rows, length, padded))
+        return system.update(
+            name, length, padded, model.written, model.batches[name].rows
+        )
 
     def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
         super().verify(op, system, model)
@@ -185,21 +187,21 @@ class Update(OnEither):
             system.verify_attention(begins, model.written, rows)
 
     def describe_here(self, op: Op) -> str:
-        left = op.get("left")
-        padding = f", padding of {left} on the left" if left else ""
+        padded = op.get("left")
+        padding = f", padding of {padded} on the left" if padded else ""
         return f"update with {count(op['length'], 'column')}{padding}"
 
 
 def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Fields:
     """Draws a first update with padding on the left: of none for one row at least."""
     length = draw_length(source, model, batch) + source.below(3)
-    left = [source.pick((0, length - 1, source.below(length))) for _ in batch.rows]
-    left[source.below(len(left))] = 0
-    return {"length": length, "left": left}
+    padded = [source.pick((0, length - 1, source.below(length))) for _ in batch.rows]
+    padded[source.below(len(padded))] = 0
+    return {"length": length, "left": padded}
 
 
 def get_row_tags(
-    first: int, length: int, counts: Sequence[int], left: Sequence[int] | None
+    first: int, length: int, counts: Sequence[int], padded: Sequence[int] | None
 ) -> list[range]:
     """Returns the tags of each row's tokens; those of padding are skipped.
 
@@ -210,8 +212,8 @@ def get_row_tags(
         left: columns of padding before them; None for none.
     """
     begins = [
-        first + row * length + before
-        for row, before in enumerate(left or [0] * len(counts))
+        first + row * length + columns_before
+        for row, columns_before in enumerate(padded or [0] * len(counts))
     ]
     pairs = zip(begins, counts, strict=True)
     return [range(begin, begin + count) for begin, count in pairs]

@@ -168,8 +168,8 @@ class LayerModel:
         return self.tag - self.taken.get(name, self.tag)
 
     def why_illegal_snapshot(self, name: str | None) -> str | None:
-        known = name is None or name in self.snapshots
-        return None if known else f"there is no snapshot {name}"
+        is_known = name is None or name in self.snapshots
+        return None if is_known else f"there is no snapshot {name}"
 
     def list_ends(self) -> list[int]:
         """Lists where each snapshot ends."""
@@ -177,13 +177,13 @@ class LayerModel:
 
     def note_update(self, name: str, begin: int, length: int) -> None:
         """Keeps the facts about updates; see `LayerContract.facts`."""
-        before = self.updates[name]
+        updates = self.updates[name]
         self.updates[name] = Updates(
-            max(before.begun, begin),
+            max(updates.begun, begin),
             0
-            if before.is_none or before.pending + length >= self.config["step"]
-            else before.pending + length,
-            before.written + length,
+            if updates.is_none or updates.pending + length >= self.config["step"]
+            else updates.pending + length,
+            updates.written + length,
         )
 
     def note_trim(self, name: str) -> None:

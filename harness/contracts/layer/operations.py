@@ -70,8 +70,8 @@ class LayerOperation(Operation):
     fields: ClassVar[Mapping[str, Schema]] = CACHE
 
     def why_illegal(self, op: Op, model: LayerModel) -> str | None:
-        why = why_no_cache(op["cache"], model)
-        return why or self.why_illegal_here(op, model)
+        reason = why_no_cache(op["cache"], model)
+        return reason or self.why_illegal_here(op, model)
 
     def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
         return None
@@ -91,8 +91,8 @@ class LayerOperation(Operation):
 
     def describe_here(self, op: Op) -> str:
         """The same, without the cache."""
-        others = [name for name in self.fields if name != "cache"]
-        listed = f"{self.name} {format_fields(op, others)}".rstrip()
+        fields = [name for name in self.fields if name != "cache"]
+        listed = f"{self.name} {format_fields(op, fields)}".rstrip()
         return self.words.format_map(op) or listed
 
 
@@ -180,16 +180,16 @@ class Update(LayerOperation):
         """Lists lengths that end at a boundary, one before it, or one after."""
         config, edges = model.config, list[int]()
         if window := config["window"]:
-            left = window - offset
-            edges += [left, left + 1, window, window - 1, window + 1]
+            room = window - offset
+            edges += [room, room + 1, window, window - 1, window + 1]
         step, chunk = config["step"], config["chunk"]
         edges += [step - offset % step, step - offset % step + 1]
         if chunk:
             edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
         # Other tokens at an offset known from elsewhere may be mistaken for those.
-        known = [*model.get(cache).captures.scheduled, *model.list_ends()]
-        known += [other.offset for other in model.caches.values()]
-        return edges + [at - offset for at in known if at > offset]
+        offsets_known = [*model.get(cache).captures.scheduled, *model.list_ends()]
+        offsets_known += [target.offset for target in model.caches.values()]
+        return edges + [at - offset for at in offsets_known if at > offset]
 
     def run_reference(self, op: Op, model: LayerModel) -> Answer:
         name, length = op["cache"], op["length"]
@@ -297,10 +297,10 @@ class Trim(LayerOperation):
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
-        far = [offset, offset + 1, offset + 3, max(0, offset - 1)]
+        counts = [offset, offset + 1, offset + 3, max(0, offset - 1)]
         scheduled = model.get(cache).captures.scheduled
-        far += [offset + 1 - at for at in scheduled if at <= offset]
-        return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *far])}
+        counts += [offset + 1 - at for at in scheduled if at <= offset]
+        return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *counts])}
 
     def draw_misuse(self, source: Source, model: LayerModel) -> Op:
         """A negative number of tokens."""
@@ -452,11 +452,11 @@ class Restore(LayerOperation):
         return {"ok": cache.restore(snapshot, op["target"]), "offset": cache.offset}
 
     def run_reference(self, op: Op, model: LayerModel) -> Answer:
-        before, past = model.get(op["cache"]).offset, model.past[op["cache"]]
+        parent, past = model.get(op["cache"]).offset, model.past[op["cache"]]
         answer = self.run(op, model)
         if answer["ok"] and op["snapshot"]:
             past.add("restore")
-        if not answer["ok"] or answer["offset"] < before:
+        if not answer["ok"] or answer["offset"] < parent:
             past.add("rewind" if answer["ok"] else "refusal")
         return answer
 
@@ -504,14 +504,14 @@ class Split(LayerOperation):
         begin, end = model.snapshots[name].begin, model.snapshots[name].end
         cuts = [(begin + end) // 2, begin + 1, end - 1, begin, end, end + 1]
         parent = source.pick(SNAPSHOTS)
-        child = source.pick([other for other in SNAPSHOTS if other != parent])
+        child = source.pick([target for target in SNAPSHOTS if target != parent])
         at = max(0, source.pick(cuts))
         return {"snapshot": name, "at": at, "parent": parent, "child": child}
 
     def run(self, op: Op, side: Any) -> Answer:
         snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
-        parts = read_list(cache.split(snapshot, op["at"]), "split", 2)
-        sides = zip(SIDES, parts, strict=True)
+        halves = read_list(cache.split(snapshot, op["at"]), "split", 2)
+        sides = zip(SIDES, halves, strict=True)
         return {
             name: side.put_snapshot(op[name], part, op["cache"]) for name, part in sides
         }
@@ -635,10 +635,10 @@ class Prepare(LayerOperation):
         offset = model.get(cache).offset
         if model.get(cache).captures.scheduled:
             return None
-        near = [offset + more for more in range(6)]
+        offsets_near = [offset + count_more for count_more in range(6)]
         # To be jumped past, or met.
-        near += [end + 1 for end in model.list_ends() if end >= offset]
-        ahead = {source.pick(near) for _ in range(source.between(1, 3))}
+        offsets_near += [end + 1 for end in model.list_ends() if end >= offset]
+        ahead = {source.pick(offsets_near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
 
     def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
@@ -718,8 +718,8 @@ def breaks_usage(op: Op, model: LayerModel) -> bool:
     return False
 
 
-def why_full(model: LayerModel, more: int) -> str | None:
-    full = len(model.snapshots) + more > MAX_SNAPSHOTS
+def why_full(model: LayerModel, count_more: int) -> str | None:
+    full = len(model.snapshots) + count_more > MAX_SNAPSHOTS
     return f"there are {len(model.snapshots)} snapshots already" if full else None
 
 

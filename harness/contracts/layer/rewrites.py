@@ -38,11 +38,11 @@ def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
 def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """A snapshot in the place of captures that were prepared and taken."""
     for index, op in find(ops, "take"):
-        before = [earlier for earlier in ops[:index] if earlier["op"] != "prepare"]
+        earlier_ops = [earlier for earlier in ops[:index] if earlier["op"] != "prepare"]
         for name in op["into"]:
             plain = {"op": "snapshot", "from": 0, "into": name, "cache": op["cache"]}
-            for at in range(len(before), -1, -1):
-                yield [*before[:at], plain, *before[at:], *ops[index + 1 :]]
+            for at in range(len(earlier_ops), -1, -1):
+                yield [*earlier_ops[:at], plain, *earlier_ops[at:], *ops[index + 1 :]]
 
 
 def list_shorter_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -72,18 +72,18 @@ def list_longer_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
     for left_out in range(len(ops) if len(ops) <= FEW else 0):
         shorter = replace_at(ops, left_out)
         updates = [index for index, _ in find(shorter, "update")]
-        for more in range(1, MOST_ADDED + 1):
+        for added in range(1, MOST_ADDED + 1):
             for first in updates:
-                for longer in lengthen(shorter, first, more):
+                for longer in lengthen(shorter, first, added):
                     yield longer
                     for second in updates:
                         if second > first:
-                            yield from lengthen(longer, second, more)
+                            yield from lengthen(longer, second, added)
 
 
-def lengthen(ops: Sequence[Op], index: int, more: int) -> Iterator[list[Op]]:
-    op = {**ops[index], "length": min(MAX_LENGTH, ops[index]["length"] + more)}
-    yield [*ops[:index], op, *(move_offsets(later, more) for later in ops[index + 1 :])]
+def lengthen(ops: Sequence[Op], index: int, added: int) -> Iterator[list[Op]]:
+    op = {**ops[index], "length": min(MAX_LENGTH, ops[index]["length"] + added)}
+    yield [*ops[:index], op, *(move_offsets(later, added) for later in ops[index + 1 :])]
     yield replace_at(ops, index, op)
 
 

@@ -34,28 +34,28 @@ class OpenSnapshots:
 
     def consume(self, name: str | None) -> Any:
         """Unbinds a name; returns its snapshot."""
-        made = self.made.pop(name, None) if name is not None else None
-        return made and made.snapshot
+        opened = self.made.pop(name, None) if name is not None else None
+        return opened and opened.snapshot
 
     def bind(self, name: str | None, snapshot: Any, maker: Any) -> None:
         """Gives a snapshot a name, and closes the one that had it before.
 
         A snapshot that gets no name is closed at once.
         """
-        made = None if snapshot is None else Made(snapshot, maker)
+        opened = None if snapshot is None else Made(snapshot, maker)
         if name is None:
-            self.discard(made, "a capture that gets no name")
+            self.discard(opened, "a capture that gets no name")
             return
         old = self.made.pop(name, None)
         self.discard(old, f"{name}, whose name this step gives to another snapshot")
-        if made is not None:
-            self.made[name] = made
+        if opened is not None:
+            self.made[name] = opened
 
     def close(self, name: str) -> None:
-        made = self.made.pop(name)
-        made.maker.close(made.snapshot)
+        opened = self.made.pop(name)
+        opened.maker.close(opened.snapshot)
 
-    def discard(self, made: Made | None, words: str) -> None:
+    def discard(self, opened: Made | None, description: str) -> None:
         """Closes a snapshot for which no operation asks.
 
         Args:
@@ -65,10 +65,12 @@ class OpenSnapshots:
         Raises:
             Broken: the backend raised.
         """
-        if made is None or not self.closes:
+        if opened is None or not self.closes:
             return
         call_aside(
-            lambda: made.maker.close(made.snapshot), "close", f"closing snapshot {words}"
+            lambda: opened.maker.close(opened.snapshot),
+            "close",
+            f"closing snapshot {description}",
         )
 
     def close_all(self) -> None:
@@ -76,7 +78,7 @@ class OpenSnapshots:
             self.discard(self.made.pop(name), f"{name}, at the end")
 
 
-def call_aside(call: Callable[[], Any], operation: str, words: str) -> None:
+def call_aside(call: Callable[[], Any], operation: str, description: str) -> None:
     """Calls the backend for an operation that the program does not have.
 
     Args:
@@ -92,5 +94,5 @@ def call_aside(call: Callable[[], Any], operation: str, words: str) -> None:
     except (Broken, NotImplementedError):
         raise
     except Exception as error:
-        message = f"{words}: {format_raised(error)}"
+        message = f"{description}: {format_raised(error)}"
         raise Broken("error", message, operation) from error

@@ -56,61 +56,71 @@ class Situation:
         return bool(self.length and window and self.offset + self.length > window)
 
 
-def is_wrapped(now: Situation) -> bool:
-    return now.window is not None and now.offset > now.window
+def is_wrapped(case: Situation) -> bool:
+    return case.window is not None and case.offset > case.window
 
 
 STATES = (
-    State("empty", lambda now: not now.offset),
+    State("empty", lambda case: not case.offset),
     State("unwritten"),
     State("rewind", needs="rewinds"),
     State(
-        "append-after-rewind", lambda now: now.length and "rewind" in now.past, "rewinds"
+        "append-after-rewind",
+        lambda case: case.length and "rewind" in case.past,
+        "rewinds",
     ),
     *(State(name, needs=name) for name in ("clone", "free", "restore")),
     State(
         "append-after-restore",
-        lambda now: now.length and "restore" in now.past,
+        lambda case: case.length and "restore" in case.past,
         "restore",
     ),
     State("refusal", needs="refusals"),
-    State("snapshot-live", lambda now: now.model.snapshots, "snapshot"),
-    State("snapshot-outlived", lambda now: now.outlived, "snapshot outlives"),
-    State("restore-after-change", lambda now: now.restored, "snapshot restore"),
+    State("snapshot-live", lambda case: case.model.snapshots, "snapshot"),
+    State("snapshot-outlived", lambda case: case.outlived, "snapshot outlives"),
+    State("restore-after-change", lambda case: case.restored, "snapshot restore"),
     State("restore-long-after", Situation.is_old, "snapshot restore"),
-    State("captures-pending", lambda now: now.cache.captures.scheduled, "prepare"),
-    State("captures-crossed", lambda now: now.count_crossed() > 1, "prepare"),
-    State("at-step", lambda now: now.step and now.offset % now.step == 0, "steps"),
+    State("captures-pending", lambda case: case.cache.captures.scheduled, "prepare"),
+    State("captures-crossed", lambda case: case.count_crossed() > 1, "prepare"),
+    State("at-step", lambda case: case.step and case.offset % case.step == 0, "steps"),
     State(
         "before-step",
-        lambda now: now.step and now.offset % now.step == now.step - 1,
+        lambda case: case.step and case.offset % case.step == case.step - 1,
         "steps",
     ),
-    State("after-step", lambda now: now.step and now.offset % now.step == 1, "steps"),
+    State("after-step", lambda case: case.step and case.offset % case.step == 1, "steps"),
     State(
-        "chunk-boundary", lambda now: now.chunk and now.offset % now.chunk == 0, "chunks"
+        "chunk-boundary",
+        lambda case: case.chunk and case.offset % case.chunk == 0,
+        "chunks",
     ),
-    State("inside-chunk", lambda now: now.chunk and now.offset % now.chunk, "chunks"),
-    State("past-chunk", lambda now: now.chunk and now.offset > now.chunk, "chunks"),
-    State("below-window", lambda now: now.window and now.offset < now.window, "wider"),
+    State("inside-chunk", lambda case: case.chunk and case.offset % case.chunk, "chunks"),
+    State("past-chunk", lambda case: case.chunk and case.offset > case.chunk, "chunks"),
     State(
-        "before-window", lambda now: now.window and now.offset == now.window - 1, "wider"
+        "below-window", lambda case: case.window and case.offset < case.window, "wider"
     ),
-    State("at-window", lambda now: now.offset == now.window, "rotating"),
+    State(
+        "before-window",
+        lambda case: case.window and case.offset == case.window - 1,
+        "wider",
+    ),
+    State("at-window", lambda case: case.offset == case.window, "rotating"),
     State(
         "after-window",
-        lambda now: now.window and now.offset == now.window + 1,
+        lambda case: case.window and case.offset == case.window + 1,
         "rotating",
     ),
-    State("ends-wrapped", lambda now: now.ends_wrapped, "rotating"),
+    State("ends-wrapped", lambda case: case.ends_wrapped, "rotating"),
     State(
         "several-after-wrap",
-        lambda now: now.ends_wrapped and now.length > 1 and is_wrapped(now),
+        lambda case: case.ends_wrapped and case.length > 1 and is_wrapped(case),
         "rotating",
     ),
     State("wrapped", is_wrapped, "rotating"),
-    State("mid-ring", lambda now: is_wrapped(now) and now.offset % now.window, "wider"),
-    State("window-one", lambda now: now.window == 1 and now.offset > 1, "one-token"),
+    State(
+        "mid-ring", lambda case: is_wrapped(case) and case.offset % case.window, "wider"
+    ),
+    State("window-one", lambda case: case.window == 1 and case.offset > 1, "one-token"),
 )
 
 UPDATES = (

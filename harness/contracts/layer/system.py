@@ -104,10 +104,10 @@ class LayerSystem(System):
             return {"offset": cache.offset, "visible": rows}
         padding = self.config["mask_padding"]
         rows_padded = -(-length // padding) * padding
-        given = self.reader.feed(tags)
+        pair_given = self.reader.feed(tags)
         mask = cache.make_mask(length, rows_padded)
-        with self.lend(name, "update", given):
-            pair = cache.update(*given)
+        with self.lend(name, "update", pair_given):
+            pair = cache.update(*pair_given)
             columns = self.reader.read(pair, "update", tokens)
             if self.every:
                 self.watch.keep(name, "update", pair)
@@ -141,10 +141,10 @@ class LayerSystem(System):
             conv, delta = get_state_shapes(config, batch)
             state = self.make_zeros(conv, dtype), self.make_zeros(delta, "float32")
             return self.ask(lambda: cache.write(*state, length))
-        heads, more = config["heads"], wrong == "length"
+        heads, is_longer = config["heads"], wrong == "length"
         keys = self.make_zeros((batch, heads, length, config["key_dim"]), dtype)
         values = self.make_zeros(
-            (batch, heads, length + more, config["value_dim"]), dtype
+            (batch, heads, length + is_longer, config["value_dim"]), dtype
         )
         cache.make_mask(length, length)
         return self.ask(lambda: cache.update(keys, values) and None)
@@ -152,7 +152,7 @@ class LayerSystem(System):
     def make_zeros(self, shape: Sequence[int], dtype: str) -> Array:
         return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
 
-    def read_all(self, operation: str, name: str, right: Cache) -> Answer:
+    def read_all(self, operation: str, name: str, reference: Cache) -> Answer:
         """Reads what `state` or `view` returns, less older tokens that may come along.
 
         Args:
@@ -167,9 +167,9 @@ class LayerSystem(System):
         elif pair is None:
             return {"tags": []}
         else:
-            columns = self.reader.read(pair, operation, right.tokens)
+            columns = self.reader.read(pair, operation, reference.tokens)
         self.watch.keep(name, operation, pair)
-        may_come = {token.tag for token in right.older()}
+        may_come = {token.tag for token in reference.older()}
         tags = [column for column in columns if column not in may_come]
         answer: Answer = {"tags": sort_columns(tags)}
         return {**answer, "columns": columns} if self.tells_layout else answer
@@ -212,9 +212,9 @@ class LayerSystem(System):
                 call_aside(opened.cache.free, "free", "freeing a cache, at the end")
             self.memory.check_released()
 
-    def verify_update(self, right: Cache, tags: Sequence[int]) -> None:
+    def verify_update(self, reference: Cache, tags: Sequence[int]) -> None:
         """Checks the attention over what the last update of a cache returned."""
-        self.verify_attention(right.visible, tags, right.offset)
+        self.verify_attention(reference.visible, tags, reference.offset)
 
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
@@ -239,5 +239,5 @@ class LayerSystem(System):
 def sort_columns(columns: Sequence[Column]) -> list[Any]:
     """Tags first, in order; then words."""
     tags: list[Any] = [column for column in columns if not isinstance(column, str)]
-    words = [column for column in columns if isinstance(column, str)]
-    return [*sorted(tags), *sorted(words)]
+    texts = [column for column in columns if isinstance(column, str)]
+    return [*sorted(tags), *sorted(texts)]

@@ -120,9 +120,9 @@ class PagedContract(Contract):
         if name == "hash_block":
             blocks = [group["block"] for group in config["groups"]]
             return [
-                one
-                for one in options
-                if one is None or all(block % one == 0 for block in blocks)
+                item
+                for item in options
+                if item is None or all(block % item == 0 for block in blocks)
             ]
         return options
 
@@ -137,11 +137,11 @@ class PagedContract(Contract):
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Those of transfers in programs that are to lead there, else the others."""
-        own = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
-        if len(own) == len(cells):
+        wanted = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
+        if len(wanted) == len(cells):
             return cells
-        own = [cell for cell in own if can_have(cell[0], model.config)]
-        return super().choose_cells(model, own)
+        wanted = [cell for cell in wanted if can_have(cell[0], model.config)]
+        return super().choose_cells(model, wanted)
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:
         if model.config["host"] and model.config["prefix_cache"]:
@@ -152,9 +152,9 @@ class PagedContract(Contract):
     ) -> Op | None:
         """Often one of a request that waits for a transfer, while there is one; in
         programs that are to lead there, seldom another one."""
-        if any(one.awaited for one in model.cache.requests.values()):
+        if any(item.awaited for item in model.cache.requests.values()):
             if source.below(4):
-                operations = [one for one in ("schedule", "load") if one in operations]
+                operations = [item for item in ("schedule", "load") if item in operations]
         elif model.goes_far and len(operations) > 1 and source.below(4):
             return None
         return super().propose_misuse(source, model, operations)

@@ -97,12 +97,12 @@ class OnRequest(PagedOperation):
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         requests = model.cache.requests.items()
-        names = [name for name, one in requests if self.suits(model, name, one)]
+        names = [name for name, item in requests if self.suits(model, name, item)]
         if not names:
             return None
         name = source.pick(self.prefer(names, model))
-        more = self.draw_more(source, model, model.cache.requests[name])
-        return None if more is None else {"request": name, **more}
+        extra = self.draw_more(source, model, model.cache.requests[name])
+        return None if extra is None else {"request": name, **extra}
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
         """Returns those of the names that are the most interesting ones."""
@@ -117,9 +117,9 @@ class OnRequest(PagedOperation):
         requests = model.cache.requests
         if not requests:
             return None
-        wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
+        wrong = [name for name, item in requests.items() if self.is_misuse(model, item)]
         loading = [name for name in wrong if requests[name].awaited]
-        name = next(one for one in LETTERS if one not in requests)
+        name = next(item for item in LETTERS if item not in requests)
         if wrong and (loading or source.below(2)):
             name = source.pick(loading or wrong)
         return {"op": self.name, "request": name, **self.get_anything()}

@@ -44,8 +44,10 @@ class LettingGo(OnRequest):
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
         """Those whose blocks a transfer still needs, or has filled."""
         owners = [model.find_owner(transfer) for transfer in model.transfers]
-        own = [one for one in names if one in owners or "loaded" in model.past[one]]
-        return own if model.goes_far and own else names
+        owners_names = [
+            item for item in names if item in owners or "loaded" in model.past[item]
+        ]
+        return owners_names if model.goes_far and owners_names else names
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         if request.scheduled and model.leaning - {op["request"]}:
@@ -65,8 +67,8 @@ class Preempt(LettingGo):
     words = "preempt {request}"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        why = super().why_illegal_here(op, model, request)
-        return why or (None if request.is_held else "it holds no slots")
+        reason = super().why_illegal_here(op, model, request)
+        return reason or (None if request.is_held else "it holds no slots")
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
@@ -107,8 +109,8 @@ class Free(LettingGo):
         return answer
 
     def describe(self, op: Op) -> str:
-        rest = "" if op["reuse"] else "; nobody may hit what it computed"
-        return f"free {op['request']}{rest}"
+        suffix = "" if op["reuse"] else "; nobody may hit what it computed"
+        return f"free {op['request']}{suffix}"
 
 
 class Fork(OnRequest):
@@ -147,7 +149,7 @@ class Fork(OnRequest):
         if fields is None:
             return None
         origin = model.cache.requests[fields["request"]]
-        target = next(one for one in LETTERS if one not in model.cache.requests)
+        target = next(item for item in LETTERS if item not in model.cache.requests)
         room = model.config["max_length"] - origin.computed
         tokens = draw_tokens(source, min(room, source.pick((1, 2, 3))))
         return {"source": fields["request"], "target": target, "tokens": tokens}
@@ -156,31 +158,36 @@ class Fork(OnRequest):
         requests = model.cache.requests
         if not requests or len(requests) >= MOST_REQUESTS:
             return None
-        free = [one for one in LETTERS if one not in requests]
-        wrong = [name for name, one in requests.items() if self.is_misuse(model, one)]
-        right = [name for name in requests if name not in wrong]
-        names = [*wrong, free[0]] if source.below(2) or not right else right
+        free = [item for item in LETTERS if item not in requests]
+        wrong = [name for name, item in requests.items() if self.is_misuse(model, item)]
+        legal = [name for name in requests if name not in wrong]
+        names = [*wrong, free[0]] if source.below(2) or not legal else legal
         name = source.pick(names)
         target, tokens = free[1], [1]
-        if name in right and source.below(2):
+        if name in legal and source.below(2):
             target = name  # there is one already
-        elif name in right:
+        elif name in legal:
             tokens = []
         return {"op": self.name, "source": name, "target": target, "tokens": tokens}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         request = model.cache.requests.get(op["source"])
-        known = op["target"] in model.cache.requests
-        if request is None or self.is_misuse(model, request) or known or not op["tokens"]:
+        exists = op["target"] in model.cache.requests
+        if (
+            request is None
+            or self.is_misuse(model, request)
+            or exists
+            or not op["tokens"]
+        ):
             return ask(lambda: model.cache.fork(op["source"], op["target"], op["tokens"]))
         return {"ok": leave([True] if self.has_room(op, model) else [False, True])}
 
     def has_room(self, op: Op, model: PagedModel) -> bool:
         """Says whether a copy of all that the source holds must fit."""
-        held = [name for name, one in model.cache.requests.items() if one.is_held]
+        holding = [name for name, item in model.cache.requests.items() if item.is_held]
         needed = sum(
             model.count_blocks(name, *model.spans[name]) + len(model.cache.groups)
-            for name in [*held, op["source"]]
+            for name in [*holding, op["source"]]
         )
         blocks: int = model.config["blocks"]
         return needed <= blocks

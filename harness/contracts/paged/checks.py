@@ -50,7 +50,7 @@ def list_places(model: PagedModel, request: Request, end: int) -> Iterator[Place
         block = model.config["groups"][number]["block"]
         if group.type == "state":
             ends = list_ends(request.computed, end, block)
-            positions = [place - 1 for place in ends]
+            positions = [stop - 1 for stop in ends]
         else:
             positions = list(range(group.first(request.computed), end))
         for position in positions:
@@ -82,18 +82,18 @@ def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
             continue
         for number, table in enumerate(tables[name]):
             check_twice(name, number, table)
-        for place in list_places(model, request, request.end):
-            table = tables[name][place.group]
-            slot = locate(model.config, table, place.group, place.position)
+        for need in list_places(model, request, request.end):
+            table = tables[name][need.group]
+            slot = locate(model.config, table, need.group, need.position)
             if slot is None:
                 continue
-            other, known = users.setdefault(slot, (name, place))
-            if known != place:
+            sharer, noted = users.setdefault(slot, (name, need))
+            if noted != need:
                 raise Broken(
                     "table",
-                    f"block {slot[0]} is position {place.position} of request {name}"
-                    f" (group {place.group}), and at once position {known.position} of"
-                    f" {other} (group {known.group}), with other contents",
+                    f"block {slot[0]} is position {need.position} of request {name}"
+                    f" (group {need.group}), and at once position {noted.position} of"
+                    f" {sharer} (group {noted.group}), with other contents",
                 )
 
 
@@ -120,18 +120,18 @@ def check_contents(
         memory: slot → (group, tag).
     """
     request = model.cache.requests[name]
-    for place in list_places(model, request, request.computed):
-        table = tables[place.group]
+    for need in list_places(model, request, request.computed):
+        table = tables[need.group]
         if isinstance(table, Ring):
             continue
-        slot = locate(model.config, table, place.group, place.position)
+        slot = locate(model.config, table, need.group, need.position)
         content = None if slot is None else memory.get(slot)
-        if content != (place.group, place.tag):
-            found = "has no slot" if slot is None else f"is {name_content(content)}"
+        if content != (need.group, need.tag):
+            text = "has no slot" if slot is None else f"is {name_content(content)}"
             raise Broken(
                 "contents",
-                f"position {place.position} of request {name}, group {place.group},"
-                f" {found}, not token {place.tag}",
+                f"position {need.position} of request {name}, group {need.group},"
+                f" {text}, not token {need.tag}",
             )
 
 
@@ -146,31 +146,31 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         pool: as the backend tells it.
         capacity: how many blocks there were in the beginning.
     """
-    held = Counter(
+    holders_of = Counter(
         block
         for groups in tables.values()
         for table in groups
         for block in list_blocks(table)
     )
-    held.update(pool.pinned)
+    holders_of.update(pool.pinned)
     holders = "tables and copies" if pool.pinned else "tables"
-    for block in sorted({*held, *pool.references}):
-        if pool.references.get(block, 0) != held[block]:
+    for block in sorted({*holders_of, *pool.references}):
+        if pool.references.get(block, 0) != holders_of[block]:
             raise Broken(
                 "references",
                 f"block {block} has {pool.references.get(block, 0)} references, and"
-                f" {held[block]} {holders} hold it",
+                f" {holders_of[block]} {holders} hold it",
             )
     for block, times in Counter([*pool.free, *pool.cached]).items():
         if times > 1:
             raise Broken("references", f"block {block} is free {times} times")
-        if block in held:
+        if block in holders_of:
             raise Broken("references", f"block {block} is free, and a table holds it")
-    total = len(held) + len(pool.free) + len(pool.cached)
+    total = len(holders_of) + len(pool.free) + len(pool.cached)
     if total != capacity:
         raise Broken(
             "references",
-            f"{len(held)} blocks are held, {len(pool.free)} are free and"
+            f"{len(holders_of)} blocks are held, {len(pool.free)} are free and"
             f" {len(pool.cached)} can be hit: {total} of {capacity}",
         )
 
@@ -186,8 +186,10 @@ def check_evicted(evicted: Any, pool: Pool) -> None:
         pool: before.
     """
     if isinstance(evicted, int) and evicted > len(pool.cached):
-        words = f"evicted {evicted} blocks, but {len(pool.cached)} could be hit, and were"
-        raise Broken("result", f"{words} held by no request")
+        message = (
+            f"evicted {evicted} blocks, but {len(pool.cached)} could be hit, and were"
+        )
+        raise Broken("result", f"{message} held by no request")
 
 
 def check_refusal(
@@ -196,7 +198,7 @@ def check_refusal(
     end: int,
     tables: Tables | None,
     pool: Pool,
-    kept: int = 0,
+    reserved: int = 0,
 ) -> None:
     """Raises Broken if a request got no slots though there were blocks enough.
 
@@ -217,7 +219,7 @@ def check_refusal(
     request, [group] = model.cache.requests[name], model.config["groups"]
     start = request.computed if request.is_held else 0
     needed = model.count_blocks(name, start, end)
-    reads = end + sum(model.cache.requests[one].end for one in model.cache.step)
+    reads = end + sum(model.cache.requests[other].end for other in model.cache.step)
     if reads > model.config["blocks"] * group["block"]:
         return
     if (
@@ -228,12 +230,12 @@ def check_refusal(
         first = model.cache.groups[0].first(start) // group["block"]
         written = start // group["block"]
         needed -= sum(
-            block is not None and (place < written or pool.references[block] == 1)
-            for place, block in enumerate(tables[0])
-            if place >= first  # what others hold as well is copied before it is written
+            block is not None and (index < written or pool.references[block] == 1)
+            for index, block in enumerate(tables[0])
+            if index >= first  # what others hold as well is copied before it is written
         )
     idle = len(pool.free) + len(pool.cached)
-    if needed <= idle - kept:
+    if needed <= idle - reserved:
         raise Broken(
             "result",
             f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"
@@ -241,20 +243,20 @@ def check_refusal(
         )
 
 
-def check_busy(blocks: Iterable[int], busy: Mapping[int, str], place: str) -> None:
+def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> None:
     """Raises Broken if a block that a transfer reads or writes may be given out.
 
     Args:
         blocks: that may be given out.
         busy: block → the transfer.
-        place: where they are.
+        memory: where they are.
     """
     for block in blocks:
         if block in busy:
             raise Broken(
                 "references",
-                f"block {block}{place} may be given out, and transfer {busy[block]} still"
-                " needs it",
+                f"block {block}{memory} may be given out, and transfer {busy[block]}"
+                " still needs it",
             )
 
 
@@ -287,8 +289,8 @@ def check_entries(
             content = entry.namespace, tokens[: position + 1]
             tag = model.tags.get(content)
             slot = entry.block, 0 if is_state else position % block
-            told = entry.group, tag
-            if memory.get(slot) == told or (slot, told) in coming:
+            counted = entry.group, tag
+            if memory.get(slot) == counted or (slot, counted) in coming:
                 continue
             raise Broken(
                 "hash",
@@ -305,11 +307,11 @@ def list_coming(
     """Lists the slots that the step writes, each with the group and the tag."""
     for name in model.cache.step:
         request = model.cache.requests[name]
-        for place in list_places(model, request, request.end):
-            table = tables[name][place.group]
-            slot = locate(model.config, table, place.group, place.position)
-            if slot is not None and place.position >= request.computed:
-                yield slot, (place.group, place.tag)
+        for need in list_places(model, request, request.end):
+            table = tables[name][need.group]
+            slot = locate(model.config, table, need.group, need.position)
+            if slot is not None and need.position >= request.computed:
+                yield slot, (need.group, need.tag)
 
 
 def name_content(content: Any) -> str:
@@ -341,12 +343,15 @@ class EventBook:
         real = Counter(
             (entry.group, entry.namespace, tuple(entry.tokens)) for entry in entries
         )
-        told = Counter({key: count for key, count in self.entries.items() if count})
-        if told == real:
+        counted = Counter({key: count for key, count in self.entries.items() if count})
+        if counted == real:
             return
-        [key, *_] = [one for one in {*told, *real} if told[one] != real[one]]
+        [key, *_] = [
+            entry for entry in {*counted, *real} if counted[entry] != real[entry]
+        ]
         raise Broken(
             "events",
-            f"by its events {told[key]} blocks can be hit for the tokens {list(key[2])}"
-            f" (namespace {key[1]}, group {key[0]}), but there are {real[key]}",
+            f"by its events {counted[key]} blocks can be hit for the tokens"
+            f" {list(key[2])} (namespace {key[1]}, group {key[0]}), but there are"
+            f" {real[key]}",
         )

@@ -53,14 +53,14 @@ class Contents:
         """
         begun = Transfer(pairs, leaves)
         written = {target for _, target in pairs}
-        for other, one in self.transfers.items():
-            needed = one.list_blocks(on_host=leaves)
+        for copied, transfer in self.transfers.items():
+            needed = transfer.list_blocks(on_host=leaves)
             for block in sorted(written.intersection(needed)):
-                place = "of other memory" if leaves else "of the device"
+                memory_name = "of other memory" if leaves else "of the device"
                 raise Broken(
                     "transfer",
-                    f"transfer {name} writes block {block} {place}, which transfer"
-                    f" {other} still needs",
+                    f"transfer {name} writes block {block} {memory_name}, which transfer"
+                    f" {copied} still needs",
                 )
         self.transfers[name] = begun
         clear(self.host if leaves else self.device, written)
@@ -69,8 +69,8 @@ class Contents:
         """Maps the blocks of one side that transfers need to the names of these."""
         return {
             block: name
-            for name, one in self.transfers.items()
-            for block in one.list_blocks(on_host)
+            for name, transfer in self.transfers.items()
+            for block in transfer.list_blocks(on_host)
         }
 
     def count_copies(self, name: str) -> int:
@@ -88,15 +88,19 @@ class Contents:
 
     def clone(self) -> Contents:
         """Returns the same contents, without transfers."""
-        other = Contents()
-        other.device, other.host = dict(self.device), dict(self.host)
-        return other
+        copied = Contents()
+        copied.device, copied.host = dict(self.device), dict(self.host)
+        return copied
 
 
-def copy_block(source: Memory, target: Memory, block: int, other: int) -> None:
+def copy_block(source: Memory, target: Memory, block: int, copied: int) -> None:
     """Copies all of a block, over all of another."""
-    moved = {(other, at): what for (one, at), what in source.items() if one == block}
-    clear(target, {other})
+    moved = {
+        (copied, at): content
+        for (transfer, at), content in source.items()
+        if transfer == block
+    }
+    clear(target, {copied})
     target.update(moved)
 
 

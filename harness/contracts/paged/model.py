@@ -13,14 +13,14 @@ from lockstep.reference.paged import Content, Group, PagedCache, Request
 
 TYPES = ("full", "sliding", "chunked", "state")
 HYBRID = "paged-hybrid"
-KINDS = (*(f"paged-{one}" for one in TYPES), HYBRID)
+KINDS = (*(f"paged-{item}" for item in TYPES), HYBRID)
 
 MOST_BLOCKS, MOST_LENGTH = 256, 256
 
 
 def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
     """Makes the schema of a group of one of these types, which has these sizes."""
-    own = {
+    properties = {
         "type": {"enum": list(types)},
         "block": integer(1, 16),
         **sizes,
@@ -28,8 +28,8 @@ def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
     }
     return {
         "type": "object",
-        "properties": own,
-        "required": list(own),
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
 
@@ -80,7 +80,7 @@ MOST_REQUESTS = 6
 
 def get_unit(config: Config) -> int:
     """Returns what every hit is a multiple of."""
-    return int(config["hash_block"] or gcd(*(one["block"] for one in config["groups"])))
+    return int(config["hash_block"] or gcd(*(item["block"] for item in config["groups"])))
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -89,7 +89,7 @@ def why_illegal_config(config: Config) -> str | None:
     kind = config["kind"]
     if kind == HYBRID and len(set(types)) < 2:
         return "a hybrid has groups of two types at least"
-    if kind != HYBRID and {f"paged-{one}" for one in types} != {kind}:
+    if kind != HYBRID and {f"paged-{item}" for item in types} != {kind}:
         return f"{kind} has groups of that type only"
     for group in config["groups"]:
         if group["block"] % get_unit(config):
@@ -156,7 +156,7 @@ class PagedModel:
 
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
-        groups = [Group(one["type"], one.get("width", 0)) for one in config["groups"]]
+        groups = [Group(item["type"], item.get("width", 0)) for item in config["groups"]]
         self.unit = get_unit(config)
         dropped = self.unit if config["drop_last"] else 0
         self.cache = PagedCache(groups, config["prefix_cache"], dropped)
@@ -236,11 +236,11 @@ class PagedModel:
         """Says whether a request must get slots up to position `end`: if all requests
         fit although none shares a block."""
         needed = sum(
-            self.count_blocks(other, *self.spans[other])
-            for other, request in self.cache.requests.items()
-            if request.is_held and other != name
+            self.count_blocks(name_held, *self.spans[name_held])
+            for name_held, request in self.cache.requests.items()
+            if request.is_held and name_held != name
         )
-        needed += sum(one.blocks for one in self.transfers.values())
+        needed += sum(item.blocks for item in self.transfers.values())
         request = self.cache.requests[name]
         start = request.computed if request.is_held else 0
         blocks: int = self.config["blocks"]
@@ -249,7 +249,7 @@ class PagedModel:
     def may_cache(self) -> bool:
         """Says whether there may be blocks that can be hit and that no request holds."""
         requests = self.cache.requests.values()
-        computed = any(one.computed for one in requests)  # a window may have left some
+        computed = any(item.computed for item in requests)  # a window may have left some
         past = any(tokens for _, tokens in self.cache.past)
         return self.cache.prefix_cache and (computed or past)
 
@@ -259,14 +259,16 @@ class PagedModel:
         request of the step computes a state that it could reuse later."""
         if not self.config["aligned"]:
             return False
-        blocks = [one["block"] for one in self.config["groups"] if one["type"] == "state"]
+        blocks = [
+            item["block"] for item in self.config["groups"] if item["type"] == "state"
+        ]
         request, end = self.cache.requests[name], start + count
         if end < len(request.known) and any(end // b == start // b for b in blocks):
             return True
         begun = request.get_content(self.unit - 1)
-        others = (self.cache.requests[other] for other in self.cache.step)
+        longer_tokens = (self.cache.requests[name_held] for name_held in self.cache.step)
         return not request.is_held and any(
-            other.get_content(self.unit - 1) == begun for other in others
+            name_held.get_content(self.unit - 1) == begun for name_held in longer_tokens
         )
 
     def note_leaning(self, name: str, hit: int) -> None:
@@ -296,12 +298,12 @@ class PagedModel:
         """Returns the name of the request that a transfer was begun for."""
         owner = self.transfers[transfer].request if transfer in self.transfers else None
         requests = self.cache.requests.items()
-        return next((name for name, one in requests if one is owner), None)
+        return next((name for name, item in requests if item is owner), None)
 
     def find_loader(self, transfer: str) -> str | None:
         """Returns the name of the request that waits for it."""
         requests = self.cache.requests.items()
-        return next((name for name, one in requests if one.transfer == transfer), None)
+        return next((name for name, item in requests if item.transfer == transfer), None)
 
     def is_of(self, name: str, end: int, contents: Sequence[Content]) -> bool:
         """Says whether one of these contents begins with `end` tokens of a request."""
@@ -313,7 +315,7 @@ class PagedModel:
         first = request.get_content(min(self.unit, len(request.tokens)) - 1)
         requests = self.cache.requests.values()
         return begins(
-            first, [(one.namespace, one.tokens[: one.computed]) for one in requests]
+            first, [(item.namespace, item.tokens[: item.computed]) for item in requests]
         )
 
     def note_letting_go(self, name: str, reuse: bool) -> None:
@@ -322,24 +324,26 @@ class PagedModel:
         request = self.cache.requests.get(name)
         if not reuse:
             self.transfers = {
-                transfer: one._replace(content=None) if one.request is request else one
-                for transfer, one in self.transfers.items()
+                transfer: item._replace(content=None) if item.request is request else item
+                for transfer, item in self.transfers.items()
             }
         if request is None or not request.settled:
             return
         if request.awaited:
             self.happened.add("orphaned")
         first = request.get_content(min(self.unit, request.settled) - 1)
-        self.away = [one for one in self.away if not begins(first, [one])]
+        self.away = [item for item in self.away if not begins(first, [item])]
         if not reuse:
-            self.withdrawn = [one for one in self.offloaded if begins(first, [one])]
-            self.offloaded = [one for one in self.offloaded if not begins(first, [one])]
+            self.withdrawn = [item for item in self.offloaded if begins(first, [item])]
+            self.offloaded = [
+                item for item in self.offloaded if not begins(first, [item])
+            ]
 
     def restore(self) -> None:
         """Begins anew with what was saved."""
         assert self.saved is not None
         requests = self.cache.requests.values()
-        self.told += [(one.namespace, one.tokens) for one in requests]
+        self.told += [(item.namespace, item.tokens) for item in requests]
         past, offloaded = self.saved
         self.cache.restore(past)
         self.offloaded, self.away, self.withdrawn = list(offloaded), [], []
@@ -353,7 +357,7 @@ class PagedModel:
         if length > self.config["max_length"]:
             return f"{length} tokens are more than {self.config['max_length']}"
         groups = self.config["groups"]
-        full = [one["block"] for one in groups if one["type"] == "full"]
+        full = [item["block"] for item in groups if item["type"] == "full"]
         needed = sum(-(-length // block) for block in full)
         if needed > self.config["blocks"]:
             return f"{length} tokens need more than {self.config['blocks']} blocks"
@@ -385,9 +389,9 @@ class PagedModel:
         request = self.cache.requests.get(op.get("request", ""))
         return {
             "requests": len(self.cache.requests),
-            "held": sum(one.is_held for one in self.cache.requests.values()),
+            "held": sum(item.is_held for item in self.cache.requests.values()),
             "step": len(self.cache.step),
-            "blocks_lcm": lcm(*(one["block"] for one in self.config["groups"])),
+            "blocks_lcm": lcm(*(item["block"] for item in self.config["groups"])),
             "computed": request.computed if request else None,
             "scheduled": request.scheduled if request else None,
             "length": len(request.tokens) if request else None,
@@ -406,13 +410,15 @@ class PagedModel:
         groups = self.config["groups"]
         last = len(request.tokens) - 1
         settled = min(request.end, len(request.tokens))
-        begins = [one.first(last) for one in self.cache.groups if one.type == "chunked"]
+        begins = [
+            item.first(last) for item in self.cache.groups if item.type == "chunked"
+        ]
         return {
             "longest": None if request.is_held else self.list_hits(name)[0],
             "chunk": begins[0] if begins else None,
             "filled": sum(
-                settled // one["block"] - request.computed // one["block"]
-                for one in groups
+                settled // item["block"] - request.computed // item["block"]
+                for item in groups
             ),
             "slid": self.count_slid(name, request),
         }
@@ -421,9 +427,9 @@ class PagedModel:
         """Counts the tokens of `sampled` and behind that have left the window of the
         first sliding group."""
         begins = [
-            one.first(request.computed - 1)
-            for one in self.cache.groups
-            if one.type == "sliding"
+            item.first(request.computed - 1)
+            for item in self.cache.groups
+            if item.type == "sliding"
         ]
         sampled = self.sampled.get(name, request.computed)
         return max(0, begins[0] - sampled) if begins else None
@@ -433,8 +439,8 @@ def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]])
     """Says whether one of several contents begins with another."""
     name, tokens = content
     return any(
-        name == space and tokens == tuple(others[: len(tokens)])
-        for space, others in longer
+        name == space and tokens == tuple(longer_tokens[: len(tokens)])
+        for space, longer_tokens in longer
     )
 
 

@@ -78,8 +78,8 @@ class Open(PagedOperation):
     }
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        known = op["request"] in model.cache.requests
-        if len(model.cache.requests) >= MOST_REQUESTS and not known:
+        exists = op["request"] in model.cache.requests
+        if len(model.cache.requests) >= MOST_REQUESTS and not exists:
             return f"there are {MOST_REQUESTS} requests already"
         return None
 
@@ -98,8 +98,8 @@ class Open(PagedOperation):
                 tokens = tokens[: source.between(0, len(tokens))]
             if not source.below(8):
                 namespace = "x" if namespace is None else None
-        more = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
-        drawn = [*tokens, *more] or [1]
+        appended = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
+        drawn = [*tokens, *appended] or [1]
         del drawn[max(1, model.config["max_length"] - source.below(4)) :]
         while model.why_too_long(len(drawn)):
             drawn.pop()
@@ -111,14 +111,14 @@ class Open(PagedOperation):
 
     def list_contents(self, model: PagedModel) -> list[tuple[str | None, Sequence[int]]]:
         """Lists the tokens that requests have, and those that the last ones had."""
-        live = [(one.namespace, one.tokens) for one in model.cache.requests.values()]
+        live = [(item.namespace, item.tokens) for item in model.cache.requests.values()]
         return [*model.told[-4:], *live]
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         names = list(model.cache.requests)
         if names and source.below(2):
             return {"op": self.name, "request": source.pick(names), "tokens": [1]}
-        free = next(one for one in LETTERS if one not in names)
+        free = next(item for item in LETTERS if item not in names)
         length = next(number for number in count(1) if model.why_too_long(number))
         too_long = [1] * length
         wrong: Sequence[tuple[list[int], str | None]]
@@ -196,14 +196,14 @@ class Schedule(GoingOn):
         return taken or model.cache.has_sampled(request)
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        left = len(request.known) - request.computed
-        edges = [left, 1, left, 2]
+        remaining = len(request.known) - request.computed
+        edges = [remaining, 1, remaining, 2]
         for group in model.config["groups"]:
             block = group["block"]
             edges += [block - request.computed % block, block + 1, 2 * block]
         if request.drafts and source.below(2):
-            edges = [left]
-        return {"count": max(1, min(source.pick(edges), left))}
+            edges = [remaining]
+        return {"count": max(1, min(source.pick(edges), remaining))}
 
     def get_anything(self) -> Mapping[str, Any]:
         return {"count": 1}
@@ -227,16 +227,16 @@ class Schedule(GoingOn):
     def list_starts(self, op: Op, model: PagedModel) -> list[int]:
         """Lists where the step may begin, the last place first."""
         request = model.cache.requests[op["request"]]
-        held = request.is_held
-        return [request.computed] if held else model.list_hits(op["request"])
+        is_held = request.is_held
+        return [request.computed] if is_held else model.list_hits(op["request"])
 
     def get_end(self, op: Op, model: PagedModel, starts: Sequence[int]) -> int:
         """Returns where the step ends at most."""
-        known = len(model.cache.requests[op["request"]].known)
-        return min(known, starts[0] + int(op["count"]))
+        exists = len(model.cache.requests[op["request"]].known)
+        return min(exists, starts[0] + int(op["count"]))
 
     def may_wait(self, op: Op, model: PagedModel, starts: Sequence[int]) -> bool:
-        return any(model.may_put_off(op["request"], one, op["count"]) for one in starts)
+        return any(model.may_put_off(op["request"], item, op["count"]) for item in starts)
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.watch_hit(op, model)
@@ -254,7 +254,9 @@ class Schedule(GoingOn):
             model.happened.add("no-room")
             return
         request = model.cache.requests[name]
-        held = model.spans[name][1] if request.is_held else 0  # rejected drafts included
+        is_held = (
+            model.spans[name][1] if request.is_held else 0
+        )  # rejected drafts included
         if not request.is_held:
             model.sampled.pop(name, None)
             self.note_hit(name, start, model)
@@ -263,12 +265,12 @@ class Schedule(GoingOn):
         if not (1 if model.config["aligned"] else whole) <= count <= whole:
             raise Broken("result", f"took {count} tokens; {whole} were asked for")
         model.cache.schedule(name, count, 0 if request.is_held else start)
-        model.spans[name] = start, max(held, request.end)
+        model.spans[name] = start, max(is_held, request.end)
 
     def note_hit(self, name: str, hit: int, model: PagedModel) -> None:
         model.past[name] |= {"hit"} if hit else {"missed"}
         groups = model.config["groups"]
-        if any(hit % one["block"] for one in groups if one["type"] != "state"):
+        if any(hit % item["block"] for item in groups if item["type"] != "state"):
             model.past[name].add("partial-hit")
         model.note_leaning(name, hit)
 
@@ -353,13 +355,13 @@ class Accept(GoingOn):
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         drafted = len(request.drafts)
-        kept = source.pick((0, drafted, source.between(0, drafted)))
-        room = model.config["max_length"] - len(request.tokens) - kept - 1
+        count_kept = source.pick((0, drafted, source.between(0, drafted)))
+        room = model.config["max_length"] - len(request.tokens) - count_kept - 1
         most = min(model.config["lookahead"], room)
         count = source.pick((0, most, most, most // 2)) if most > 0 else 0
         drafts = draw_tokens(source, count)
         [sampled] = draw_tokens(source, 1)
-        return {"sampled": sampled, "kept": kept, "drafts": drafts}
+        return {"sampled": sampled, "kept": count_kept, "drafts": drafts}
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not model.cache.has_sampled(request)
@@ -376,19 +378,21 @@ class Accept(GoingOn):
         return {"sampled": 1}
 
     def describe(self, op: Op) -> str:
-        kept = f"keeps {op['kept']} drafts and " if op["kept"] else ""
+        count_kept = f"keeps {op['kept']} drafts and " if op["kept"] else ""
         drafts = f", and drafts {op['drafts']}" if op["drafts"] else ""
-        return f"{op['request']} {kept}samples {op['sampled']}{drafts}"
+        return f"{op['request']} {count_kept}samples {op['sampled']}{drafts}"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        name, kept = op["request"], op["kept"]
+        name, count_kept = op["request"], op["kept"]
         request = model.cache.requests.get(name)
-        gone = len(request.drafts) - kept if request else 0
-        answer = ask(lambda: model.cache.accept(name, kept, op["sampled"], op["drafts"]))
+        gone = len(request.drafts) - count_kept if request else 0
+        answer = ask(
+            lambda: model.cache.accept(name, count_kept, op["sampled"], op["drafts"])
+        )
         if request is not None and "error" not in answer:
             model.sampled.setdefault(name, request.computed)
             model.name_contents(name, request.computed)
-            past = {"kept": kept, "rejected": gone, "drafted": len(op["drafts"])}
+            past = {"kept": count_kept, "rejected": gone, "drafted": len(op["drafts"])}
             model.past[name] |= {event for event, happens in past.items() if happens}
         return answer
 
@@ -396,8 +400,8 @@ class Accept(GoingOn):
         answer: Answer = system.accept(op)
         if "error" not in answer:
             computed = model.cache.requests[op["request"]].computed
-            kept = op["request"], computed - op["kept"], computed
-            system.check_published([kept], model)
+            count_kept = op["request"], computed - op["kept"], computed
+            system.check_published([count_kept], model)
         return answer
 
     def count_tags(self, op: Op) -> int:

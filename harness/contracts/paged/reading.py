@@ -15,14 +15,16 @@ def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
 
     stores: the backend holds the memory; else nothing tells what is in a ring.
     """
-    return [read_table(one, name, stores) for one in read_list(answer, "tables", groups)]
+    return [
+        read_table(item, name, stores) for item in read_list(answer, "tables", groups)
+    ]
 
 
 def read_table(answer: Any, name: str, stores: bool) -> Table:
     if isinstance(answer, Ring):
         if not stores:
-            words = f'tables({name}) has a ring; that needs data "backend"'
-            raise Broken("malformed", words)
+            message = f'tables({name}) has a ring; that needs data "backend"'
+            raise Broken("malformed", message)
         blocks = read_list(answer.blocks, "tables")
         require_blocks(f"tables({name})", blocks)
         return Ring(blocks)
@@ -35,7 +37,7 @@ def read_table(answer: Any, name: str, stores: bool) -> Table:
 
 def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
     """Returns the blocks to copy, from and to, that `name` has returned."""
-    pairs = [read_list(one, name, 2) for one in read_list(answer, name)]
+    pairs = [read_list(item, name, 2) for item in read_list(answer, name)]
     for pair in pairs:
         require_blocks(name, pair)
     return [(source, target) for source, target in pairs]
@@ -46,34 +48,38 @@ def read_pool(answer: Any) -> Pool:
     read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
-    free, cached = (read_list(getattr(answer, one), "pool") for one in ("free", "cached"))
+    free, cached = (
+        read_list(getattr(answer, item), "pool") for item in ("free", "cached")
+    )
     pinned, idle = (
-        tuple(read_list(getattr(answer, one, ()), "pool")) for one in ("pinned", "idle")
+        tuple(read_list(getattr(answer, item, ()), "pool")) for item in ("pinned", "idle")
     )
     for blocks in (answer.references, free, cached, pinned, idle):
         require_blocks("pool", blocks)
     for count in answer.references.values():
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
-    held = {block: count for block, count in answer.references.items() if count}
-    return Pool(held, free, cached, pinned, idle)
+    references = {block: count for block, count in answer.references.items() if count}
+    return Pool(references, free, cached, pinned, idle)
 
 
 def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]:
-    return [read_entry(one, name, groups) for one in read_list(answer, name)]
+    return [read_entry(item, name, groups) for item in read_list(answer, name)]
 
 
 def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:
     events: list[tuple[str, Entry | None]] = []
-    for name, told in (
-        read_list(one, "events", 2) for one in read_list(answer, "events")
+    for name, answer_entry in (
+        read_list(item, "events", 2) for item in read_list(answer, "events")
     ):
         if name not in EVENTS:
             reject("events", name, f"one of {', '.join(EVENTS)}")
         cleared = name == "cleared"
-        if cleared and told is not None:
-            reject('the event "cleared"', told, "None")
-        events.append((name, None if cleared else read_entry(told, "events", groups)))
+        if cleared and answer_entry is not None:
+            reject('the event "cleared"', answer_entry, "None")
+        events.append(
+            (name, None if cleared else read_entry(answer_entry, "events", groups))
+        )
     return events
 
 
@@ -92,11 +98,11 @@ def read_entry(answer: Any, name: str, groups: int) -> Entry:
     return Entry(group, namespace, tokens, block)
 
 
-def require_blocks(place: str, blocks: Iterable[Any]) -> None:
+def require_blocks(location: str, blocks: Iterable[Any]) -> None:
     for block in blocks:
         if not isinstance(block, int):
-            reject(place, block, "a block")
+            reject(location, block, "a block")
 
 
-def reject(place: str, value: Any, wanted: str) -> NoReturn:
-    raise Broken("malformed", f"{place} has {format_plain(value)}, not {wanted}")
+def reject(location: str, value: Any, wanted: str) -> NoReturn:
+    raise Broken("malformed", f"{location} has {format_plain(value)}, not {wanted}")

@@ -16,32 +16,32 @@ Prefix = tuple[int, str | None, tuple[int, ...]]
 
 
 def list_prefixes(entries: Iterable[Entry]) -> set[Prefix]:
-    return {(one.group, one.namespace, tuple(one.tokens)) for one in entries}
+    return {(entry.group, entry.namespace, tuple(entry.tokens)) for entry in entries}
 
 
 def find_longest(model: PagedModel, request: Request, entries: Sequence[Entry]) -> int:
     """Returns the longest hit that a waiting request can have over these entries."""
     if not model.cache.prefix_cache:
         return 0
-    known = list_prefixes(entries)
+    prefixes = list_prefixes(entries)
     most = len(request.tokens) - 1
     hits = range(most - most % model.unit, 0, -model.unit)
-    covered = [hit for hit in hits if covers(model, request, hit, known)]
+    covered = [hit for hit in hits if covers(model, request, hit, prefixes)]
     if not covered or not model.cache.dropped:
         return max(covered, default=0)
     last = covered[0] - model.cache.dropped
     return max((hit for hit in covered if hit <= last), default=0)
 
 
-def covers(model: PagedModel, request: Request, hit: int, known: set[Prefix]) -> bool:
+def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix]) -> bool:
     """Says whether there is an entry for each block that a request holds after a hit; for
     one that the hit fills in part, of that part."""
     for number, group in enumerate(model.cache.groups):
         block = model.config["groups"][number]["block"]
         first = max(0, hit - 1) if group.type == "state" else group.first(hit)
-        for place in range(first // block, -(-hit // block)):
-            end = min(hit, (place + 1) * block)
-            if (number, request.namespace, tuple(request.tokens[:end])) not in known:
+        for number_of_block in range(first // block, -(-hit // block)):
+            end = min(hit, (number_of_block + 1) * block)
+            if (number, request.namespace, tuple(request.tokens[:end])) not in prefixes:
                 return False
     return True
 
@@ -69,11 +69,11 @@ def check_published(
     """
     if not model.cache.prefix_cache:
         return
-    known = list_prefixes(entries)
+    prefixes = list_prefixes(entries)
     for name, begin, end in settled:
         request = model.cache.requests[name]
         for number, stop in list_ends(model, begin, min(end, len(request.tokens))):
-            if (number, request.namespace, tuple(request.tokens[:stop])) not in known:
+            if (number, request.namespace, tuple(request.tokens[:stop])) not in prefixes:
                 raise Broken(
                     "reuse",
                     f"request {name} has computed {end} tokens, and there is no entry"
@@ -95,14 +95,15 @@ def check_landed(
         memory: slot → (group, tag); the blocks are full.
         entries: of other memory, after the operation.
     """
-    told = {
-        (one.group, model.tags.get((one.namespace, tuple(one.tokens)))) for one in entries
+    listed = {
+        (entry.group, model.tags.get((entry.namespace, tuple(entry.tokens))))
+        for entry in entries
     }
     for block in blocks:
         group, _ = memory[block, 0]
         settings = model.config["groups"][group]
         last = 0 if settings["type"] == "state" else settings["block"] - 1
-        if memory[block, last] not in told:
+        if memory[block, last] not in listed:
             raise Broken(
                 "reuse",
                 f"block {block} of other memory has landed, with token"

@@ -52,22 +52,24 @@ class Situation:
 
 STATES = (
     State("none"),
-    State("waiting", lambda now: not now.is_held),
-    State("loading", lambda now: now.request.awaited > 0, "host load"),
+    State("waiting", lambda case: not case.is_held),
+    State("loading", lambda case: case.request.awaited > 0, "host load"),
     State("begun", Situation.has_begun),
-    State("all-computed", lambda now: now.sampled),
-    State("scheduled", lambda now: now.request.scheduled > 0),
+    State("all-computed", lambda case: case.sampled),
+    State("scheduled", lambda case: case.request.scheduled > 0),
     State(
         "block-end",
-        lambda now: now.computed and any(now.computed % size == 0 for size in now.blocks),
+        lambda case: (
+            case.computed and any(case.computed % size == 0 for size in case.blocks)
+        ),
     ),
     State(
         "inside-block",
-        lambda now: any(now.computed % size for size in now.blocks),
+        lambda case: any(case.computed % size for size in case.blocks),
         "long-blocks",
     ),
-    State("window-passed", lambda now: now.has_passed("sliding"), "windows"),
-    State("chunk-passed", lambda now: now.has_passed("chunked"), "chunks"),
+    State("window-passed", lambda case: case.has_passed("sliding"), "windows"),
+    State("chunk-passed", lambda case: case.has_passed("chunked"), "chunks"),
     State("hit", needs="hits"),
     State("partial-hit", needs="hits partial"),
     State("missed"),
@@ -76,7 +78,7 @@ STATES = (
     *(State(name, needs="drafts accept") for name in ("drafted", "kept", "rejected")),
     State("loaded", needs="host load"),
     State("preempted", needs="preempt"),
-    State("alone", lambda now: len(now.model.cache.requests) == 1),
+    State("alone", lambda case: len(case.model.cache.requests) == 1),
     State("shared", Situation.is_shared),
     State("offloading", Situation.is_offloaded, "host offload"),
     State("freed"),

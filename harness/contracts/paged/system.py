@@ -101,14 +101,14 @@ class PagedSystem(System):
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
-        return {"attention": max((one.attention for one in self.readers), default=0.0)}
+        return {"attention": max((item.attention for item in self.readers), default=0.0)}
 
     # --- operations ---------------------------------------------------------------------
 
     def call(self, op: Op, *fields: str) -> Answer:
         """Calls the method of an operation with its fields; lists are overwritten
         afterwards."""
-        lent = [list(op[one]) if is_list(op[one]) else op[one] for one in fields]
+        lent = [list(op[item]) if is_list(op[item]) else op[item] for item in fields]
         answer = self.ask(lambda: getattr(self.cache, op["op"])(*lent))
         for value in lent:
             if isinstance(value, list):
@@ -130,8 +130,8 @@ class PagedSystem(System):
             return {"start": result}
         start, count = read_list(result, "schedule", 2)
         if not isinstance(count, int):
-            words = f"schedule returned {format_plain(count)} for a number of tokens"
-            raise Broken("malformed", words)
+            message = f"schedule returned {format_plain(count)} for a number of tokens"
+            raise Broken("malformed", message)
         return {"start": start, "count": count}
 
     def watch_hit(self, op: Op, model: PagedModel) -> Answer:
@@ -194,8 +194,8 @@ class PagedSystem(System):
             blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
             self.contents.end(op["transfer"])
             if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
-                told = self.list_host_entries()
-                check_landed(model, blocks, self.contents.host, told)
+                entries = self.list_host_entries()
+                check_landed(model, blocks, self.contents.host, entries)
         return answer
 
     def failed(self, op: Op) -> Answer:
@@ -231,17 +231,17 @@ class PagedSystem(System):
             model: the reference after the step.
         """
         self.copy_blocks()
-        parts = [
-            Part(*one, group, table)
-            for one in step
-            for group, table in enumerate(self.read_tables(one[0]))
+        reads = [
+            Part(*item, group, table)
+            for item in step
+            for group, table in enumerate(self.read_tables(item[0]))
         ]
-        before = [self.read_state(part) for part in parts]
-        for part in parts:
-            self.write(part, model)
+        states = [self.read_state(task) for task in reads]
+        for task in reads:
+            self.write(task, model)
         answers = [
-            self.answer(part, state, model)
-            for part, state in zip(parts, before, strict=True)
+            self.answer(task, state, model)
+            for task, state in zip(reads, states, strict=True)
         ]
         if self.stores:
             self.move_arrays(step, answers, model)
@@ -255,59 +255,62 @@ class PagedSystem(System):
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
-    def read_state(self, part: Part) -> list[Any]:
+    def read_state(self, task: Part) -> list[Any]:
         """Reads the state before the step; of other groups nothing."""
-        if not part.start or not self.is_state(part.group):
+        if not task.start or not self.is_state(task.group):
             return []
-        return self.read(part, part.start - 1, part.start)
+        return self.read(task, task.start - 1, task.start)
 
-    def write(self, part: Part, model: PagedModel) -> None:
+    def write(self, task: Part, model: PagedModel) -> None:
         """Writes what the step computes to the slots that the table names."""
-        if isinstance(part.table, Ring):
+        if isinstance(task.table, Ring):
             return
-        request = model.cache.requests[part.name]
-        positions: Sequence[int] = range(part.start, part.end)
-        is_state = self.is_state(part.group)
+        request = model.cache.requests[task.name]
+        positions: Sequence[int] = range(task.start, task.end)
+        is_state = self.is_state(task.group)
         if is_state:
-            block = self.groups[part.group]["block"]
-            positions = [place - 1 for place in list_ends(part.start, part.end, block)]
+            block = self.groups[task.group]["block"]
+            positions = [end - 1 for end in list_ends(task.start, task.end, block)]
         for position in positions:
-            slot = locate(self.config, part.table, part.group, position)
+            slot = locate(self.config, task.table, task.group, position)
             if slot is not None:
-                self.contents.device[slot] = part.group, model.get_tag(request, position)
-            elif position == part.end - 1 or not is_state:
+                self.contents.device[slot] = (
+                    task.group,
+                    model.get_tag(request, position),
+                )
+            elif position == task.end - 1 or not is_state:
                 raise Broken(
                     "table",
-                    f"position {position} of request {part.name}, group {part.group},"
-                    f" has no slot in its table {list(part.table)}",
+                    f"position {position} of request {task.name}, group {task.group},"
+                    f" has no slot in its table {list(task.table)}",
                 )
 
-    def answer(self, part: Part, state: Sequence[Any], model: PagedModel) -> Answer:
+    def answer(self, task: Part, state: Sequence[Any], model: PagedModel) -> Answer:
         """Says what a group of layers reads for one request."""
-        where = f"request {part.name}, {name_group(self.config, part.group)}"
-        if self.is_state(part.group):
+        where = f"request {task.name}, {name_group(self.config, task.group)}"
+        if self.is_state(task.group):
             return {"where": where, "state": list(state)}
-        first = model.cache.groups[part.group].first(part.start)
+        first = model.cache.groups[task.group].first(task.start)
         answer = {"where": where, "first": first}
-        if isinstance(part.table, Ring):  # see `move_arrays`
+        if isinstance(task.table, Ring):  # see `move_arrays`
             return answer
-        return {**answer, "slots": self.read(part, first, part.end)}
+        return {**answer, "slots": self.read(task, first, task.end)}
 
-    def read(self, part: Part, begin: int, end: int) -> list[Any]:
+    def read(self, task: Part, begin: int, end: int) -> list[Any]:
         """Reads positions: the tag of each, or words for what is none."""
-        found: list[Any] = []
+        contents: list[Any] = []
         for position in range(begin, end):
-            slot = locate(self.config, part.table, part.group, position)
+            slot = locate(self.config, task.table, task.group, position)
             content = None if slot is None else self.contents.device.get(slot)
             if slot is None:
-                found.append("no slot")
+                contents.append("no slot")
             elif content is None:
-                found.append("nothing")
-            elif content[0] != part.group:
-                found.append(f"token {content[1]} of group {content[0]}")
+                contents.append("nothing")
+            elif content[0] != task.group:
+                contents.append(f"token {content[1]} of group {content[0]}")
             else:
-                found.append(content[1])
-        return found
+                contents.append(content[1])
+        return contents
 
     # --- arrays -------------------------------------------------------------------------
 
@@ -327,9 +330,9 @@ class PagedSystem(System):
                 field = "state" if self.is_state(group) else "slots"
                 for answer, seen in zip(answers[group::groups], read, strict=True):
                     where = f"{answer['where']}, layer {layer}"
-                    one = {**answer, "where": where, field: seen, "layers": []}
+                    item = {**answer, "where": where, field: seen, "layers": []}
                     answer.setdefault(field, seen)
-                    answer["layers"] = [*answer.get("layers", ()), one]
+                    answer["layers"] = [*answer.get("layers", ()), item]
                 layer += 1
 
     def move_tokens(
@@ -345,7 +348,7 @@ class PagedSystem(System):
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
             pairs = read_list(answer, "update", len(step))
-            read = [list(reader.read(one, "update")) for one in pairs]
+            read = [list(reader.read(item, "update")) for item in pairs]
         if self.every and "attend" in self.declared.tells:
             self.check_attention(layer, tags, model)
         return read
@@ -358,8 +361,8 @@ class PagedSystem(System):
             attended = to_numpy(self.arrays, self.cache.attend(layer, array), "attend")
         form = [1, self.config["heads"], len(tags), self.config["value_dim"]]
         if list(attended.shape) != form:
-            words = f"attend returned shape {list(attended.shape)}, not {form}"
-            raise Broken("malformed", words)
+            message = f"attend returned shape {list(attended.shape)}, not {form}"
+            raise Broken("malformed", message)
         for row, seen in enumerate(self.list_seen(layer, model)):
             reader.judge(attended[0, :, row], tags[row], seen, row, "attend")
 
@@ -375,15 +378,16 @@ class PagedSystem(System):
         self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
     ) -> list[list[Any]]:
         reader = self.readers[layer]
-        before = read_list(self.cache.read_states(layer), "read_states", len(step))
+        states = read_list(self.cache.read_states(layer), "read_states", len(step))
         read = [
-            [] if one is None else list(reader.read(one, "read_states")) for one in before
+            [] if item is None else list(reader.read(item, "read_states"))
+            for item in states
         ]
         ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
         tags = [
             model.get_tag(model.cache.requests[name], end - 1)
-            for (name, _, _), own in zip(step, ends, strict=True)
-            for end in own
+            for (name, _, _), ends_of_request in zip(step, ends, strict=True)
+            for end in ends_of_request
         ]
         pair = reader.feed(tags)
         with self.lend("a", "write_states", pair):
@@ -403,20 +407,20 @@ class PagedSystem(System):
 
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
         """Checks all that holds after every operation; see `checks`."""
-        held = [name for name, one in model.cache.requests.items() if one.is_held]
-        tables = self.told = {name: self.read_tables(name) for name in held}
+        holding = [name for name, item in model.cache.requests.items() if item.is_held]
+        tables = self.told = {name: self.read_tables(name) for name in holding}
         self.copy_blocks()  # nothing is written before the next step
         check_tables(model, tables)
         tells = self.declared.tells
         self.pool = self.read_pool()
         if self.pool is not None:
             check_pool(tables, self.pool, self.capacity)
-            given = *self.pool.free, *self.pool.cached
-            check_busy(given, self.contents.list_busy(on_host=False), "")
+            idle_blocks = *self.pool.free, *self.pool.cached
+            check_busy(idle_blocks, self.contents.list_busy(on_host=False), "")
             idle = self.contents.list_busy(on_host=True)
             check_busy(self.pool.idle, idle, " of other memory")
         if not model.cache.step:
-            for name in held:
+            for name in holding:
                 check_contents(model, name, tables[name], self.contents.device)
         entries: list[Entry] = []
         groups = len(self.groups)
@@ -447,8 +451,8 @@ class PagedSystem(System):
         """Checks that there was no room for a request, whose step would end there."""
         if self.pool is not None:
             spare = self.capacity - self.config["blocks"]
-            kept = spare if self.config["lookahead"] else 0  # more slots for drafts
-            check_refusal(model, name, end, self.told.get(name), self.pool, kept)
+            reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
+            check_refusal(model, name, end, self.told.get(name), self.pool, reserved)
 
 
 def count_blocks(pool: Pool) -> int:

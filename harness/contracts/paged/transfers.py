@@ -57,9 +57,9 @@ def list_waiting(
     that can hit something, or those that cannot."""
     return [
         name
-        for name, one in model.cache.requests.items()
-        if not one.is_held
-        and model.unit < len(one.tokens)
+        for name, item in model.cache.requests.items()
+        if not item.is_held
+        and model.unit < len(item.tokens)
         and model.is_of(name, model.unit, contents)
         and any(model.list_hits(name)) == can_hit
     ]
@@ -78,17 +78,17 @@ def propose_next(model: PagedModel) -> Sequence[str]:
     if model.last == "save":
         return ("restore",)
     requests = model.cache.requests
-    held = [one for one in requests.values() if one.is_held]
-    if any(one.request not in held for one in model.transfers.values()):
+    holding = [item for item in requests.values() if item.is_held]
+    if any(item.request not in holding for item in model.transfers.values()):
         return ("schedule", "run", "open", "evict", "landed", "failed")
-    loaded = [one for name, one in requests.items() if "loaded" in model.past[name]]
-    if any(one.scheduled for one in loaded):
+    loaded = [item for name, item in requests.items() if "loaded" in model.past[name]]
+    if any(item.scheduled for item in loaded):
         return ("run",)
-    if any(not model.cache.has_sampled(one) for one in loaded):
+    if any(not model.cache.has_sampled(item) for item in loaded):
         return ("schedule",)
     if model.transfers:
-        others = ("offload",) if list_new(model) else ("open", "schedule", "run")
-        return ("landed", "landed", "failed", "free", "preempt", *others)
+        alternatives = ("offload",) if list_new(model) else ("open", "schedule", "run")
+        return ("landed", "landed", "failed", "free", "preempt", *alternatives)
     if list_away(model):
         return ("load",)
     waiting = list_waiting(model, model.offloaded)
@@ -99,8 +99,10 @@ def propose_next(model: PagedModel) -> Sequence[str]:
         return ("offload",)
     if model.withdrawn:
         return ("open",)
-    more = ("preempt", "free", "open", "open") if model.offloaded else ("run", "schedule")
-    return ("save", *more) if model.cache.is_idle else more
+    onward = (
+        ("preempt", "free", "open", "open") if model.offloaded else ("run", "schedule")
+    )
+    return ("save", *onward) if model.cache.is_idle else onward
 
 
 def list_new(model: PagedModel) -> list[str]:
@@ -108,8 +110,8 @@ def list_new(model: PagedModel) -> list[str]:
     requests = model.cache.requests.items()
     return [
         name
-        for name, one in requests
-        if model.count_whole(one.computed)
+        for name, item in requests
+        if model.count_whole(item.computed)
         and not model.is_of(name, model.unit, model.offloaded)
     ]
 
@@ -137,16 +139,16 @@ class Begin(OnRequest):
         if why_no_host(model):
             return None
         op = super().draw_misuse(source, model)
-        right = self.draw_fields(source, model)
+        legal = self.draw_fields(source, model)
         taken = list(model.cache.transfers)
-        if op is None or not (right and taken and source.below(2)):
+        if op is None or not (legal and taken and source.below(2)):
             return op and {**op, "transfer": find_new(model)}
-        return {"op": self.name, **right, "transfer": source.pick(taken)}
+        return {"op": self.name, **legal, "transfer": source.pick(taken)}
 
     def breaks_usage(self, op: Op, model: PagedModel) -> bool:
         request = model.cache.requests.get(op["request"])
-        known = op["transfer"] in model.cache.transfers
-        return request is None or known or self.is_misuse(model, request)
+        is_known = op["transfer"] in model.cache.transfers
+        return request is None or is_known or self.is_misuse(model, request)
 
 
 class Offload(Begin):
@@ -319,14 +321,14 @@ class Failed(End):
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
             return
-        transfer, kept = op["transfer"], observed["kept"]
+        transfer, count = op["transfer"], observed["kept"]
         name = model.find_loader(transfer)
-        model.cache.failed(transfer, kept)
+        model.cache.failed(transfer, count)
         model.end_transfer(transfer, has_landed=False)
         model.happened.add("failed")
         if name is not None:
             model.leaning.discard(name)
-            model.past[name] |= {"loaded"} if kept else set()
+            model.past[name] |= {"loaded"} if count else set()
 
 
 class Save(PagedOperation):

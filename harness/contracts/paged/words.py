@@ -14,7 +14,7 @@ Facts = dict[str, list[tuple[str, str]]]
 
 
 def tell_tables(
-    told: Mapping[str, Tables], busy: Mapping[int, str], config: Config
+    tables_told: Mapping[str, Tables], busy: Mapping[int, str], config: Config
 ) -> Facts:
     """Says which blocks each request holds, and with whom it shares them.
 
@@ -24,20 +24,20 @@ def tell_tables(
         config: of the program.
     """
     users: dict[int, list[str]] = {}
-    for name, tables in told.items():
+    for name, tables in tables_told.items():
         for block in {block for table in tables for block in list_blocks(table)}:
             users.setdefault(block, []).append(name)
     for block, transfer in busy.items():
         users.setdefault(block, []).append(f"transfer {transfer}")
     facts: Facts = {}
-    for name, tables in told.items():
+    for name, tables in tables_told.items():
         for number, table in enumerate(tables):
             title = f"request {name}", name_group(config, number)
             entries = table.blocks if isinstance(table, Ring) else table
-            words = ", ".join(name_block(block, name, users) for block in entries)
-            words = f"ring of {words}" if isinstance(table, Ring) else words
-            facts.setdefault(title[0], []).append((f"table of {title[1]}", words))
-            facts[", ".join(title)] = [("table", words)]
+            text = ", ".join(name_block(block, name, users) for block in entries)
+            text = f"ring of {text}" if isinstance(table, Ring) else text
+            facts.setdefault(title[0], []).append((f"table of {title[1]}", text))
+            facts[", ".join(title)] = [("table", text)]
     return facts
 
 
@@ -45,5 +45,5 @@ def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]])
     """Words for a block in the table of a request: its number, and who else holds it."""
     if block is None:
         return "–"
-    others = [other for other in users[block] if other != name]
-    return f"{block} (also {', '.join(others)})" if others else str(block)
+    sharers = [sharer for sharer in users[block] if sharer != name]
+    return f"{block} (also {', '.join(sharers)})" if sharers else str(block)

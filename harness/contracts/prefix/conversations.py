@@ -80,14 +80,14 @@ class ConversationModel(PrefixModel):
 
     def feed(self, op: Op) -> Answer:
         cache, layers = self.cache, op.get("layers")
-        before, start = self.get_offsets(), cache.computed
+        points_before, start = self.get_offsets(), cache.computed
         cache.feed(min(op["count"], len(self.get_remaining())), layers)
         answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
             computed = cache.get_request()[: cache.computed]
             self.fed = self.get_tags(computed)[start:]
         if self.fed:
-            pairs = zip(cache.layers, before, strict=True)
+            pairs = zip(cache.layers, points_before, strict=True)
             answer["caches"] = [answer_rows(*pair) for pair in pairs]
         if layers is not None:
             self.broken.add("a")
@@ -97,27 +97,27 @@ class ConversationModel(PrefixModel):
         return answer
 
     def overrun(self, op: Op) -> Answer:
-        cache, before = self.cache, self.get_offsets()
+        cache, points_before = self.cache, self.get_offsets()
         self.fed = range(self.tag, self.tag + op["count"])
         cache.overrun(self.fed)
         self.broken.add("a")
         self.past.add("overran")
         answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
-            pairs = zip(cache.layers, before, strict=True)
+            pairs = zip(cache.layers, points_before, strict=True)
             answer["caches"] = [answer_rows(*pair) for pair in pairs]
         return answer
 
     def close(self, op: Op) -> Answer:
         is_untouched = self.cache.computed <= self.reused
-        request, before = self.cache.request, self.list_points()
+        request, points_before = self.cache.request, self.list_points()
         answer = ask(self.cache.close)
         if "error" in answer:
             return answer
         if request:
             self.tell(request[: max(1, answer["result"])])
             self.closed.appendleft(request[: answer["result"]])
-        self.note_evictions(before)
+        self.note_evictions(points_before)
         if is_untouched:
             self.past.add("closed-untouched")
         return {"stored": answer["result"]}
@@ -143,9 +143,9 @@ class ConversationModel(PrefixModel):
 
     def limit(self, op: Op) -> Answer:
         assert self.trie, "a session has no limit"
-        trie, before = self.trie, self.list_points()
+        trie, points_before = self.trie, self.list_points()
         answer = ask(lambda: trie.set_limit(op["bytes"]))
-        self.note_evictions(before)
+        self.note_evictions(points_before)
         return answer
 
     # --- the open request ---------------------------------------------------------------
@@ -177,12 +177,12 @@ class ConversationModel(PrefixModel):
         A token that was never computed after the same tokens gets the next free tag.
         """
         tags: list[int] = []
-        known, tag, fresh = self.tags, None, self.tag
+        tags_known, tag, fresh = self.tags, None, self.tag
         for token in tokens:
             link = tag, token
-            tag = known.get(link)
+            tag = tags_known.get(link)
             if tag is None:
-                tag = known[link] = fresh
+                tag = tags_known[link] = fresh
                 fresh += 1
             tags.append(tag)
         return tags
@@ -195,7 +195,9 @@ class ConversationModel(PrefixModel):
         answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
             layers = self.cache.layers
-            answer["caches"] = [answer_tags(one.cache) if one else {} for one in layers]
+            answer["caches"] = [
+                answer_tags(later.cache) if later else {} for later in layers
+            ]
         return answer
 
     def describe_store(self) -> Answer:
@@ -241,12 +243,12 @@ class ConversationModel(PrefixModel):
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
         if not self.trie:
             return {}
-        points, behind = self.trie.points, defaultdict[Tokens, list[Tokens]](list)
+        points, paths_behind = self.trie.points, defaultdict[Tokens, list[Tokens]](list)
         for path, parent in self.trie.get_parents().items():
-            behind[parent].append(path)
+            paths_behind[parent].append(path)
         return {
-            path: [one for one in paths if points[one].used < points[path].used]
-            for path, paths in behind.items()
+            path: [later for later in paths if points[later].used < points[path].used]
+            for path, paths in paths_behind.items()
             if path and len(paths) > 1 and points[path].captured
         }
 
@@ -255,11 +257,13 @@ class ConversationModel(PrefixModel):
         points = self.trie.points if self.trie else {}
         return {path: bool(point.captured) for path, point in points.items()}
 
-    def note_evictions(self, before: Mapping[Path, bool]) -> None:
+    def note_evictions(self, points_before: Mapping[Path, bool]) -> None:
         after = self.list_points()
-        if any(path not in after for path in before):
+        if any(path not in after for path in points_before):
             self.past.add("evicted")
-        if any(captured and not after.get(path) for path, captured in before.items()):
+        if any(
+            captured and not after.get(path) for path, captured in points_before.items()
+        ):
             self.past.add("capture-evicted")
         trie = self.trie
         if trie and trie.limit is not None and trie.count_bytes() > trie.limit:
@@ -313,7 +317,7 @@ class WatchedCache:
     def get_bytes(self) -> int:
         """Counts the bytes of all open snapshots."""
         snapshots = self.open.values()
-        return sum(self.count_bytes(held.begin, held.end) for held in snapshots)
+        return sum(self.count_bytes(size.begin, size.end) for size in snapshots)
 
     def note(self, snapshot: Any) -> Any:
         if snapshot is not None:
@@ -393,12 +397,12 @@ class ConversationSystem(PrefixSystem):
 
     def open_watched(self) -> Iterator[WatchedCache | None]:
         """Opens a cache of the backend for each layer; None where it has none."""
-        for layer, right in zip(self.layers, open_layers(self.config), strict=True):
-            if layer is None or right is None:
+        for layer, reference in zip(self.layers, open_layers(self.config), strict=True):
+            if layer is None or reference is None:
                 yield None
             else:
                 cache = self.backend.open(layer.config)
-                yield WatchedCache(cache, right.count_bytes)
+                yield WatchedCache(cache, reference.count_bytes)
 
     def tell_layout(self) -> None:
         for layer in self.list_layers():
@@ -426,8 +430,8 @@ class ConversationSystem(PrefixSystem):
     # --- operations ---------------------------------------------------------------------
 
     def begin(self, op: Op, model: ConversationModel) -> Answer:
-        asked = op.get("checkpoints") or self.checkpoints
-        checkpoints, refusing = list(asked), self.refusing
+        requested = op.get("checkpoints") or self.checkpoints
+        checkpoints, refusing = list(requested), self.refusing
         self.checkpoints, self.refusing = (), ()
         self.set_refusing(refusing)
         answer = self.lend(
@@ -453,9 +457,9 @@ class ConversationSystem(PrefixSystem):
     def feed(self, op: Op, model: ConversationModel) -> Answer:
         caches: list[Answer] = [{} for _ in self.layers]
         last = op.get("layers", len(self.layers))
-        for number, layer, right in self.get_layers(model):
+        for number, layer, reference in self.get_layers(model):
             if model.fed and number < last:
-                caches[number] = layer.update("a", model.fed, right.cache.tokens)
+                caches[number] = layer.update("a", model.fed, reference.cache.tokens)
         answer = {"offsets": self.get_offsets(), "caches": caches}
         if generated := op.get("generate"):
             answer |= self.lend(self.cache.extend, generated)
@@ -464,8 +468,8 @@ class ConversationSystem(PrefixSystem):
 
     def overrun(self, op: Op, model: ConversationModel) -> Answer:
         caches: list[Answer] = [{} for _ in self.layers]
-        for number, layer, right in self.get_layers(model):
-            caches[number] = layer.update("a", model.fed, right.cache.tokens)
+        for number, layer, reference in self.get_layers(model):
+            caches[number] = layer.update("a", model.fed, reference.cache.tokens)
         return {"offsets": self.get_offsets(), "caches": caches}
 
     def close(self, op: Op, model: ConversationModel) -> Answer:
@@ -509,18 +513,18 @@ class ConversationSystem(PrefixSystem):
         """Iterates over the layers that have a cache, as (number, layer, reference)."""
         live = read_list(self.cache.layers, "layers", len(self.layers))
         layers = zip(self.layers, model.cache.layers, strict=True)
-        for number, (layer, right) in enumerate(layers):
-            if layer is not None and right is not None:
+        for number, (layer, reference) in enumerate(layers):
+            if layer is not None and reference is not None:
                 layer.caches["a"] = read_object(
                     live[number], ["offset"], "layers", "a cache in each place"
                 )
-                yield number, layer, right
+                yield number, layer, reference
 
     def describe_layers(self, model: ConversationModel) -> Answer:
         """The offset of each layer, and what it holds."""
         caches: list[Answer] = [{} for _ in self.layers]
-        for number, layer, right in self.get_layers(model):
-            caches[number] = layer.read_all("state", "a", right.cache)
+        for number, layer, reference in self.get_layers(model):
+            caches[number] = layer.read_all("state", "a", reference.cache)
         return {"offsets": self.get_offsets(), "caches": caches}
 
     def get_offsets(self) -> list[int | None]:
@@ -530,19 +534,19 @@ class ConversationSystem(PrefixSystem):
     # --- checks beside the answer -------------------------------------------------------
 
     def verify_attention(self, model: ConversationModel) -> None:
-        for layer, right in zip(self.list_layers(), model.cache.cached, strict=True):
-            layer.verify_attention(right.cache.visible, model.fed, right.offset)
+        for layer, reference in zip(self.list_layers(), model.cache.cached, strict=True):
+            layer.verify_attention(reference.cache.visible, model.fed, reference.offset)
 
     def verify_memory(self, op: Op, model: ConversationModel) -> None:
         if self.declared.held is None:
             return
         last = op.get("layers", len(self.layers)) if op["op"] in ("feed", "break") else 0
         sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.layers)
-        for number, layer, right in self.get_layers(model):
+        for number, layer, reference in self.get_layers(model):
             memory, cache = layer.memory, self.cache.layers[number]
             if op["op"] == "free" and model.cache.request is None:  # not refused
                 memory.reset(cache)
-            memory.note(cache, right.cache, len(model.fed) if number < last else 0)
+            memory.note(cache, reference.cache, len(model.fed) if number < last else 0)
             watched = self.watched[number] if self.watched else None
             memory.stored = sizes[number], len(watched.open) if watched else 0
             # During a request there may be captures that are not stored yet.
@@ -555,11 +559,11 @@ class ConversationSystem(PrefixSystem):
             return
         sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.watched)
         for number, (cache, stored) in enumerate(zip(self.watched, sizes, strict=True)):
-            held = 0 if cache is None else cache.get_bytes()
-            if held != stored:
+            size = 0 if cache is None else cache.get_bytes()
+            if size != stored:
                 raise Broken(
                     "snapshots",
-                    f"the open snapshots of layer {number} take {held} bytes, but what is"
+                    f"the open snapshots of layer {number} take {size} bytes, but what is"
                     f" stored takes {stored}",
                 )
 
@@ -574,9 +578,13 @@ class ConversationSystem(PrefixSystem):
         if self.watched:
             self.ask(self.cache.cancel)  # refused if no request is open
             self.ask(self.cache.free)
-            left = sum(len(cache.open) for cache in self.watched if cache is not None)
-            if left:
-                raise Broken("snapshots", f"{left} snapshots are open after free", "free")
+            still_open = sum(
+                len(cache.open) for cache in self.watched if cache is not None
+            )
+            if still_open:
+                raise Broken(
+                    "snapshots", f"{still_open} snapshots are open after free", "free"
+                )
             if self.declared.held is not None:
                 for layer in self.list_layers():
                     layer.memory.check_released()

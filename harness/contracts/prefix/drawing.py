@@ -38,13 +38,13 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
         return draw_past_parting(source, model, partings)[: model.reach]
     longer = 4 if model.reach < LONG_REACH else 40
     stored = model.list_stored()
-    known = [*stored, *model.told]
+    paths_known = [*stored, *model.told]
     if source.below(2):
-        known = stored[-1:] or known
+        paths_known = stored[-1:] or paths_known
     way = source.below(10)
-    if not known or way == 8 or (way == 7 and len(stored) > 1):
+    if not paths_known or way == 8 or (way == 7 and len(stored) > 1):
         return draw_tokens(source, model, 2 * longer)
-    tokens = list(source.pick(known) if way < 9 else model.get_oldest())
+    tokens = list(source.pick(paths_known) if way < 9 else model.get_oldest())
     if way in (0, 1, 9):  # goes on
         tokens = [*tokens, *draw_tokens(source, model, longer)]
     elif way == 3:  # stops short
@@ -83,13 +83,13 @@ def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[in
     if most < 1 or source.below(2):
         return []
     length = min(most, source.pick((1, 1, 2, 3)))
-    before = [
+    continuations = [
         path[len(request) :]
         for path in (*model.list_stored(), *model.told)
         if len(path) > len(request) and list(path[: len(request)]) == list(request)
     ]
-    if before and source.below(2):
-        return list(source.pick(before)[:length])
+    if continuations and source.below(2):
+        return list(source.pick(continuations)[:length])
     return draw_tokens(source, model, length)
 
 
@@ -122,10 +122,10 @@ def draw_misuse(
         wrong += draw_for_slots(source, model)
     else:
         wrong += draw_for_conversations(source, model)
-    known = sorted({op["op"] for op in wrong} & set(operations))
-    if not known:
+    paths_known = sorted({op["op"] for op in wrong} & set(operations))
+    if not paths_known:
         return None
-    name = source.pick(known)
+    name = source.pick(paths_known)
     return source.pick([op for op in wrong if op["op"] == name])
 
 
@@ -156,12 +156,12 @@ def draw_for_slots(source: Source, model: SlotsModel) -> list[Op]:
     number = source.pick((*range(-1, count + 1), *used, *used))
     most = 1 + (model.count_next(number) if number in range(count) else 0)
     counts = (most, 0, -1, 1, most + 1, fed, fed)
-    place = {"slot": number, "count": source.pick(counts)}
+    call = {"slot": number, "count": source.pick(counts)}
     context = source.below(4)
     keep = source.pick((context, context + 1, -1))
     return [
         *wrong,
         {"op": "open", "context": context, "keep": keep},
-        {"op": "reserve", **place},
-        {"op": "commit", **place},
+        {"op": "reserve", **call},
+        {"op": "commit", **call},
     ]

@@ -87,11 +87,13 @@ def why_illegal_config(config: Config) -> str | None:
         if kind not in owners and config[name] != CONFIG[name].get("default"):
             return f"{name} belongs to {' and '.join(owners)}, not to {kind}"
     for spec in config["layers"]:
-        if why := why_illegal_spec(spec, kind):
-            return why
+        if reason := why_illegal_spec(spec, kind):
+            return reason
     if kind != "slots":
         layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
-        return next((why for layer in layers if (why := why_illegal_layer(layer))), None)
+        return next(
+            (reason for layer in layers if (reason := why_illegal_layer(layer))), None
+        )
     if config["interval"] is not None and "recurrent" not in config["layers"]:
         return "interval belongs to recurrent caches, and these slots have none"
     if config["keep"] >= config["context"]:
@@ -131,14 +133,14 @@ def parse_layer(spec: str) -> dict[str, Any]:
 
 def get_layer_config(config: Config, spec: str) -> dict[str, Any]:
     """Makes a complete config of the layer contract for one layer."""
-    own = {name: config[name] for name in (*DIMENSIONS, "step")}
-    return {**LAYER_DEFAULTS, **own, **parse_layer(spec)}
+    fields = {name: config[name] for name in (*DIMENSIONS, "step")}
+    return {**LAYER_DEFAULTS, **fields, **parse_layer(spec)}
 
 
 def get_unified_config(config: Config) -> dict[str, Any]:
     """Makes a complete config of the unified contract for the cache under the slots."""
-    own = {name: config[name] for name in (*DIMENSIONS, "shift")}
-    unified = {**UNIFIED_DEFAULTS, **own}
+    fields = {name: config[name] for name in (*DIMENSIONS, "shift")}
+    unified = {**UNIFIED_DEFAULTS, **fields}
     unified |= {"sequences": config["slots"], "capacity": config["context"]}
     unified["batch"] = config["context"]
     if config["interval"] is not None:
@@ -291,8 +293,8 @@ class PrefixModel(ABC):
     def count_request(self, asked: int, remaining: int) -> None:
         """Counts a request of `asked` tokens, of which some remain to be computed."""
         reused = asked - remaining
-        for name, more in zip(COUNTS, (1, reused > 0, asked, reused), strict=True):
-            self.counts[name] += more
+        for name, counted in zip(COUNTS, (1, reused > 0, asked, reused), strict=True):
+            self.counts[name] += counted
 
     def statistics(self, op: Op) -> Answer:
         return {**self.counts, "bytes": 0, **self.describe_store()}
@@ -392,8 +394,12 @@ class PrefixSystem(ABC):
             caches: the caches that it may build on.
             below: the configs of the caches below, whether given or its own.
         """
-        own = {"poison": self.backend.poison, "below": below}
-        self.given = {**self.config, **own, "caches": caches if self.builds_on else None}
+        fields = {"poison": self.backend.poison, "below": below}
+        self.given = {
+            **self.config,
+            **fields,
+            "caches": caches if self.builds_on else None,
+        }
         self.cache = self.backend.open(self.given)
 
     @abstractmethod

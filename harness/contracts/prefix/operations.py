@@ -236,10 +236,10 @@ class Feed(Pass):
             system.verify_attention(model)
 
     def describe_here(self, op: Op) -> str:
-        parts = [f"feed {count(op['count'], 'token')}"] if op["count"] else []
+        phrases = [f"feed {count(op['count'], 'token')}"] if op["count"] else []
         if op["generate"]:
-            parts.append(f"generate {format_tokens(op['generate'])}")
-        return ", ".join(parts) or "feed nothing"
+            phrases.append(f"generate {format_tokens(op['generate'])}")
+        return ", ".join(phrases) or "feed nothing"
 
     def describe_row(self, op: Op, row: int) -> str:
         return f"row {row} of the pass"
@@ -266,10 +266,10 @@ class Break(Pass):
     def why_illegal_here(self, op: Op, model: PrefixModel) -> str | None:
         if op["layers"] >= len(model.config["layers"]):
             return "all layers would have seen the tokens"
-        why = super().why_illegal_here(op, model)
-        if why is None and not model.get_remaining(get_user(op)):
+        reason = super().why_illegal_here(op, model)
+        if reason is None and not model.get_remaining(get_user(op)):
             return "no token remains"
-        return why
+        return reason
 
     def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
         remaining = len(model.get_remaining(user))
@@ -395,10 +395,14 @@ class Checkpoint(PrefixOperation):
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
         if model.is_open("a"):
             return None
-        near = [len(path) - less for path in model.list_stored() for less in (0, 1)]
-        near = [offset for offset in near if offset > 0] or [1]
+        offsets_near = [
+            len(path) - less for path in model.list_stored() for less in (0, 1)
+        ]
+        offsets_near = [offset for offset in offsets_near if offset > 0] or [1]
         offsets = [  # unordered, with possible repetitions
-            source.pick(near) if source.below(2) else source.between(1, model.reach)
+            source.pick(offsets_near)
+            if source.below(2)
+            else source.between(1, model.reach)
             for _ in range(1 + source.below(2))
         ]
         return {"offsets": offsets}
@@ -468,10 +472,19 @@ class Limit(PrefixOperation):
         few = len(model.list_stored()) < 4
         if few and not parting_first and source.below(8):
             return None
-        held = model.describe_store()["bytes"]
-        limits = [held - 1, held // 2, None, held - 1, held * 5 // 6, held, 0, None]
+        stored = model.describe_store()["bytes"]
+        limits = [
+            stored - 1,
+            stored // 2,
+            None,
+            stored - 1,
+            stored * 5 // 6,
+            stored,
+            0,
+            None,
+        ]
         if parting_first and source.below(2):
-            limits = [held - 1, held * 2 // 3]
+            limits = [stored - 1, stored * 2 // 3]
         limit = source.pick(limits)
         return {"bytes": limit if limit is None else max(0, limit)}
 

@@ -48,8 +48,8 @@ def close_cancelled(ops: Sequence[Op]) -> Iterator[list[Op]]:
 def drop_tokens(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Leaves out the token at one place of all requests, or one in one list."""
     longest = max((len(op["tokens"]) for _, op in find(ops, "begin")), default=0)
-    for place in range(longest):
-        shorter = [leave_out_token(op, place) for op in ops]
+    for position in range(longest):
+        shorter = [leave_out_token(op, position) for op in ops]
         if all(op.get("tokens", [0]) for op in shorter):
             yield [shorten_pass(op) for op in shorter]
             yield shorter
@@ -87,28 +87,28 @@ def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
     without an operation."""
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
-    for place in range(len(ops)):
-        yield replace_at(ops, place)
+    for position in range(len(ops)):
+        yield replace_at(ops, position)
 
 
 def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
     """Drops the request of [begin, end]; the next pass computes as many tokens more."""
-    rest, more = ops[end + 1 :], count_fed(ops[begin:end])
-    place = next((n for n, op in enumerate(rest) if op["op"] in PASSES), None)
-    if place is None:
-        return [*ops[:begin], *rest]
-    longer = {**rest[place], "count": min(MAX_LENGTH, rest[place]["count"] + more)}
-    return [*ops[:begin], *replace_at(rest, place, longer)]
+    later, fed = ops[end + 1 :], count_fed(ops[begin:end])
+    position = next((n for n, op in enumerate(later) if op["op"] in PASSES), None)
+    if position is None:
+        return [*ops[:begin], *later]
+    longer = {**later[position], "count": min(MAX_LENGTH, later[position]["count"] + fed)}
+    return [*ops[:begin], *replace_at(later, position, longer)]
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
     """Iterates over the places of each begin and of the close or cancel after it."""
     begin = None
-    for place, op in enumerate(ops):
+    for position, op in enumerate(ops):
         if op["op"] == "begin":
-            begin = place
+            begin = position
         if op["op"] in ("close", "cancel") and begin is not None:
-            yield begin, place
+            yield begin, position
             begin = None
 
 
@@ -116,14 +116,14 @@ def ask_at_once(ops: Sequence[Op]) -> list[Op] | None:
     """Moves the generated tokens of a request into its begin, computed in one pass; None
     if none were generated."""
     generated = [token for op in ops for token in op.get("generate", ())]
-    others = [op for op in ops[1:] if op["op"] != "feed"]
+    remaining = [op for op in ops[1:] if op["op"] != "feed"]
     tokens = [*ops[0]["tokens"], *generated]
     if not generated or len(tokens) > MAX_LENGTH:
         return None
     count = count_fed(ops)
     begin = {**ops[0], "tokens": tokens}
     feed = {"op": "feed", "user": ops[0]["user"], "count": count, "generate": []}
-    return [begin, *([feed] if count else []), *others]
+    return [begin, *([feed] if count else []), *remaining]
 
 
 def count_fed(ops: Sequence[Op]) -> int:
@@ -131,11 +131,11 @@ def count_fed(ops: Sequence[Op]) -> int:
     return min(MAX_LENGTH, fed)
 
 
-def leave_out_token(op: Op, place: int, name: str = "tokens") -> Op:
+def leave_out_token(op: Op, position: int, name: str = "tokens") -> Op:
     tokens = op.get(name, ())
-    if place >= len(tokens):
+    if position >= len(tokens):
         return op
-    return {**op, name: replace_at(tokens, place)}
+    return {**op, name: replace_at(tokens, position)}
 
 
 def shorten_pass(op: Op) -> Op:
@@ -152,9 +152,12 @@ def list_tokens(op: Op) -> list[int]:
 
 def rename_token(op: Op, names: Mapping[int, int]) -> Op:
     lists = {
-        name: [names.get(token, token) if type(token) is int else token for token in held]
+        name: [
+            names.get(token, token) if type(token) is int else token
+            for token in tokens_held
+        ]
         for name in LISTS
-        if (held := op.get(name))
+        if (tokens_held := op.get(name))
     }
     return {**op, **lists}
 
@@ -179,11 +182,11 @@ def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator
         ops: the operations.
         weigh: counts the bytes that are stored after some operations.
     """
-    for layers, place in list_simpler_layers(config):
-        kept = ops if place is None else [lose_layer(op, place) for op in ops]
+    for layers, position in list_simpler_layers(config):
+        kept_ops = ops if position is None else [lose_layer(op, position) for op in ops]
         simpler = {**config, "layers": layers}
-        yield scale_limits(config, simpler, kept)
-        yield simpler, kept
+        yield scale_limits(config, simpler, kept_ops)
+        yield simpler, kept_ops
     for name, plain in PLAIN.items():
         if config[name] != plain:
             yield scale_limits(config, {**config, name: plain}, ops)
@@ -213,8 +216,8 @@ def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
     """Scales limits to as many tokens in the new config as in the old one."""
     if old["kind"] != "trie":
         return new, ops
-    before, after = max(1, get_token_bytes(old)), get_token_bytes(new)
-    return change_limits(new, ops, lambda limit: limit * after // before)
+    earlier, after = max(1, get_token_bytes(old)), get_token_bytes(new)
+    return change_limits(new, ops, lambda limit: limit * after // earlier)
 
 
 def list_other_limits(
@@ -222,13 +225,13 @@ def list_other_limits(
 ) -> Iterator[Changed]:
     """Lists programs with a limit from the start; then programs with shorter operations
     before a limit, which is one byte too low for what they store."""
-    places = [place for place, op in enumerate(ops) if op["op"] == "limit"]
-    for place in places:
-        yield {**config, "limit": ops[place]["bytes"]}, replace_at(ops, place)
-    for place in places:
-        for before in list_fewer(ops[:place]):
-            tight = {**ops[place], "bytes": max(0, weigh(config, before) - 1)}
-            yield config, [*before, tight, *ops[place + 1 :]]
+    places = [position for position, op in enumerate(ops) if op["op"] == "limit"]
+    for position in places:
+        yield {**config, "limit": ops[position]["bytes"]}, replace_at(ops, position)
+    for position in places:
+        for earlier in list_fewer(ops[:position]):
+            tight = {**ops[position], "bytes": max(0, weigh(config, earlier) - 1)}
+            yield config, [*earlier, tight, *ops[position + 1 :]]
 
 
 def list_lower_limits(
@@ -256,23 +259,25 @@ def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int 
     """Lists simpler layers, each with the place of the dropped one, None if none is."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"
-    for place, spec in enumerate(layers):
-        before, after = layers[:place], layers[place + 1 :]
+    for position, spec in enumerate(layers):
+        earlier, after = layers[:position], layers[position + 1 :]
         if len(layers) > 1:
-            yield [*before, *after], place
+            yield [*earlier, *after], position
         if spec != plain:
-            yield [*before, plain, *after], None
+            yield [*earlier, plain, *after], None
         name, *sizes = (spec or "").split(":")
         for size in range(1, int(sizes[0]) if sizes else 0):
-            yield [*before, ":".join((name, str(size), *sizes[1:])), *after], None
+            yield [*earlier, ":".join((name, str(size), *sizes[1:])), *after], None
 
 
-def lose_layer(op: Op, place: int) -> Op:
+def lose_layer(op: Op, position: int) -> Op:
     """Returns the operation for a model without the layer at this place."""
     if op["op"] == "refuse":
-        kept = [number - (number > place) for number in op["layers"] if number != place]
-        return {**op, "layers": kept}
-    if op["op"] == "break" and op["layers"] > place:
+        kept_ops = [
+            number - (number > position) for number in op["layers"] if number != position
+        ]
+        return {**op, "layers": kept_ops}
+    if op["op"] == "break" and op["layers"] > position:
         return {**op, "layers": op["layers"] - 1}
     return op
 

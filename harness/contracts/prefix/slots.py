@@ -48,12 +48,12 @@ class WatchedReference:
             self.refusing, self.refused = False, True
             raise NotSupported("it could, but refuses")
         refused = None
-        before = self.model.list_keys()
+        earlier = self.model.list_keys()
         try:
             self.model.cache.remove(sequence, begin, end)
         except REFUSALS as error:  # in a wrapper, some caches may have changed
             refused = error
-        self.model.note_turns(sequence, before)
+        self.model.note_turns(sequence, earlier)
         self.model.close()
         if refused:
             raise refused
@@ -86,18 +86,18 @@ class SlotsModel(PrefixModel):
     def begin(self, op: Op) -> Answer:
         self.past, self.pool.refused = set(), False
         tokens = op["tokens"]
-        before = [list(slot.tokens) for slot in self.slots.slots]
+        earlier = [list(slot.tokens) for slot in self.slots.slots]
         answer = ask(lambda: self.slots.begin(tokens))
         if "error" in answer:
             return answer
         number = self.users[op["user"]] = answer["result"]
-        self.note_begin(tokens, before, number)
+        self.note_begin(tokens, earlier, number)
         self.count_request(len(tokens), len(self.slots.slots[number].remaining))
         self.told.append(list(tokens))
         return {"slot": number, **self.describe_slot(number)}
 
     def note_begin(
-        self, tokens: Sequence[int], before: Sequence[Sequence[int]], number: int
+        self, tokens: Sequence[int], earlier: Sequence[Sequence[int]], number: int
     ) -> None:
         """Notes whether a request copied another slot, or dropped what its own slot held.
 
@@ -106,13 +106,15 @@ class SlotsModel(PrefixModel):
             before: the tokens of each slot before it.
             number: the slot that it got.
         """
-        kept, own = len(self.slots.slots[number].tokens), before[number]
-        if kept and tokens[:kept] != own[:kept]:
+        length_kept, old_tokens = len(self.slots.slots[number].tokens), earlier[number]
+        if length_kept and tokens[:length_kept] != old_tokens[:length_kept]:
             self.past.add("forked")
             in_use = {slot for slot in self.users.values() if slot != number}
-            if any(before[slot][:kept] == tokens[:kept] for slot in in_use):
+            if any(
+                earlier[slot][:length_kept] == tokens[:length_kept] for slot in in_use
+            ):
                 self.past.add("forked-from-in-use")
-        if own and not kept:
+        if old_tokens and not length_kept:
             self.past.add("began-anew")
 
     def feed(self, op: Op) -> Answer:
@@ -139,9 +141,9 @@ class SlotsModel(PrefixModel):
 
     def announce(self, number: int) -> Answer:
         """Announces a pass in a slot; returns its positions and what its rows see."""
-        held = len(self.slots.slots[number].tokens)
+        length = len(self.slots.slots[number].tokens)
         positions = list(self.slots.reserve(number, len(self.fed)))
-        if positions[0] < held:
+        if positions[0] < length:
             self.past.add("moved-up" if positions[0] else "computed-again")
         self.unified.tag = self.tag
         answer = self.unified.forward(make_forward(positions, number))
@@ -165,8 +167,8 @@ class SlotsModel(PrefixModel):
 
     def describe_slot(self, number: int) -> Answer:
         slot = self.slots.slots[number]
-        held = {"tokens": list(slot.tokens), "remaining": list(slot.remaining)}
-        return {"offsets": [len(slot.tokens)], **held}
+        length = {"tokens": list(slot.tokens), "remaining": list(slot.remaining)}
+        return {"offsets": [len(slot.tokens)], **length}
 
     # --- the open requests --------------------------------------------------------------
 
@@ -200,8 +202,8 @@ class SlotsModel(PrefixModel):
         return [slot.tokens for slot in self.slots.slots if slot.tokens]
 
     def get_oldest(self) -> list[int]:
-        held = [slot for slot in self.slots.slots if slot.tokens]
-        oldest = min(held, key=self.slots.history.index, default=None)
+        length = [slot for slot in self.slots.slots if slot.tokens]
+        oldest = min(length, key=self.slots.history.index, default=None)
         return oldest.tokens if oldest else self.told[0]
 
     def list_held(self, op: Op) -> Sequence[Held]:
@@ -317,8 +319,8 @@ class SlotsSystem(PrefixSystem):
         batch = model.unified.batch
         if batch is not None:
             return list(batch.positions)
-        held = len(model.slots.slots[slot].tokens)
-        return list(range(held, held + count))
+        length = len(model.slots.slots[slot].tokens)
+        return list(range(length, length + count))
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
         """Announces a pass, and puts K and V only in the first `layers` caches."""
@@ -339,11 +341,11 @@ class SlotsSystem(PrefixSystem):
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)
-        held = {
+        length = {
             "tokens": read_list(tokens, "get_tokens"),
             "remaining": read_list(remaining, "get_remaining"),
         }
-        answer = {"offsets": [len(tokens)], **held}
+        answer = {"offsets": [len(tokens)], **length}
         for handed_out in (tokens, remaining):
             if isinstance(handed_out, list):
                 handed_out.clear()  # the list belongs to the caller

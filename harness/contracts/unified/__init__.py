@@ -138,14 +138,14 @@ class UnifiedContract(Contract):
             window = config["window"] or MAX_POSITION
             return [size for size in options if size is None or size >= window]
         if name == "memory" and name not in declared.config:
-            return [add_limits(config["window"], more) for more in options]
+            return [add_limits(config["window"], excess) for excess in options]
         return options
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
         config = super().draw_config(source, kind, declared)
         if source.below(LONG) == LONG - 1:
-            far = source.pick(FAR)
-            config |= {name: far[name] for name in far if name not in declared.config}
+            sizes = source.pick(FAR)
+            config |= {name: sizes[name] for name in sizes if name not in declared.config}
         if kind == "wrapper":
             config["caches"] = self.draw_caches(source, config, declared)
             config = drop_slots(config)
@@ -210,9 +210,9 @@ BELONGS = {
 """Field → the kinds that have it; all kinds have the other fields."""
 
 
-def add_limits(window: int, more: int | None) -> int:
+def add_limits(window: int, excess: int | None) -> int:
     """Returns a memory that is larger than the window; 0 for no limit."""
-    return 0 if more is None or window == 0 else window + more
+    return 0 if excess is None or window == 0 else window + excess
 
 
 def drop_slots(config: dict[str, Any]) -> dict[str, Any]:

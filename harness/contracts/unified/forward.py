@@ -81,7 +81,7 @@ class UnifiedOperation(Operation):
         return side.ask(lambda: call(*fields))
 
     def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
-        return model.follow(lambda each: self.run_on_content(op, each))
+        return model.follow(lambda content: self.run_on_content(op, content))
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         """Carries `op` out on one of the contents that the reference may have."""
@@ -164,14 +164,15 @@ class Forward(UnifiedOperation):
 
     def describe(self, op: Op) -> str:
         rows = zip(op["positions"], op["sequences"], strict=False)
-        own: dict[int, list[int]] = {}
+        positions_of: dict[int, list[int]] = {}
         for position, sequence in rows:
-            own.setdefault(sequence, []).append(position)
-        parts = [
-            f"{format_positions(at)} of sequence {owner}" for owner, at in own.items()
+            positions_of.setdefault(sequence, []).append(position)
+        phrases = [
+            f"{format_positions(at)} of sequence {owner}"
+            for owner, at in positions_of.items()
         ]
         text = "reserve for " if op["reserve"] else "forward with "
-        text += " and ".join(parts) or "no rows"
+        text += " and ".join(phrases) or "no rows"
         if len(op["positions"]) != len(op["sequences"]):
             text += (
                 f" ({len(op['positions'])} positions, {len(op['sequences'])} sequences)"
@@ -251,7 +252,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
     sequences, one or several of each."""
     count = model.config["sequences"]
     most = min(model.config["batch"], draw_size(source, model))
-    has_states = any(isinstance(part, RecurrentCache) for part in model.parts)
+    has_states = any(isinstance(cache, RecurrentCache) for cache in model.parts)
     if source.below(3) or count == 1:
         chosen = [source.below(count)]
     else:
@@ -278,7 +279,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         for position in draw_positions(source, model, sequence, length)
     ]
     if len(chosen) > 1 and source.below(3) == 2:
-        rows = [row for place in range(3) for row in rows[place::3]]
+        rows = [row for offset in range(3) for row in rows[offset::3]]
     return rows
 
 

@@ -121,16 +121,16 @@ def why_illegal_config(config: Config) -> str | None:
         return "a wrapper needs caches, and only a wrapper has them"
     if config["kind"] == "wrapper" and any(config[name] for name in SIZES):
         return "the sizes of a wrapper stand in its caches"
-    parts = list_part_configs(config)
-    for part in parts:
-        why = why_illegal_part(part)
-        if why:
-            return why
-    if all(part["kind"] != "recurrent" for part in parts):
+    members = list_part_configs(config)
+    for member in members:
+        reason = why_illegal_part(member)
+        if reason:
+            return reason
+    if all(member["kind"] != "recurrent" for member in members):
         for name in RECURRENT:
             if config[name] != CONFIG[name]["default"]:
                 return f"{name} does not belong to {config['kind']}"
-    numbers = sum(map(count_numbers, parts))
+    numbers = sum(map(count_numbers, members))
     if numbers > MAX_STORED:
         return f"has room for {numbers:,} numbers; at most {MAX_STORED:,}"
     return None
@@ -239,8 +239,8 @@ class UnifiedModel:
         self.config, self.rows = config, rows
         self.tag = 0
         configs = list_part_configs(config)
-        self.put_parts([open_part(part) for part in configs])
-        self.kinds = [part["kind"] for part in configs]
+        self.put_parts([open_part(member) for member in configs])
+        self.kinds = [member["kind"] for member in configs]
         self.turns: list[dict[int, Turns]] = [{} for _ in self.parts]
         self.saved: dict[str, Saved] = {}
         self.fixed: set[int] = set()
@@ -258,20 +258,20 @@ class UnifiedModel:
 
     # --- contents that are possible -----------------------------------------------------
 
-    def put_parts(self, parts: Sequence[Part]) -> None:
-        self.parts = list(parts)
-        self.causal = [part for part in parts if isinstance(part, CausalCache)]
+    def put_parts(self, members: Sequence[Part]) -> None:
+        self.parts = list(members)
+        self.causal = [member for member in members if isinstance(member, CausalCache)]
         is_wrapper = self.config["kind"] == "wrapper"
         self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
 
-    def fork(self, parts: Sequence[Part]) -> UnifiedModel:
+    def fork(self, members: Sequence[Part]) -> UnifiedModel:
         """Returns a model that has come the same way, with other parts."""
-        other = copy(self)
-        other.put_parts(parts)
-        other.turns = [dict(turns) for turns in self.turns]
-        other.fixed, other.past, other.ever = {*self.fixed}, {*self.past}, {*self.ever}
-        other.others = []
-        return other
+        forked = copy(self)
+        forked.put_parts(members)
+        forked.turns = [dict(turns) for turns in self.turns]
+        forked.fixed, forked.past, forked.ever = {*self.fixed}, {*self.past}, {*self.ever}
+        forked.others = []
+        return forked
 
     def spread(self, batch: Batch) -> None:
         """Takes every content as possible that a wrapper may have after it refused."""
@@ -280,7 +280,7 @@ class UnifiedModel:
         _, *self.others = {str(model.list_tokens()): model for model in outcomes}.values()
 
     def list_tokens(self) -> list[Sequence[SharedToken]]:
-        return [get_tokens(part) for part in self.parts]
+        return [get_tokens(member) for member in self.parts]
 
     def follow(self, ask: Callable[[UnifiedModel], Answer]) -> Answer:
         """Carries an operation out on every content that is possible.
@@ -292,50 +292,54 @@ class UnifiedModel:
         self.unclear = None
         if not self.others:
             return ask(self)
-        found: dict[str, tuple[Answer, UnifiedModel]] = {}
+        outcomes: dict[str, tuple[Answer, UnifiedModel]] = {}
         for model in (self.fork(self.parts), *self.others):
             model.tag = self.tag
             answer = ask(model)
-            for each in (model, *model.others):
-                found.setdefault(str([answer, each.list_tokens()]), (answer, each))
+            for outcome in (model, *model.others):
+                outcomes.setdefault(
+                    str([answer, outcome.list_tokens()]), (answer, outcome)
+                )
             model.others = []
-        self.choices = list(found.values())
+        self.choices = list(outcomes.values())
         taken = [model for answer, model in self.choices if "error" not in answer]
         self.become(taken or [model for _, model in self.choices])
         return choose(list({str(answer): answer for answer, _ in self.choices}.values()))
 
     def become(self, models: Sequence[UnifiedModel]) -> None:
         """Goes on as the first of these models, the others being possible too."""
-        chosen, *others = models
-        vars(self).update({**vars(chosen), "others": others, "choices": self.choices})
+        chosen, *alternatives = models
+        vars(self).update(
+            {**vars(chosen), "others": alternatives, "choices": self.choices}
+        )
 
     def settle(self, observed: Answer) -> None:
         """Drops the contents that would have led to another answer."""
-        left = [
+        possible = [
             model
             for answer, model in self.choices
-            if any(agrees(right, observed) for right in list_allowed(answer))
+            if any(agrees(expected, observed) for expected in list_allowed(answer))
         ]
         self.choices = []
-        if left:
-            self.become(left)
+        if possible:
+            self.become(possible)
 
     # --- what is held -------------------------------------------------------------------
 
     def list_live(self) -> Mapping[int, int]:
         live: dict[int, int] = {}
-        for part in self.parts:
-            if isinstance(part, EncoderCache):
-                live |= {place.tag: place.position for place in list_places(part)}
+        for member in self.parts:
+            if isinstance(member, EncoderCache):
+                live |= {item.tag: item.position for item in list_places(member)}
             else:
-                live |= {token.tag: token.position for token in part.tokens}
+                live |= {token.tag: token.position for token in member.tokens}
         return live
 
     def list_held(self, op: Op) -> list[Held]:
-        parts = enumerate(zip(self.kinds, self.parts, strict=True))
+        members = enumerate(zip(self.kinds, self.parts, strict=True))
         return [
-            (f"cache {number} ({kind})", list_places(part))
-            for number, (kind, part) in parts
+            (f"cache {number} ({kind})", list_places(member))
+            for number, (kind, member) in members
         ]
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
@@ -343,27 +347,31 @@ class UnifiedModel:
 
     def get_end(self, sequence: int) -> int:
         """Returns the position after the last one that some part stores."""
-        return max([part.get_end(sequence) for part in self.causal], default=0)
+        return max([member.get_end(sequence) for member in self.causal], default=0)
 
     def list_resumptions(self, sequence: int) -> list[int]:
         """Lists the positions after the checkpoints of a sequence's states."""
-        states = (part for part in self.parts if isinstance(part, RecurrentCache))
-        slots = [part.slots[sequence] for part in states if sequence in part.slots]
+        states = (member for member in self.parts if isinstance(member, RecurrentCache))
+        slots = [member.slots[sequence] for member in states if sequence in member.slots]
         return [get_place(read) + 1 for slot in slots for read in slot.checkpoints]
 
     def list_shared_states(self) -> list[list[int]]:
         """Lists the sequences that share each state with another."""
-        found = []
-        for part in self.parts:
-            if isinstance(part, RecurrentCache):
-                for slot in dict.fromkeys(part.slots.values()):
-                    owners = [own for own, held in part.slots.items() if held is slot]
-                    found += [owners] if len(owners) > 1 else []
-        return found
+        outcomes = []
+        for member in self.parts:
+            if isinstance(member, RecurrentCache):
+                for slot in dict.fromkeys(member.slots.values()):
+                    owners = [
+                        owner
+                        for owner, slot_held in member.slots.items()
+                        if slot_held is slot
+                    ]
+                    outcomes += [owners] if len(owners) > 1 else []
+        return outcomes
 
     def get_room(self) -> int:
         """Counts the tokens that still fit, before anything is evicted."""
-        rooms = [part.room - len(part.tokens) for part in self.causal]
+        rooms = [member.room - len(member.tokens) for member in self.causal]
         return min(rooms, default=self.config["batch"])
 
     # --- what is asked ------------------------------------------------------------------
@@ -388,45 +396,45 @@ class UnifiedModel:
             return {}
         if op["multimodal"]:
             image = range(tags.stop, tags.stop + IMAGE)
-            for number, part in enumerate(self.parts):
-                if isinstance(part, EncoderCache):
-                    part.put(image)
+            for number, member in enumerate(self.parts):
+                if isinstance(member, EncoderCache):
+                    member.put(image)
                     self.fixed.add(number)
         self.written += len(tags)
         return self.answer_pass(batch) if self.rows else {}
 
     def open(self, config: Config) -> None:
         """Opens one more cache, and drops it."""
-        for part in list_part_configs(config):
-            open_part(part)
+        for member in list_part_configs(config):
+            open_part(member)
 
     def save(self) -> Saved:
-        (part,) = self.causal
-        return Saved(part.save(), dict(self.turns[0]))
+        (member,) = self.causal
+        return Saved(member.save(), dict(self.turns[0]))
 
     def load(self, saved: Saved, fresh: bool) -> None:
-        (part,) = self.causal
-        part.load(saved.tokens)
+        (member,) = self.causal
+        member.load(saved.tokens)
         self.turns[0] = dict(saved.turns)
         self.past.add("loaded")
         self.close()
 
     def answer_pass(self, batch: Batch) -> Answer:
         """Returns the answer of the open pass."""
-        answers = [answer_part(part, batch) for part in self.parts]
+        answers = [answer_part(member, batch) for member in self.parts]
         return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
 
     def list_keys(self) -> list[Mapping[int, int]]:
         """Lists, for each part, tag → position of the tokens whose keys depend on it."""
         return [
-            {tag: position for tag, position, _ in get_tokens(part)}
-            for part in self.parts
+            {tag: position for tag, position, _ in get_tokens(member)}
+            for member in self.parts
         ]
 
-    def note_turns(self, sequence: int, before: Sequence[Mapping[int, int]]) -> None:
+    def note_turns(self, sequence: int, keys_before: Sequence[Mapping[int, int]]) -> None:
         """Notes the keys that a removal turned; `before`: `list_keys` before it."""
-        for part, turns, old in zip(self.parts, self.turns, before, strict=True):
-            for tag, position, _ in get_tokens(part):
+        for member, turns, old in zip(self.parts, self.turns, keys_before, strict=True):
+            for tag, position, _ in get_tokens(member):
                 distance = abs(position - old[tag])
                 if distance:
                     turn = turns.get(tag, NEVER)
@@ -462,33 +470,33 @@ def get_batch(op: Op) -> Batch:
     return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
 
 
-def list_places(part: Part) -> list[HeldToken]:
-    if isinstance(part, EncoderCache):
-        image = part.stored
+def list_places(member: Part) -> list[HeldToken]:
+    if isinstance(member, EncoderCache):
+        image = member.stored
         return [HeldToken(tag, image.position) for tag in image.tags] if image else []
     return [
         HeldToken(token.tag, token.position, tuple(sorted(token.sequences)))
-        for token in part.tokens
+        for token in member.tokens
     ]
 
 
-def get_tokens(part: Part) -> Sequence[SharedToken]:
-    return part.tokens if isinstance(part, CausalCache) else ()
+def get_tokens(member: Part) -> Sequence[SharedToken]:
+    return member.tokens if isinstance(member, CausalCache) else ()
 
 
-def get_visible(part: CausalCache, row: int) -> list[tuple[int, int]]:
+def get_visible(member: CausalCache, row: int) -> list[tuple[int, int]]:
     """Lists (position, tag) of the tokens that a row of the open pass sees, sorted."""
-    return sorted([(position, tag) for tag, position, _ in part.visible(row)])
+    return sorted([(position, tag) for tag, position, _ in member.visible(row)])
 
 
-def answer_part(part: Part, batch: Batch) -> Answer:
+def answer_part(member: Part, batch: Batch) -> Answer:
     """Returns the answer of one part to a pass."""
-    if isinstance(part, EncoderCache):
-        return {"cached": part.cached, "stored": part.get()}
-    answer: Answer = {"visible": [get_visible(part, row) for row in range(len(batch))]}
-    if isinstance(part, RecurrentCache):
+    if isinstance(member, EncoderCache):
+        return {"cached": member.cached, "stored": member.get()}
+    answer: Answer = {"visible": [get_visible(member, row) for row in range(len(batch))]}
+    if isinstance(member, RecurrentCache):
         answer["states"] = [
-            [token.tag for token in part.get_read(sequence)]
-            for sequence in part.list_sequences(batch)
+            [token.tag for token in member.get_read(sequence)]
+            for sequence in member.list_sequences(batch)
         ]
     return answer

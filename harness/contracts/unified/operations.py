@@ -64,11 +64,13 @@ class CopyPrefix(UnifiedOperation):
             return None
         origin = source.below(count)
         target = (origin + 1 + source.below(count - 1)) % count
-        together = {own for owners in model.list_shared_states() for own in owners}
-        alone = [own for own in range(count) if own not in together]
+        together = {value for owners in model.list_shared_states() for value in owners}
+        alone = [value for value in range(count) if value not in together]
         if together and len(alone) > 1 and source.below(4):  # another two that share
-            origin = source.pick([own for own in alone if model.get_end(own)] or alone)
-            target = source.pick([own for own in alone if own != origin])
+            origin = source.pick(
+                [value for value in alone if model.get_end(value)] or alone
+            )
+            target = source.pick([value for value in alone if value != origin])
         end = model.get_end(origin)
         lengths = [end, end // 2, max(0, end - 1), 1, end + 1, 0, source.between(0, end)]
         length = source.pick(lengths)
@@ -83,8 +85,14 @@ class CopyPrefix(UnifiedOperation):
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
         count = model.config["sequences"]
-        one, far = source.below(count), count + source.below(2)
-        wrong = [(one, one, 1), (far, one, 1), (one, far, 1), (-1, one, 1), (one, -1, 1)]
+        sequence_drawn, outside = source.below(count), count + source.below(2)
+        wrong = [
+            (sequence_drawn, sequence_drawn, 1),
+            (outside, sequence_drawn, 1),
+            (sequence_drawn, outside, 1),
+            (-1, sequence_drawn, 1),
+            (sequence_drawn, -1, 1),
+        ]
         origin, target, length = source.pick([*wrong, (0, count - 1, -1)])
         return {"op": self.name, "source": origin, "target": target, "length": length}
 
@@ -112,9 +120,9 @@ class Remove(UnifiedOperation):
             return {"op": self.name, "sequence": sequence, "begin": 0, "end": None}
         if model.moved is not None and source.below(2):
             return self.draw_again(source, model, model.moved)
-        behind = model.list_resumptions(sequence)
-        if behind and source.below(2):
-            begin = source.pick(behind)
+        resumptions = model.list_resumptions(sequence)
+        if resumptions and source.below(2):
+            begin = source.pick(resumptions)
             return {"op": self.name, "sequence": sequence, "begin": begin, "end": None}
         end = model.get_end(sequence)
         begin = source.between(0, end)
@@ -131,21 +139,28 @@ class Remove(UnifiedOperation):
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
         count = model.config["sequences"]
-        one, end = source.below(count), model.get_end(0)
-        wrong = [(one, end + 1, end), (one, 2, 1), (count, 0, None), (-1, 0, None)]
-        sequence, begin, stop = source.pick([*wrong, (one, -1, None), (one, -1, 1)])
+        sequence_drawn, end = source.below(count), model.get_end(0)
+        wrong = [
+            (sequence_drawn, end + 1, end),
+            (sequence_drawn, 2, 1),
+            (count, 0, None),
+            (-1, 0, None),
+        ]
+        sequence, begin, stop = source.pick(
+            [*wrong, (sequence_drawn, -1, None), (sequence_drawn, -1, 1)]
+        )
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
     def run_reference(self, op: Op, model: UnifiedModel) -> Answer:
         answer = super().run_reference(op, model)
-        errors = {each.get("error", "usage") for each in list_allowed(answer)}
+        errors = {allowed.get("error", "usage") for allowed in list_allowed(answer)}
         model.unclear = op["sequence"] if errors - {"usage"} else None
         return answer
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        before = model.list_keys()
+        keys = model.list_keys()
         answer = super().run_on_content(op, model)
-        model.note_turns(op["sequence"], before)
+        model.note_turns(op["sequence"], keys)
         if answer.get("error", "usage") != "usage":
             model.past.add("remove-failed")
         return answer
@@ -175,10 +190,12 @@ class CanResume(UnifiedOperation):
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         sequence = source.below(model.config["sequences"])
         end = model.get_end(sequence)
-        far = [end + 1, end + 2, end + 5, 0]
-        near = [max(0, end - back) for back in (1, 2, 3, 5)]
-        behind = model.list_resumptions(sequence)
-        position = source.pick([end, *near, *far, source.between(0, end), *behind])
+        outside = [end + 1, end + 2, end + 5, 0]
+        positions_near = [max(0, end - back) for back in (1, 2, 3, 5)]
+        resumptions = model.list_resumptions(sequence)
+        position = source.pick(
+            [end, *positions_near, *outside, source.between(0, end), *resumptions]
+        )
         return {"op": self.name, "sequence": sequence, "position": position}
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
@@ -233,8 +250,8 @@ class Load(UnifiedOperation):
     }
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        known = op["from"] in model.saved
-        return None if known else f"nothing was saved as {op['from']}"
+        is_saved = op["from"] in model.saved
+        return None if is_saved else f"nothing was saved as {op['from']}"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if not model.saved:
@@ -317,8 +334,8 @@ class Get(Again):
         if model.reserved:
             return {}
         answer = model.answer_pass(model.batch) if model.rows else {}
-        part: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
-        return {name: value for name, value in part.items() if name != "states"}
+        member: Answer = answer["caches"][op["type"]] if "caches" in answer else answer
+        return {name: value for name, value in member.items() if name != "states"}
 
     def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.get(op["type"], op["layer"], model)
@@ -342,9 +359,9 @@ class Put(Again):
     }
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        states, why = op.get("states"), super().why_illegal(op, model)
-        if why or states is None:
-            return why
+        states, reason = op.get("states"), super().why_illegal(op, model)
+        if reason or states is None:
+            return reason
         if model.kinds[op["type"]] != "recurrent":
             return f"a {model.kinds[op['type']]} cache has no states"
         is_known = op["layer"] in range(model.config["layers"])
@@ -355,8 +372,8 @@ class Put(Again):
         if model.batch is None:
             return None
         which = source.below(len(model.parts))
-        part = model.parts[which]
-        if isinstance(part, EncoderCache) and part.image is None:
+        member = model.parts[which]
+        if isinstance(member, EncoderCache) and member.image is None:
             return None
         layer = source.below(model.config["layers"])
         return {"op": self.name, "layer": layer, "type": which}
@@ -382,28 +399,28 @@ class Put(Again):
         return {"op": self.name, "layer": layer, "type": which, **source.pick(wrong)}
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        config, part = model.config, model.parts[op["type"]]
+        config, member = model.config, model.parts[op["type"]]
         if op.get("states") is not None:
             return {"error": "usage"}
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
-        right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
-        right |= {"rows": len(model.batch), "value_heads": config["heads"]}
-        if isinstance(part, EncoderCache):
-            right["rows"] = IMAGE
+        sizes = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
+        sizes |= {"rows": len(model.batch), "value_heads": config["heads"]}
+        if isinstance(member, EncoderCache):
+            sizes["rows"] = IMAGE
             if model.reserved:
                 if op["type"] not in model.fixed:
                     return {}
-            elif refused := self.put_image(part, model):
+            elif refused := self.put_image(member, model):
                 return refused
-        wrong = any(op[name] not in (None, value) for name, value in right.items())
+        wrong = any(op[name] not in (None, value) for name, value in sizes.items())
         return {"error": "usage"} if wrong else {}
 
-    def put_image(self, part: EncoderCache, model: UnifiedModel) -> Answer:
+    def put_image(self, member: EncoderCache, model: UnifiedModel) -> Answer:
         """Puts the image of this pass, which is already stored, again."""
         assert model.batch is not None
         first = model.tags.stop
-        return model.ask(lambda: part.put(range(first, first + IMAGE)))
+        return model.ask(lambda: member.put(range(first, first + IMAGE)))
 
     def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         return system.put_again(op, model)
@@ -411,8 +428,8 @@ class Put(Again):
     def describe(self, op: Op) -> str:
         if op.get("states") is not None:
             return f"write {op['states']} states of layer {op['layer']}"
-        other = format_fields(op, [name for name in FORM if op[name] is not None])
-        form = f" with {other}" if other else " again"
+        form_fields = format_fields(op, [name for name in FORM if op[name] is not None])
+        form = f" with {form_fields}" if form_fields else " again"
         return f"put layer {op['layer']} of type {op['type']}{form}"
 
 

@@ -124,7 +124,9 @@ class PositionReader(PairReader):
         self.turned: Mapping[int, Turns] = {}
 
     def name_keys(self) -> Mapping[bytes, TokenAt]:
-        return {content: place for place, content in self.stored.items()}
+        return {
+            content: position_found for position_found, content in self.stored.items()
+        }
 
     def get_key(self, name: TokenAt) -> F32:
         position, tag = name
@@ -145,10 +147,10 @@ class PositionReader(PairReader):
         which it may have a dozen.
         """
         for begin in range(0, len(places), AT_ONCE):
-            some = places[begin : begin + AT_ONCE]
-            positions, tags = zip(*some, strict=True)
+            chunk = places[begin : begin + AT_ONCE]
+            positions, tags = zip(*chunk, strict=True)
             keys = self.store(self.compute_keys(tags, positions))
-            self.stored.update(zip(some, split_tokens(keys), strict=True))
+            self.stored.update(zip(chunk, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, rows, key_dim], each at its position, and V of the tags."""
@@ -161,7 +163,13 @@ class PositionReader(PairReader):
         places = list(zip(positions, tags, strict=True))
         stored = list(map(self.stored.get, places))
         if None in stored:
-            self.learn([place for place in places if place not in self.stored])
+            self.learn(
+                [
+                    position_found
+                    for position_found in places
+                    if position_found not in self.stored
+                ]
+            )
             stored = list(map(self.stored.get, places))
         # A copy: the receiver may keep it, and write to it.
         content = bytearray().join(stored)  # type: ignore[arg-type]  # all are known
@@ -218,8 +226,8 @@ class PositionReader(PairReader):
         spelled, get_position = split_tokens(keys), positions.get
         owners: list[Any] = list(map(self.values.known.get, split_tokens(values)))
         places: list[Any] = [(get_position(tag, 0), tag) for tag in owners]
-        right = list(map(self.stored.get, places))
-        if right == spelled:
+        matches = list(map(self.stored.get, places))
+        if matches == spelled:
             return places
         columns, doubtful = places, []
         for at, key in enumerate(spelled):
@@ -227,13 +235,13 @@ class PositionReader(PairReader):
                 columns[at] = UNSEEN
                 if seen is None or seen[at]:
                     doubtful.append(at)
-            elif right[at] != key and not self.was_accepted(columns[at], key, turns):
+            elif matches[at] != key and not self.was_accepted(columns[at], key, turns):
                 doubtful.append(at)
         if doubtful:
-            some = keys[:, :, doubtful], values[:, :, doubtful]
+            chunk = keys[:, :, doubtful], values[:, :, doubtful]
             some_seen = None if seen is None else [seen[at] for at in doubtful]
-            looked = self.look(*some, positions, turns, some_seen)
-            self.accept(looked, some[0], turns)
+            looked = self.look(*chunk, positions, turns, some_seen)
+            self.accept(looked, chunk[0], turns)
             for at, column in zip(doubtful, looked, strict=True):
                 columns[at] = column
         return columns
@@ -247,10 +255,13 @@ class PositionReader(PairReader):
                 self.accepted[column, turns.get(column[1], NEVER)] = key
 
     def was_accepted(
-        self, place: TokenAt, key: bytes, turns: Mapping[int, Turns]
+        self, position_found: TokenAt, key: bytes, turns: Mapping[int, Turns]
     ) -> bool:
         """Returns whether a key was within tolerance before, after the same turns."""
-        return self.accepted.get((place, turns.get(place[1], NEVER))) == key
+        return (
+            self.accepted.get((position_found, turns.get(position_found[1], NEVER)))
+            == key
+        )
 
     def look(
         self,
@@ -266,16 +277,16 @@ class PositionReader(PairReader):
         tags = self.values.read_tags(values)
         listed: list[int] = tags.tolist()
         places = [positions.get(tag, 0) for tag in listed]
-        right = (values == self.values.get_vectors(tags)).all((0, 1, 3))
-        right &= self.match_keys(keys, listed, places, turns)
+        matches = (values == self.values.get_vectors(tags)).all((0, 1, 3))
+        matches &= self.match_keys(keys, listed, places, turns)
         columns: list[Column] = list(zip(places, listed, strict=True))
-        for column in np.flatnonzero(~right).tolist():
+        for column in np.flatnonzero(~matches).tolist():
             if seen is not None and not seen[column]:
                 columns[column] = UNSEEN
                 continue
-            here = slice(column, column + 1)
+            column_slice = slice(column, column + 1)
             columns[column] = self.name_column(
-                keys[:, :, here], values[:, :, here], turns, positions
+                keys[:, :, column_slice], values[:, :, column_slice], turns, positions
             )
         return columns
 
@@ -289,16 +300,16 @@ class PositionReader(PairReader):
         """Returns whether each column holds the key of its tag at its position: exactly,
         or within tolerance if it was turned since it was stored."""
         ideal = self.compute_keys(tags, positions)
-        right: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
-        for column in np.flatnonzero(~right).tolist():
+        matches: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
+        for column in np.flatnonzero(~matches).tolist():
             turn = turns.get(tags[column], NEVER)
             if turn.count:
                 allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
                 off = np.abs(keys[:, :, column] - ideal[:, :, column]).max()
                 if off <= allowed:
-                    right[column] = True
+                    matches[column] = True
                     self.margin = max(self.margin, float(off) / allowed)
-        return right
+        return matches
 
     def name_column(
         self,
@@ -314,14 +325,14 @@ class PositionReader(PairReader):
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
             return "NaN" if blank else f"(value: {owner})"
-        place = self.find_position(key, owner, turns)
-        if place is None and owner in positions:
+        position_found = self.find_position(key, owner, turns)
+        if position_found is None and owner in positions:
             drift = self.find_drift(key, owner, positions[owner], turns)
             if drift is not None:
                 return drift
-        if place is None:
+        if position_found is None:
             return f"{MIXED} no token at any position, but value of token {owner}"
-        return place, owner
+        return position_found, owner
 
     def find_drift(
         self, key: F32, tag: int, position: int, turns: Mapping[int, Turns]
@@ -345,8 +356,8 @@ class PositionReader(PairReader):
             return None
         same = [tag] * SEARCHED
         keys = np.repeat(key, SEARCHED, axis=2)
-        found = self.match_keys(keys, same, range(SEARCHED), turns)
-        return int(found.argmax()) if found.any() else None
+        matching = self.match_keys(keys, same, range(SEARCHED), turns)
+        return int(matching.argmax()) if matching.any() else None
 
 
 SEARCHED = 256
@@ -392,7 +403,7 @@ class Attention:
     def verify(
         self,
         view: View,
-        part: CausalCache,
+        cache: CausalCache,
         turns: Mapping[int, Turns],
         tags: Sequence[int],
     ) -> None:
@@ -404,7 +415,7 @@ class Attention:
         reader, positions = view.reader, view.positions
         got = self.attend(view, reader.queries.get_vectors(tags))
         for row in sorted({0, len(tags) - 1}):
-            seen = [token.tag for token in part.visible(row)]
+            seen = [token.tag for token in cache.visible(row)]
             turn = partial(turn_all, [positions[tag] for tag in seen], reader.base)
             wanted = reader.compute_row(tags[row], seen, turn)
             allowed = self.get_tolerance(seen, turns)
@@ -441,9 +452,9 @@ class Attention:
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
         """Returns the tolerance of attention, if turned keys have their largest error."""
-        own = [turns[tag] for tag in seen if tag in turns]
-        count = max((turn.count for turn in own), default=0)
-        distance = max((turn.distance for turn in own), default=0)
+        turns_seen = [turns[tag] for tag in seen if tag in turns]
+        count = max((turn.count for turn in turns_seen), default=0)
+        distance = max((turn.distance for turn in turns_seen), default=0)
         dtype, dim = self.config["dtype"], self.config["key_dim"]
         keys = get_key_tolerance(dtype, count, distance)
         return get_attention_tolerance(dtype, dim, len(seen), keys)

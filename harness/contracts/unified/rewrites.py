@@ -87,9 +87,9 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
     whole gap, half of it or one; and the same for single rows."""
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
-        for before, after in pairwise(positions):
-            for less in list_steps(after - before - 1):
-                yield [lower_positions(op, owner, before, less) for op in ops]
+        for lower_end, after in pairwise(positions):
+            for less in list_steps(after - lower_end - 1):
+                yield [lower_positions(op, owner, lower_end, less) for op in ops]
         yield [lower_positions(op, owner, 0) for op in ops]
     for index, op in list_passes(ops):
         for row, position in enumerate(op["positions"]):
@@ -122,10 +122,10 @@ def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         yield {**config, "sequences": used}, ops
         yield {**config, "sequences": used, "capacity": -(-room // used)}, ops
         yield {**config, "sequences": used, "capacity": room // used}, ops
-    parts = config["caches"]
-    for index in range(len(parts) if len(parts) > 1 else 0):
-        yield {**config, "caches": replace_at(parts, index)}, ops
-    for simpler in list_simpler_parts(parts, {"kind": "causal"}):
+    members = config["caches"]
+    for index in range(len(members) if len(members) > 1 else 0):
+        yield {**config, "caches": replace_at(members, index)}, ops
+    for simpler in list_simpler_parts(members, {"kind": "causal"}):
         yield {**config, "caches": simpler}, ops
     if capacity > 1:
         yield from list_less_room(config, ops)

@@ -105,29 +105,29 @@ TABLE = StateTable(STATES, RULES)
 
 def get_states(op: Op, model: UnifiedModel) -> list[str]:
     """Names the states that `op` is about to run in."""
-    found = model.past | model.ever
+    states_found = model.past | model.ever
     is_pass = op["op"] == "forward"
     owners = set(op["sequences"]) if is_pass else {get_owner(op)}
     ends: dict[int, int] = {}
-    for part in model.parts:
-        if isinstance(part, EncoderCache):
-            found.add("image-cached" if part.cached else "image-not-cached")
+    for cache in model.parts:
+        if isinstance(cache, EncoderCache):
+            states_found.add("image-cached" if cache.cached else "image-not-cached")
             continue
-        places = group_positions(part)
+        places = group_positions(cache)
         if is_pass:
             for owner, at in places.items():
                 ends[owner] = max(ends.get(owner, 0), max(at) + 1)
-        add_held_states(found, part, owners, places, model)
-        if not part.memory == part.window == part.chunk == inf:
-            add_size_states(found, part, owners, places)
-        if isinstance(part, RecurrentCache):
-            found.update(get_slot_states(part))
+        add_held_states(states_found, cache, owners, places, model)
+        if not cache.memory == cache.window == cache.chunk == inf:
+            add_size_states(states_found, cache, owners, places)
+        if isinstance(cache, RecurrentCache):
+            states_found.update(get_slot_states(cache))
     if is_pass:
-        add_pass_states(found, op, owners, ends, model)
+        add_pass_states(states_found, op, owners, ends, model)
         shared = model.list_shared_states()
         if sum(not owners.isdisjoint(together) for together in shared) > 1:
-            found.add("states-separate")
-    return list(found)
+            states_found.add("states-separate")
+    return list(states_found)
 
 
 def get_owner(op: Op) -> int | None:
@@ -140,59 +140,64 @@ Positions = Mapping[int, Sequence[int]]
 """Sequence with tokens → their positions."""
 
 
-def group_positions(part: CausalCache) -> Positions:
+def group_positions(cache: CausalCache) -> Positions:
     places: dict[int, list[int]] = defaultdict(list)
-    for _, position, owners in part.tokens:
+    for _, position, owners in cache.tokens:
         for owner in owners:
             places[owner].append(position)
     return places
 
 
 def add_held_states(
-    found: set[str],
-    part: CausalCache,
+    states_found: set[str],
+    cache: CausalCache,
     owners: set[int | None],
     places: Positions,
     model: UnifiedModel,
 ) -> None:
     """Adds the states of the tokens that are held."""
-    tokens, held = part.tokens, len(part.tokens)
-    free, own = part.room - held, [at for owner, at in places.items() if owner in owners]
-    shares = sum(map(len, places.values())) > held
+    tokens, count = cache.tokens, len(cache.tokens)
+    free, positions_named = (
+        cache.room - count,
+        [at for owner, at in places.items() if owner in owners],
+    )
+    shares = sum(map(len, places.values())) > count
     if shares:
-        found |= get_sharing_states(part, owners)
+        states_found |= get_sharing_states(cache, owners)
     states = {
         "empty": not tokens,
         # Tags ascend in the order of writing.
-        "fragmented": tokens and tokens[-1].tag - tokens[0].tag >= held,
+        "fragmented": tokens and tokens[-1].tag - tokens[0].tag >= count,
         "idle": not shares and not places.keys() <= owners,
-        "wrapped": model.written > part.room,
-        "less-than-a-batch-free": free < part.batch,
+        "wrapped": model.written > cache.room,
+        "less-than-a-batch-free": free < cache.batch,
         "full": free == 0,
         "one-free": free == 1,
-        "same-position-twice": any(len({*at}) < len(at) for at in own),
-        "gap": any(max(at) - min(at) >= len({*at}) for at in own),
+        "same-position-twice": any(len({*at}) < len(at) for at in positions_named),
+        "gap": any(max(at) - min(at) >= len({*at}) for at in positions_named),
     }
-    found.update(list_true(states))
+    states_found.update(list_true(states))
 
 
-def get_sharing_states(part: CausalCache, owners: set[int | None]) -> set[str]:
+def get_sharing_states(cache: CausalCache, owners: set[int | None]) -> set[str]:
     """Finds the states of tokens that belong to several sequences."""
-    found = {"shared"}
-    together = {token.sequences for token in part.tokens}
+    states_found = {"shared"}
+    together = {token.sequences for token in cache.tokens}
     if any(owners.isdisjoint(sequences) for sequences in together):
-        found.add("idle")
+        states_found.add("idle")
     shared = [sequences for sequences in together if len(sequences) > 1]
-    if any(one & other and not one >= other for other in shared for one in together):
-        found.add("shared-in-part")
-    return found
+    if any(
+        first & second and not first >= second for second in shared for first in together
+    ):
+        states_found.add("shared-in-part")
+    return states_found
 
 
 def add_size_states(
-    found: set[str], part: CausalCache, owners: set[int | None], places: Positions
+    states_found: set[str], cache: CausalCache, owners: set[int | None], places: Positions
 ) -> None:
     """Adds the states at the boundaries of window, memory and chunk."""
-    window, memory, chunk = part.window, part.memory, part.chunk
+    window, memory, chunk = cache.window, cache.memory, cache.chunk
     for owner, at in places.items():
         low, end, is_named = min(at), max(at) + 1, owner in owners
         states = {
@@ -205,20 +210,20 @@ def add_size_states(
             "inside-chunk": is_named and chunk != inf and end % chunk,
             "past-chunk": is_named and end > chunk,
         }
-        found.update(list_true(states))
+        states_found.update(list_true(states))
 
 
-def get_slot_states(part: RecurrentCache) -> list[str]:
+def get_slot_states(cache: RecurrentCache) -> list[str]:
     states = {
-        "state-shared": any(map(part.is_shared, part.slots)),
-        "checkpointed": any(slot.checkpoints for slot in part.slots.values()),
-        "slots-full": len(set(part.slots.values())) == part.slot_count,
+        "state-shared": any(map(cache.is_shared, cache.slots)),
+        "checkpointed": any(slot.checkpoints for slot in cache.slots.values()),
+        "slots-full": len(set(cache.slots.values())) == cache.slot_count,
     }
     return list_true(states)
 
 
 def add_pass_states(
-    found: set[str],
+    states_found: set[str],
     op: Op,
     owners: set[int | None],
     ends: Mapping[int, int],
@@ -239,11 +244,12 @@ def add_pass_states(
         "one-row": length == 1,
         "whole-batch": length == model.config["batch"],
         "too-many-rows": model.causal and length > model.get_room(),
-        "step-back": model.causal and any(at < ends.get(own, 0) for at, own in rows),
+        "step-back": model.causal
+        and any(at < ends.get(positions_named, 0) for at, positions_named in rows),
         "image-in-batch": images,
         "several-images": len(images) > 1,
     }
-    found.update(list_true(states))
+    states_found.update(list_true(states))
 
 
 OF_KIND: Mapping[str, str] = {
@@ -268,7 +274,10 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "interval": any(config.get("interval", (1,))),
     }
     kinds = list_kinds(kind, config)
-    return {*list_true(features), *(OF_KIND[part] for part in kinds if part in OF_KIND)}
+    return {
+        *list_true(features),
+        *(OF_KIND[cache] for cache in kinds if cache in OF_KIND),
+    }
 
 
 def list_kinds(kind: str, config: Config) -> Iterable[str]:
@@ -279,4 +288,4 @@ def list_kinds(kind: str, config: Config) -> Iterable[str]:
     caches = config.get("caches")
     if caches is None:
         return OF_KIND
-    return {part["kind"] for parts in caches for part in parts}
+    return {cache["kind"] for kinds_listed in caches for cache in kinds_listed}

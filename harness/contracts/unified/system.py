@@ -150,18 +150,18 @@ class UnifiedSystem(System):
         self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
     ) -> Answer:
         """Puts K and V in one layer, and reads the tokens that the rows see."""
-        part, batch = self.get_part(which), model.batch
+        cache, batch = self.get_part(which), model.batch
         assert batch is not None
         reader, tags = self.get_reader(model.kinds[which], which, layer), model.tags
         if isinstance(model.parts[which], EncoderCache):
             if op["multimodal"]:
                 image = range(tags.stop, tags.stop + IMAGE)
-                self.put(part, layer, reader.feed(image, [0] * IMAGE))
-            return {} if op["reserve"] else self.read_image(part, layer, reader)
+                self.put(cache, layer, reader.feed(image, [0] * IMAGE))
+            return {} if op["reserve"] else self.read_image(cache, layer, reader)
         if not self.puts_at_once(which, model):
-            self.put(part, layer, reader.feed(tags, batch.positions))
+            self.put(cache, layer, reader.feed(tags, batch.positions))
         if op["reserve"]:
-            self.check_reserved(which, part.get(layer), reader, batch)
+            self.check_reserved(which, cache.get(layer), reader, batch)
             if isinstance(model.parts[which], RecurrentCache):
                 self.advance(which, layer, batch, model.tag)
             return {}
@@ -181,9 +181,9 @@ class UnifiedSystem(System):
             reader = self.get_reader(model.kinds[which], which, 0)
             self.put(self.get_part(which), 0, reader.feed(model.tags, batch.positions))
 
-    def put(self, part: Any, layer: int, pair: Sequence[Array]) -> None:
+    def put(self, cache: Any, layer: int, pair: Sequence[Array]) -> None:
         with self.lend("a", "put", pair):
-            part.put(layer, *pair)
+            cache.put(layer, *pair)
 
     def puts_at_once(self, which: int, model: UnifiedModel) -> bool:
         return bool(self.config["at_once"]) and model.kinds[which] != "encoder"
@@ -192,21 +192,21 @@ class UnifiedSystem(System):
         """Puts K and V of the open pass in all layers by one call."""
         assert model.batch is not None
         kind, layers = model.kinds[which], range(self.config["layers"])
-        made = [
+        pairs = [
             self.get_reader(kind, which, layer).make(model.tags, model.batch.positions)
             for layer in layers
         ]
         keys, values = (
             self.arrays.from_numpy(np.stack(every), self.config["dtype"])
-            for every in zip(*made, strict=True)
+            for every in zip(*pairs, strict=True)
         )
         with self.lend("a", "put", (keys, values)):
             self.get_part(which).put_all(keys, values)
 
-    def read_image(self, part: Any, layer: int, reader: PositionReader) -> Answer:
+    def read_image(self, cache: Any, layer: int, reader: PositionReader) -> Answer:
         """Reads a stored image; the order of its vectors does not matter."""
-        answer: Answer = {"cached": part.cached, "stored": None}
-        pair = part.get(layer)
+        answer: Answer = {"cached": cache.cached, "stored": None}
+        pair = cache.get(layer)
         if pair is not None:
             columns = reader.read(pair, {}, {}, "get")
             tags = [
@@ -284,9 +284,11 @@ class UnifiedSystem(System):
         width = reader.check_forms(keys, values, "get")[0].shape[2]
         content = to_numpy(self.arrays, mask, "the mask")
         broadcast_mask(content, self.count_rows(len(batch)), width)
-        dtype, asked = self.arrays.dtype(mask), self.config["mask_dtype"]
-        if dtype != asked:
-            raise Broken("mask", f"the mask has dtype {dtype}, asked for was {asked}")
+        dtype, dtype_asked = self.arrays.dtype(mask), self.config["mask_dtype"]
+        if dtype != dtype_asked:
+            raise Broken(
+                "mask", f"the mask has dtype {dtype}, asked for was {dtype_asked}"
+            )
         self.reserved[which] = width
 
     # --- recurrent states ---------------------------------------------------------------
@@ -299,16 +301,20 @@ class UnifiedSystem(System):
         Returns:
             For each sequence the tags that its state has read then, in order.
         """
-        part, arrays = self.get_part(which), self.arrays
+        cache, arrays = self.get_part(which), self.arrays
         if (which, layer) not in self.recurrences:
             keys = self.get_reader("recurrent", which, layer).keys
             self.recurrences[which, layer] = Recurrence(arrays, keys, self.config)
         recurrence = self.recurrences[which, layer]
         owners = list(dict.fromkeys(batch.sequences))
-        before = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+        states_before = recurrence.read_all(
+            cache.read_states(layer), len(owners), "read_states"
+        )
         conv, delta = [], []
-        for owner, read in zip(owners, before, strict=True):
-            rows = [tag + row for row, own in enumerate(batch.sequences) if own == owner]
+        for owner, read in zip(owners, states_before, strict=True):
+            rows = [
+                tag + row for row, size in enumerate(batch.sequences) if size == owner
+            ]
             old = tuple(seen for seen in read if isinstance(seen, int))
             conv.append(recurrence.compute_conv((*old, *rows)))
             delta.append(recurrence.compute_delta((*old, *rows), len(old)))
@@ -317,26 +323,26 @@ class UnifiedSystem(System):
             arrays.from_numpy(np.concatenate(delta), "float32"),
         )
         with self.lend("a", "write_states", pair):
-            part.write_states(layer, *pair)
-        after = recurrence.read_all(part.read_states(layer), len(owners), "read_states")
+            cache.write_states(layer, *pair)
+        after = recurrence.read_all(cache.read_states(layer), len(owners), "read_states")
         # The written states are right even if those read before were not.
         return [
             [*(word for word in old if isinstance(word, str)), *new]
-            for old, new in zip(before, after, strict=True)
+            for old, new in zip(states_before, after, strict=True)
         ]
 
     # --- once more ----------------------------------------------------------------------
 
     def get(self, which: int, layer: int, model: UnifiedModel) -> Answer:
-        part = self.get_part(which)
-        answer = self.ask(lambda: part.get(layer) and None)
+        cache = self.get_part(which)
+        answer = self.ask(lambda: cache.get(layer) and None)
         if answer or model.batch is None or model.reserved:
             return answer
         if layer not in range(self.config["layers"]):
             return answer
         reader = self.get_reader(model.kinds[which], which, layer)
         if isinstance(model.parts[which], EncoderCache):
-            return self.read_image(part, layer, reader)
+            return self.read_image(cache, layer, reader)
         places = self.get_places(which, model)
         return self.read_rows(which, layer, reader, model, places)
 
@@ -349,10 +355,14 @@ class UnifiedSystem(System):
         first = model.tags.start
         if kind == "encoder":
             first, rows = first + rows, IMAGE
-        right = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
-        right |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
-        sizes = {n: own if op[n] is None else op[n] for n, own in right.items()}
-        is_right = model.batch is not None and sizes == right
+        expected_sizes = {
+            name: config[name] for name in ("heads", "key_dim", "value_dim")
+        }
+        expected_sizes |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
+        sizes = {
+            n: size if op[n] is None else op[n] for n, size in expected_sizes.items()
+        }
+        is_right = model.batch is not None and sizes == expected_sizes
         at_once = self.puts_at_once(op["type"], model)
         is_known = op["layer"] in range(config["layers"])
         if at_once and is_right and is_known:
@@ -367,12 +377,12 @@ class UnifiedSystem(System):
         if at_once:  # a layer that there is not is one layer more
             count = config["layers"] + (not is_known)
             pair = np.stack([pair[0]] * count), np.stack([pair[1]] * count)
-        keys, values = (self.arrays.from_numpy(one, config["dtype"]) for one in pair)
-        part = self.get_part(op["type"])
+        keys, values = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
+        cache = self.get_part(op["type"])
         with self.lend("a", "put", (keys, values)):
             if at_once:
-                return self.ask(lambda: part.put_all(keys, values))
-            return self.ask(lambda: part.put(op["layer"], keys, values))
+                return self.ask(lambda: cache.put_all(keys, values))
+            return self.ask(lambda: cache.put(op["layer"], keys, values))
 
     def write_wrongly(self, op: Op) -> Answer:
         """Writes states for another number of sequences than the pass has."""
@@ -381,8 +391,8 @@ class UnifiedSystem(System):
             self.arrays.from_numpy(np.zeros(conv, np.float32), self.config["dtype"]),
             self.arrays.from_numpy(np.zeros(delta, np.float32), "float32"),
         )
-        part = self.get_part(op["type"])
-        return self.ask(lambda: part.write_states(op["layer"], *pair))
+        cache = self.get_part(op["type"])
+        return self.ask(lambda: cache.write_states(op["layer"], *pair))
 
     # --- checks beside the answer -------------------------------------------------------
 
@@ -404,9 +414,9 @@ class UnifiedSystem(System):
         """Puts the pass through the framework's attention, layer by layer."""
         assert model.batch is not None
         for view in self.last:
-            part = model.parts[view.which]
-            assert isinstance(part, CausalCache)
-            self.attention.verify(view, part, model.turns[view.which], model.tags)
+            cache = model.parts[view.which]
+            assert isinstance(cache, CausalCache)
+            self.attention.verify(view, cache, model.turns[view.which], model.tags)
         self.last = []
 
 
@@ -421,15 +431,15 @@ def count_need(model: UnifiedModel, config: Config) -> Need:
     """Counts the bytes of all that there is room for, and the tokens that are stored."""
     token, state = count_token_bytes(config), count_state_bytes(config)
     size = tokens = 0
-    for part in model.parts:
-        if isinstance(part, EncoderCache):
+    for cache in model.parts:
+        if isinstance(cache, EncoderCache):
             size += IMAGE * token
             continue
-        size += part.room * token
-        tokens += len(part.tokens)
-        if isinstance(part, RecurrentCache):
-            kept = part.checkpoint_count if part.interval else 0
-            size += part.slot_count * (1 + kept) * state
+        size += cache.room * token
+        tokens += len(cache.tokens)
+        if isinstance(cache, RecurrentCache):
+            checkpoint_count = cache.checkpoint_count if cache.interval else 0
+            size += cache.slot_count * (1 + checkpoint_count) * state
     # What a wrapper has dropped before it refuses is free.
     counts = {} if config["kind"] == "wrapper" else {"blocks": tokens}
     return Need(config["layers"] * size, counts=counts)
@@ -437,8 +447,8 @@ def count_need(model: UnifiedModel, config: Config) -> Need:
 
 def split_triple(result: Any) -> tuple[Array, Array, Any]:
     if not isinstance(result, (tuple, list)) or len(result) != 3:
-        what = "None" if result is None else f"{type(result).__name__}"
-        raise Broken("malformed", f"get returned {what}, not K, V and a mask")
+        type_name = "None" if result is None else f"{type(result).__name__}"
+        raise Broken("malformed", f"get returned {type_name}, not K, V and a mask")
     keys, values, mask = result
     if keys is None or values is None or mask is None:
         raise Broken("malformed", "get returned None in the place of an array")

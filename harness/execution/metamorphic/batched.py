@@ -81,17 +81,17 @@ class BatchedShadow(Shadow):
     def write_trim(self, step: Step) -> None:
         name = step.op["cache"]
         rows = self.batches.get(name) or [self.singles.get(name, ())]
-        left = [row[: len(row) - step.answer["trimmed"]] for row in rows]
+        rows_left = [row[: len(row) - step.answer["trimmed"]] for row in rows]
         if name in self.batches:
-            self.batches[name] = left
+            self.batches[name] = rows_left
         else:
-            self.singles[name] = left[0]
+            self.singles[name] = rows_left[0]
 
     def write_rollback(self, step: Step) -> None:
         if step.answer["done"]:
             pairs = zip(self.get_rows(step), step.op["counts"], strict=True)
-            left = [row[: len(row) - count] for row, count in pairs]
-            self.batches[step.op["cache"]] = left
+            rows_left = [row[: len(row) - count] for row, count in pairs]
+            self.batches[step.op["cache"]] = rows_left
 
     def write_select(self, step: Step) -> None:
         rows = self.get_rows(step)
@@ -184,13 +184,15 @@ class BatchedShadow(Shadow):
         if not written[row]:
             return None
         configs = list_part_configs(self.config)
-        part = step.number % len(configs)
-        builder = Builder(history, "layer", **get_single_config(configs[part]))
-        if before := self.get_rows(step)[row]:
-            builder.add({"op": "update", "length": len(before)}, before)
+        member = step.number % len(configs)
+        builder = Builder(history, "layer", **get_single_config(configs[member]))
+        if written_before := self.get_rows(step)[row]:
+            builder.add({"op": "update", "length": len(written_before)}, written_before)
         number = builder.add({"op": "update", "length": len(written[row])}, written[row])
-        told = list_row_answers(step.answer, part)[row]
-        answer: Answer = {x: told[x] for x in ("offset", "visible") if x in told}
+        row_answer = list_row_answers(step.answer, member)[row]
+        answer: Answer = {
+            x: row_answer[x] for x in ("offset", "visible") if x in row_answer
+        }
         builder.claim(step, number, answer)
         return builder.build(f"the single cache of row {row}")
 
@@ -203,18 +205,18 @@ def give(builder: Builder, name: str, tokens: Tags) -> None:
 
 def list_written(step: Step) -> list[range]:
     """Lists the tags that an update of a batch wrote to each row."""
-    length, left = step.op["length"], step.op["left"]
+    length, rows_left = step.op["length"], step.op["left"]
     written = []
     for row, answer in enumerate(list_row_answers(step.answer)):
-        begin = row * length + (left[row] if left else 0)
+        begin = row * length + (rows_left[row] if rows_left else 0)
         written.append(step.tags[begin : begin + len(answer["visible"])])
     return written
 
 
-def list_row_answers(answer: Answer, part: int = 0) -> list[Answer]:
+def list_row_answers(answer: Answer, member: int = 0) -> list[Answer]:
     """Lists what an update answers for each row; of a list, for each row of a part."""
     answers: list[Answer] = answer["caches"]
-    rows: list[Answer] = answers[part].get("caches", answers)
+    rows: list[Answer] = answers[member].get("caches", answers)
     return rows
 
 

@@ -57,11 +57,11 @@ class LayerShadow(Shadow):
 
     def write_update(self, step: Step) -> None:
         name = step.op["cache"]
-        before = len(self.caches[name])
+        start = len(self.caches[name])
         tokens = self.caches[name] = (*self.caches[name], *step.tags)
         due = self.due.get(name, {})
         for offset, reached in due.items():
-            if reached is None and before <= offset <= len(tokens):
+            if reached is None and start <= offset <= len(tokens):
                 due[offset] = tokens[:offset]
 
     def write_trim(self, step: Step) -> None:
@@ -128,7 +128,12 @@ class LayerShadow(Shadow):
         cuts = []
         for at in sorted({1, length // 2, length - 1} - {0}) if length > 1 else ():
             rows = range(at), range(at, length)
-            cuts.append([({**step.op, "length": len(own)}, own, own) for own in rows])
+            cuts.append(
+                [
+                    ({**step.op, "length": len(portion)}, portion, portion)
+                    for portion in rows
+                ]
+            )
         return cuts
 
     def may_interrupt(self, step: Step) -> bool:
@@ -161,10 +166,10 @@ class LayerShadow(Shadow):
         tokens = [*self.caches[cache]]
         end, first = len(tokens), tokens[0]
         values = {"half": end // 2, "end": end, "one": end + 1, "two": end + 2}
-        more = str([*tokens, first]).replace(" ", "")
+        tokens_more = str([*tokens, first]).replace(" ", "")
         window = self.config["window"]
         text = DETOURS[self.kind][detour].replace("RESTORED", RESTORED)
-        text = text.format(**values, first=first, more=more, window=window)
+        text = text.format(**values, first=first, more=tokens_more, window=window)
         builder.play(step, text, cache=cache)
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:

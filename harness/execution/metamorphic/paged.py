@@ -186,7 +186,9 @@ class PagedShadow(Shadow):
             pairs = zip(requests, answer.get("caches", ()), strict=False)
             groups = self.config["groups"]
             read = [(request.computed, seen["slots"]) for request, seen in pairs]
-            return {"caches": [cut(group, *each) for each in read for group in groups]}
+            return {
+                "caches": [cut(group, *read_of) for read_of in read for group in groups]
+            }
 
         builder.claim(step, builder.add({"op": "run"}), view=view)
         return builder.build("full attention over the same tokens")

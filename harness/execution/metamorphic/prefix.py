@@ -103,16 +103,16 @@ class ConversationShadow(Shadow):
         """
         if self.config["kind"] == "trie" or not self.live:
             return False
-        told: set[Path] = set()
+        conversation: set[Path] = set()
         for path in sorted(self.known, key=len, reverse=True):
-            if path not in told and len(path) <= MAX_LENGTH:
+            if path not in conversation and len(path) <= MAX_LENGTH:
                 beginnings = {path[:end] for end in range(1, len(path) + 1)}
-                fresh = sorted(beginnings - told, key=len)
-                tell(builder, path, [self.known[one] for one in fresh])
-                told |= beginnings
+                fresh = sorted(beginnings - conversation, key=len)
+                tell(builder, path, [self.known[slot_number] for slot_number in fresh])
+                conversation |= beginnings
         builder.add({"op": "free"})
         tell(builder, self.live)
-        return told == self.known.keys()
+        return conversation == self.known.keys()
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
         count = min(step.op.get("count", 0), len(self.request or ()) - self.computed)
@@ -171,12 +171,16 @@ def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> Non
 
 
 def ask(
-    builder: Builder, step: Step, kept: Sequence[int], *fresh: int, left: int = 1
+    builder: Builder,
+    step: Step,
+    count_kept: Sequence[int],
+    *fresh: int,
+    count_left: int = 1,
 ) -> None:
     """Adds a request of kept and fresh tokens, of which only `left` may remain."""
-    tokens = [*kept, *fresh]
+    tokens = [*count_kept, *fresh]
     number = builder.add({"op": "begin", "tokens": tokens})
-    builder.promise(step, number, {"remaining": tokens[-left:]})
+    builder.promise(step, number, {"remaining": tokens[-count_left:]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
@@ -219,15 +223,15 @@ def keep_recent(builder: Builder, step: Step) -> None:
     tokens = list_tokens(builder, step)
     if not tokens:
         return
-    one, two = ([81 + other] * len(tokens) for other in range(2))
+    slot_number, two = ([81 + number] * len(tokens) for number in range(2))
     tell(builder, tokens)
     ops = [*builder.ops, {"op": "count"}]
     size = trace(Program("prefix", builder.config, ops))[-1]["bytes"]
     builder.add({"op": "limit", "bytes": 2 * size})
-    for told in (one, tokens, two):
-        tell(builder, told)
+    for conversation in (slot_number, tokens, two):
+        tell(builder, conversation)
     builder.promise(step, builder.add({"op": "count"}), {"bytes": 2 * size})
-    ask(builder, step, one, 71, left=len(one) + 1)
+    ask(builder, step, slot_number, 71, count_left=len(slot_number) + 1)
     builder.add({"op": "cancel"})
     ask(builder, step, tokens, 72)
 
@@ -237,8 +241,8 @@ def count_once(builder: Builder, step: Step) -> None:
     tokens = list_tokens(builder, step)
     if tokens:
         at = 1 + step.number % (len(tokens) - 1)
-        for told in (tokens[:at], [*tokens[:at], 71], tokens):
-            tell(builder, told)
+        for conversation in (tokens[:at], [*tokens[:at], 71], tokens):
+            tell(builder, conversation)
         counted = {"tokens": len(tokens) + 1}
         builder.promise(step, builder.add({"op": "count"}), counted)
 
@@ -269,10 +273,10 @@ FAMILIES = {
 # --- slots ------------------------------------------------------------------------------
 
 
-def count_common(left: Sequence[int], right: Sequence[int]) -> int:
+def count_common(count_left: Sequence[int], second: Sequence[int]) -> int:
     """Returns the length of the common prefix of two conversations."""
-    length = min(len(left), len(right))
-    return next((at for at in range(length) if left[at] != right[at]), length)
+    length = min(len(count_left), len(second))
+    return next((at for at in range(length) if count_left[at] != second[at]), length)
 
 
 class SlotShadow(Shadow):
@@ -337,30 +341,37 @@ class Pool(Relation):
     ) -> None:
         """Adds the calls of a begin. With several users, it copies the longest match of
         any slot, if that is longer than the match of its own slot."""
-        own, tokens = step.answer["slot"], step.op["tokens"]
-        kept = len(step.answer["tokens"])
-        common = {one: count_common(held, tokens) for one, held in slots.items()}
-        best = max(common, key=lambda one: (common[one], -one), default=own)
+        own_slot, tokens = step.answer["slot"], step.op["tokens"]
+        count_kept = len(step.answer["tokens"])
+        common = {
+            slot_number: count_common(tokens_held, tokens)
+            for slot_number, tokens_held in slots.items()
+        }
+        best = max(
+            common,
+            key=lambda slot_number: (common[slot_number], -slot_number),
+            default=own_slot,
+        )
         longest = common.get(best, 0)
-        if several_users and kept and common.get(own, 0) < longest:
-            fork = {"source": best, "target": own, "length": longest}
+        if several_users and count_kept and common.get(own_slot, 0) < longest:
+            fork = {"source": best, "target": own_slot, "length": longest}
             builder.add({"op": "copy_prefix", **fork})
-        add_removal(builder, own, kept)
+        add_removal(builder, own_slot, count_kept)
 
     def compute(
-        self, builder: Builder, step: Step, slot: int, held: int, keep: int
+        self, builder: Builder, step: Step, slot: int, tokens_held: int, keep: int
     ) -> None:
         positions = step.answer["positions"]
-        if positions[0] == 0 and held:
+        if positions[0] == 0 and tokens_held:
             add_removal(builder, slot, 0)
-        elif positions[0] < held:
-            add_removal(builder, slot, keep, keep + held - positions[0])
+        elif positions[0] < tokens_held:
+            add_removal(builder, slot, keep, keep + tokens_held - positions[0])
         rows = {"positions": positions, "sequences": [slot] * len(positions)}
-        other = builder.add({"op": "forward", **rows}, step.tags[: len(positions)])
+        number = builder.add({"op": "forward", **rows}, step.tags[: len(positions)])
         seen = ("visible", "caches", "states", "error")
         answer = {name: step.answer[name] for name in seen if name in step.answer}
         if answer:
-            builder.claim(step, other, answer)
+            builder.claim(step, number, answer)
 
 
 def is_wide(builder: Builder, several_users: bool) -> bool:
@@ -383,10 +394,10 @@ def take_longest(builder: Builder, step: Step) -> None:
 def take_oldest(builder: Builder, step: Step) -> None:
     """One of several users gets the slot that was not used for the longest time."""
     if is_wide(builder, several_users=True):
-        told = [str(80 + slot) for slot in range(builder.config["slots"])]
-        told += ["80,70", "90", "80,70,71", "81"]
+        conversation = [str(80 + slot) for slot in range(builder.config["slots"])]
+        conversation += ["80,70", "90", "80,70,71", "81"]
         promises = {"80,70,71": "=> remaining=[71]", "81": "=> tokens=[] remaining=[81]"}
-        for index, tokens in enumerate(told):
+        for index, tokens in enumerate(conversation):
             promised = promises.get(tokens, "") if index > 3 else ""
             feeds = "feed count=1;" * (1 + tokens.count(","))
             builder.play(step, f"begin tokens=[{tokens}] {promised}; {feeds} close")

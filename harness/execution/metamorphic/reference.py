@@ -117,7 +117,7 @@ def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
     mapped: Answer = {}
     for name, value in answer.items():
         if name == PARTS:
-            mapped[name] = [map_answer(part, tags) for part in value]
+            mapped[name] = [map_answer(member, tags) for member in value]
         elif name in (ROWS, STATES):
             mapped[name] = [map_tags(row, tags) for row in value]
         elif name in (TAGS, STORED, SLOTS, STATE) and isinstance(value, list):
@@ -139,14 +139,16 @@ def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
 
 def restrict(answer: Answer, wanted: Answer) -> Answer:
     """Selects the fields of an answer that `wanted` has, tokens first, and any error."""
-    told = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
-    kept = {name: answer[name] for name in told if name in answer}
+    fields = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
+    restricted = {name: answer[name] for name in fields if name in answer}
     if "error" in answer:
-        kept["error"] = answer["error"]
-    if PARTS in kept and PARTS in wanted:
+        restricted["error"] = answer["error"]
+    if PARTS in restricted and PARTS in wanted:
         pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
-        kept[PARTS] = [restrict(part, other) for part, other in pairs]
-    return kept
+        restricted[PARTS] = [
+            restrict(member, wanted_part) for member, wanted_part in pairs
+        ]
+    return restricted
 
 
 def format_derived(derived: Derived, claim: Claim | None = None) -> str:
@@ -208,8 +210,8 @@ def derive(
         choices = relation.list_choices(history)
         if not every:
             choices = random.sample(choices, min(TRIES, len(choices)))
-        some = (relation.derive(history, choice) for choice in choices)
-        for derived in islice(filter(None, some), None if every else 1):
+        derived_programs = (relation.derive(history, choice) for choice in choices)
+        for derived in islice(filter(None, derived_programs), None if every else 1):
             yield relation, derived
 
 
@@ -218,8 +220,8 @@ def derive_one(program: Program, number: int) -> Program | None:
     relations = list_relations(program.kind)
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])
-    some = derive(program, trace_first(program), turned)
-    return next((derived.program for _, derived in some), None)
+    derived_programs = derive(program, trace_first(program), turned)
+    return next((derived.program for _, derived in derived_programs), None)
 
 
 def find_contradiction(

@@ -263,8 +263,8 @@ class Builder:
             common: fields that all of them have.
         """
         for line in filter(str.strip, text.split(";")):
-            asked, _, promised = line.partition("=>")
-            op = {**common, **read_move(asked)}
+            move, _, promised = line.partition("=>")
+            op = {**common, **read_move(move)}
             number = self.add(op, op.pop("tags", ()))
             if promised:
                 answer = read_move(f"answer {promised}")
@@ -327,7 +327,7 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answ
         wanted = dict.fromkeys(op["sequences"][row] for row in rows)
         picked[STATES] = [answer[STATES][owners.index(owner)] for owner in wanted]
     if PARTS in answer:
-        picked[PARTS] = [pick(part, op, rows, rest) for part in answer[PARTS]]
+        picked[PARTS] = [pick(member, op, rows, rest) for member in answer[PARTS]]
     return picked
 
 
@@ -453,7 +453,9 @@ class Rename(Relation):
     def derive(self, history: History, choice: int) -> Derived | None:
         operations, builder = history.program.rules.operations, Builder(history)
         ops = [step.op for step in history.steps]
-        schemas = [s for each in operations.values() for s in each.fields.values()]
+        schemas = [
+            s for operation in operations.values() for s in operation.fields.values()
+        ]
         for sort in sorted({schema[NAMES] for schema in schemas if NAMES in schema}):
             named = {name for op in ops for name in list_names(op, operations, sort)}
             used = sorted(named)

@@ -34,7 +34,9 @@ PURE = {"causal", "chunked"}
 
 def list_kinds(config: Config) -> set[str]:
     """Returns the kinds of the caches of a wrapper; of others, the kind itself."""
-    return {part["kind"] for part in config["caches"]} or {config["kind"]}
+    return {config_of_part["kind"] for config_of_part in config["caches"]} or {
+        config["kind"]
+    }
 
 
 def get_first_seen(config: Config, position: int) -> int:
@@ -73,9 +75,9 @@ class Content:
     def is_shared(self, owner: int, tag: int) -> bool:
         """Returns whether another sequence holds the token, too."""
         return any(
-            tag == held
+            tag == positions_held
             for name, cells in self.cells.items()
-            for _, held in (cells if name != owner else ())
+            for _, positions_held in (cells if name != owner else ())
         )
 
 
@@ -132,9 +134,11 @@ class UnifiedShadow(Shadow):
         now = self.now
         cells = [cell for cell in now.get(owner) if cell[0] < begin]
         if end is not None:
-            behind = [cell for cell in now.get(owner) if cell[0] >= end]
-            own = [cell for cell in behind if not now.is_shared(owner, cell[1])]
-            moved = {tag: position + begin - end for position, tag in own}
+            cells_behind = [cell for cell in now.get(owner) if cell[0] >= end]
+            cells_own = [
+                cell for cell in cells_behind if not now.is_shared(owner, cell[1])
+            ]
+            moved = {tag: position + begin - end for position, tag in cells_own}
             cells = [
                 (moved.get(tag, position), tag)
                 for position, tag in now.get(owner)
@@ -183,7 +187,11 @@ class UnifiedShadow(Shadow):
             return []
         owners, rows = op["sequences"], range(len(op["sequences"]))
         of_owner = {x: [row for row in rows if owners[row] == x] for x in owners}
-        halves = [row for some in of_owner.values() for row in some[: len(some) // 2]]
+        halves = [
+            row
+            for rows_of_owner in of_owner.values()
+            for row in rows_of_owner[: len(rows_of_owner) // 2]
+        ]
         cuts = []
         for first in (sorted(halves), of_owner[owners[0]]):
             second = [row for row in rows if row not in first]
@@ -256,9 +264,11 @@ class UnifiedShadow(Shadow):
         owner = op["sequences"][0]
         rows = [row for row, name in enumerate(op["sequences"]) if name == owner]
         positions = [op["positions"][row] for row in rows]
-        held = [*(position for position, _ in self.now.get(owner)), *positions]
-        is_steady = owner not in self.now.unsteady and held == [*range(len(held))]
-        if not is_steady or len(held) > MAX_LENGTH:
+        positions_held = [*(position for position, _ in self.now.get(owner)), *positions]
+        is_steady = owner not in self.now.unsteady and positions_held == [
+            *range(len(positions_held))
+        ]
+        if not is_steady or len(positions_held) > MAX_LENGTH:
             return None
         kind = "state" if config["kind"] == "recurrent" else "kv"
         builder = Builder(history, contract="layer", kind=kind)
@@ -308,8 +318,8 @@ def add_rows(
     for begin in range(0, len(rows), most):
         positions, tags = zip(*rows[begin : begin + most], strict=True)
         op = {"positions": [*positions], "sequences": [owner] * len(positions)}
-        known = [tag for tag in tags if tag is not None]
-        numbers.append(builder.add({"op": "forward", **op}, known))
+        tags_known = [tag for tag in tags if tag is not None]
+        numbers.append(builder.add({"op": "forward", **op}, tags_known))
     return numbers
 
 
@@ -326,19 +336,26 @@ MOST = 400
 def see(config: Config, position: int) -> dict[str, Any]:
     """Returns the answer to a pass with one row that sees all new tokens up to itself."""
     answers = []
-    for part in list_part_configs(config):
-        first = max(0, get_first_seen(part, position))
+    for config_of_part in list_part_configs(config):
+        first = max(0, get_first_seen(config_of_part, position))
         seen = [(at, DETOUR) for at in range(first, position + 1)]
-        answers.append({} if part["kind"] == "encoder" else {"visible": [seen]})
+        answers.append({} if config_of_part["kind"] == "encoder" else {"visible": [seen]})
     return {"caches": answers} if config["kind"] == "wrapper" else answers[0]
 
 
 def get_room(config: Config) -> int:
     """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
-    parts = [part for part in list_part_configs(config) if part["kind"] != "encoder"]
-    if not parts or not list_kinds(config).isdisjoint(SLIDING):
+    configs = [
+        config_of_part
+        for config_of_part in list_part_configs(config)
+        if config_of_part["kind"] != "encoder"
+    ]
+    if not configs or not list_kinds(config).isdisjoint(SLIDING):
         return 0
-    room = min(part["capacity"] for part in parts) * config["sequences"]
+    room = (
+        min(config_of_part["capacity"] for config_of_part in configs)
+        * config["sequences"]
+    )
     return room if room <= MOST else 0
 
 
@@ -389,13 +406,13 @@ def close_gap(builder: Builder, step: Step) -> None:
         go_on(builder, step, 6 - count)
 
 
-def go_on(builder: Builder, step: Step, at: int, **more: Any) -> None:
+def go_on(builder: Builder, step: Step, at: int, **fields: Any) -> None:
     """Adds one more token to sequence 0, which must see all it should."""
     (number,) = add_new(builder, 0, [at])
-    builder.promise(step, number, {**see(builder.config, at), **more})
+    builder.promise(step, number, {**see(builder.config, at), **fields})
 
 
-def resume(builder: Builder, step: Step, at: int, may: bool, **more: Any) -> None:
+def resume(builder: Builder, step: Step, at: int, may: bool, **fields: Any) -> None:
     """Removes the tokens of sequence 0 from a position on, and continues there.
 
     Args:
@@ -405,10 +422,10 @@ def resume(builder: Builder, step: Step, at: int, may: bool, **more: Any) -> Non
         may: `can_resume` may answer false, which ends the claims; else it must be true.
         more: fields of the answer to the next token.
     """
-    asked = builder.add({"op": "can_resume", "sequence": 0, "position": at})
-    builder.promise(step, asked, {"result": True}, is_condition=may)
+    number = builder.add({"op": "can_resume", "sequence": 0, "position": at})
+    builder.promise(step, number, {"result": True}, is_condition=may)
     builder.promise(step, add_removal(builder, 0, at), {})
-    go_on(builder, step, at, **more)
+    go_on(builder, step, at, **fields)
 
 
 def go_back_too_far(builder: Builder, step: Step) -> None:
