@@ -103,6 +103,15 @@ class Contract(ABC):
             if operation.kinds is None or kind in operation.kinds
         ]
 
+    def list_implemented(self, kind: str, cache: type) -> frozenset[str]:
+        """Lists the operations that a kind has and whose methods a class of caches
+        defines: what a backend declares that implements all it can."""
+        methods = {
+            name: self.operations[name].get_method()
+            for name in self.list_operations(kind)
+        }
+        return frozenset(name for name in methods if methods[name] in (None, *dir(cache)))
+
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `kind` needs to declare `operations`."""
         methods = (self.operations[name].get_method() for name in operations)

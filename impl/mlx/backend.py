@@ -24,7 +24,7 @@ from lockstep.impl.mlx.state import StateCache
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.backend import Framework, declare_kinds
-from lockstep.impl.shared.operations import BATCHED_OPERATIONS
+from lockstep.impl.shared.operations import BATCH_CONFIG
 
 
 class OnDevice:
@@ -78,7 +78,7 @@ def open_cache(config: Mapping[str, Any], device: mx.Device) -> Any:
     is_below = config["kind"] in prefix.OPERATIONS  # its caches are on the device already
     if is_below or config.get("data") == "tags":
         return FRAMEWORK.open(config)
-    if config["kind"] in BATCHED_OPERATIONS and config["caches"] is not None:
+    if config["kind"] in BATCH_CONFIG and config["caches"] is not None:
         config = {**config, "caches": [single.cache for single in config["caches"]]}
     with mx.stream(device):
         return OnDevice(FRAMEWORK.open(config), device)

@@ -8,28 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.backends import Kind
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.batched_list import open_list
+from lockstep.impl.shared.batched_state import StateBatch
+from lockstep.impl.shared.batched_tokens import TokenBatch
+from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.operations import (
     BATCH_CONFIG,
     BATCH_HELD,
-    BATCHED_OPERATIONS,
     CONFIG,
     HELD,
-    OPERATIONS,
     PAGED_CONFIG,
     PAGED_KINDS,
     PAGED_OPERATIONS,
     PAGED_TELLS,
 )
 from lockstep.impl.shared.paged_facts import get_room, open_paged
+from lockstep.impl.shared.rotating import RotatingCacheBase
+from lockstep.impl.shared.state import StateCacheBase
 
 Config = Mapping[str, Any]
 Values = Mapping[str, tuple[Any, ...]]
 
 SINGLES = {"batch-kv": "kv", "batch-rotating": "rotating", "batch-state": "state"}
 """The kind of the single caches of a batch."""
+
+LAYERS = {"kv": KVCacheBase, "rotating": RotatingCacheBase, "state": StateCacheBase}
+BATCHES: Mapping[str, type] = {
+    **dict.fromkeys(("batch-kv", "batch-rotating", "batch-list"), TokenBatch),
+    "batch-state": StateBatch,
+}
+"""Kind → the class whose methods are the operations that we declare; a list leaves some
+of them to its parts."""
 
 
 def declare_kinds(
@@ -49,12 +61,20 @@ def declare_kinds(
 
     return {
         "layer": {
-            kind: declare(operations, CONFIG[kind], held=HELD[kind])
-            for kind, operations in OPERATIONS.items()
+            kind: declare(
+                CONTRACTS["layer"].list_implemented(kind, cache),
+                CONFIG[kind],
+                held=HELD[kind],
+            )
+            for kind, cache in LAYERS.items()
         },
         "batched": {
-            kind: declare(operations, BATCH_CONFIG[kind], held=BATCH_HELD[kind])
-            for kind, operations in BATCHED_OPERATIONS.items()
+            kind: declare(
+                CONTRACTS["batched"].list_implemented(kind, cache),
+                BATCH_CONFIG[kind],
+                held=BATCH_HELD[kind],
+            )
+            for kind, cache in BATCHES.items()
         },
         "unified": {
             kind: declare(operations, {**pools, **unified.OF_KIND.get(kind, {})}, held=1)
@@ -116,9 +136,9 @@ class Framework:
             return prefix.open_cache(config)
         if kind in unified.OPERATIONS:
             return self.open_unified(config)
-        if kind in BATCHED_OPERATIONS:
+        if kind in BATCHES:
             return self.open_batched(config)
-        if kind in OPERATIONS:
+        if kind in LAYERS:
             return self.open_layer(config)
         if config["data"] == "tags":
             return open_paged(config, None)

@@ -32,6 +32,10 @@ class LayerCache(ABC):
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
         """Returns the snapshot [begin, end), where `end` was just reached by a write."""
 
+    @abstractmethod
+    def clone(self) -> Self:
+        """Returns an independent cache with the same content and no schedule."""
+
     def free(self) -> None:
         """Resets the cache and its schedule. Earlier snapshots stay valid."""
         self.memory.secure_all()

@@ -1,21 +1,13 @@
-"""The operations and config values of layer caches and of batches of them, by kind."""
+"""The config values of layer caches and of batches of them, and what paged caches do."""
 
 from collections.abc import Mapping
 from typing import Any
 
-SNAPSHOTS = {"snapshot", "restore", "split", "merge", "close", "prepare", "take"}
-ALWAYS = {"update", "state", "view", "trim", "clone", "free", *SNAPSHOTS}
 RINGS = (*[0] * 3, 1)
 """Variants of a window; 1: its ring gets no twin."""
 
 STEP = {"step": (4, 1, 2, 3, 8, 256)}
 MASKS = {**STEP, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
-
-OPERATIONS: Mapping[str, frozenset[str]] = {
-    "kv": frozenset({*ALWAYS, "size"}),
-    "rotating": frozenset({*ALWAYS, "size"}),
-    "state": frozenset(ALWAYS),
-}
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": MASKS,
@@ -23,14 +15,6 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "state": {},
 }
 
-ROWS = {"filter", "select", "repeat", "extend", "extract", "stack", "save", "load"}
-BATCH = {"open", "update", "pad_right", "finalize", "state", "clone", "free", *ROWS}
-BATCHED_OPERATIONS: Mapping[str, frozenset[str]] = {
-    "batch-kv": frozenset({*BATCH, "trim", "rollback", "size"}),
-    "batch-rotating": frozenset({*BATCH, "trim", "rollback", "size"}),
-    "batch-state": frozenset(BATCH),
-    "batch-list": frozenset({*BATCH, "trim", "rollback", "size"}),
-}
 BATCH_CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-kv": {**STEP, "mask_form": ("any", "additive")},
     "batch-rotating": {**STEP, "mask_form": ("any", "additive")},

@@ -32,15 +32,16 @@ from lockstep.harness.programs.program import (
     walk,
 )
 from lockstep.harness.programs.words import describe_config
-from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.shared.operations import CONFIG
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 from tests.harness.commands import ROOT
 
 DTYPES = ("float32", "float16", "bfloat16")
 PROGRAMS = 150
 
-DECLARED = {kind: Kind(OPERATIONS[kind], CONFIG[kind]) for kind in OPERATIONS}
-DECLARED["kv-chunked"] = Kind(OPERATIONS["kv"], {"chunk": (2, 4, 1, 3)})
+ALL = {kind: frozenset(CONTRACTS["layer"].list_operations(kind)) for kind in CONFIG}
+DECLARED = {kind: Kind(ALL[kind], CONFIG[kind]) for kind in ALL}
+DECLARED["kv-chunked"] = Kind(ALL["kv"], {"chunk": (2, 4, 1, 3)})
 
 every_kind = pytest.mark.parametrize("name", sorted(DECLARED))
 

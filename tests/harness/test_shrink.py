@@ -30,7 +30,7 @@ from lockstep.harness.execution.shrink import (
 )
 from lockstep.harness.programs.program import Divergence, Program, parse_program, trace
 from lockstep.harness.workers.runner import Runner
-from lockstep.impl.shared.operations import CONFIG, OPERATIONS
+from lockstep.impl.shared.operations import CONFIG
 from tests.harness.building import (
     KINDS,
     declare_all,
@@ -75,7 +75,7 @@ def trims_two_of_five(program: Program) -> bool:
 
 @every_seed
 def test_a_trim(seed: int) -> None:
-    declared = Kind(OPERATIONS["kv"], CONFIG["kv"])
+    declared = Kind(frozenset(CONTRACTS["layer"].list_operations("kv")), CONFIG["kv"])
     small = shrink("layer", "kv", declared, trims_two_of_five, seed)
     assert get_ops(small) == [update(5), trim(2)]
 
@@ -286,7 +286,7 @@ def test_names_do_not_count() -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
 def test_a_result_never_ranks_worse(kind: str, seed: int) -> None:
-    declared = Kind(OPERATIONS[kind], CONFIG[kind])
+    declared = Kind(frozenset(CONTRACTS["layer"].list_operations(kind)), CONFIG[kind])
     program = next(draw("layer", kind, declared, seed, ("float32", "bfloat16")))
     seen = [get_rank(program)]
 
