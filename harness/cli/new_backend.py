@@ -33,6 +33,7 @@ from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.paged.model import HYBRID
 from lockstep.harness.contracts.paged.model import KINDS as PAGED
 from lockstep.harness.contracts.protocol import list_messages
+from lockstep.harness.contracts.tables import explain
 from lockstep.harness.core.errors import UsageError
 
 # --- the text ---------------------------------------------------------------------------
@@ -221,6 +222,8 @@ def list_methods(written: Written) -> Iterator[str]:
     for name in written.methods:
         if name in members:
             yield write_method(name, members[name])
+        elif name in list_messages(written.rules.name):
+            yield write_added(written, name)
 
 
 def write_messages(written: Written) -> Iterator[str]:
@@ -234,10 +237,23 @@ def write_messages(written: Written) -> Iterator[str]:
         if message in messages:
             asked, answered = messages[message]
             fields = [field for field in asked if field not in PLACE]
-            text = get_words(members[name])
+            text = get_words(members.get(name)) or describe_added(written, name)
             end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
             operation = get_operation(message)
             yield write_body(operation, ["self", *fields], f"{text}\n\n{end}")
+
+
+def write_added(written: Written, name: str) -> str:
+    """A method of an operation that the interface does not have, in its own words."""
+    asked, _ = list_messages(written.rules.name)[name]
+    return write_body(name, ["self", *asked], describe_added(written, name))
+
+
+def describe_added(written: Written, name: str) -> str:
+    operations = written.rules.operations.values()
+    operation = next(each for each in operations if each.get_method() == name)
+    does, answer = explain(operation)
+    return fill(does, WIDTH) + (f"\n\nAnswer: {answer}" if answer else "")
 
 
 def name_message(method: str, kind: str, messages: Iterable[str]) -> str:
@@ -300,7 +316,7 @@ def write_method(name: str, function: Any, before: str = "") -> str:
 
 def get_words(member: Any) -> str:
     """The words of the interface for a member, with the classes of a skeleton."""
-    words = inspect.getdoc(member) or ""
+    words = inspect.getdoc(member) or "" if member else ""
     return words.replace("LayerCache.", "Row.").replace("StateCache.", "Row.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -375,6 +375,16 @@ class Contract(ABC):
             kind: one of `kinds`.
             size: one of `SIZES`.
         """
+
+    def get_world(self, kind: str, size: str) -> Domain:
+        """Returns the domain with the moves that operations bring along."""
+        domain = self.get_domain(kind, size)
+        moves = [
+            {"op": name, **fields}
+            for name in self.list_operations(kind)
+            for fields in self.operations[name].moves
+        ]
+        return replace(domain, moves=(*domain.moves, *moves))
 
     def complete_move(self, move: Op, model: Any) -> Op | None:
         """Returns the operation that a move of a domain stands for in the model's state.

@@ -169,6 +169,7 @@ class Operation(ABC):
         kinds: the kinds that have it; None for all.
         writes: views of the cache that were handed out need not hold after it.
         is_method: a cache needs a method of this name.
+        moves: fields of its moves in small worlds, beside those of `Contract.get_domain`.
         messages: messages of drivers that cannot be derived from `fields` and `answer`,
             such as those that carry arrays; see `backends.driver.messages`.
         has_misuse: `draw_misuse` draws something.
@@ -184,6 +185,7 @@ class Operation(ABC):
     kinds: ClassVar[Collection[str] | None] = None
     writes: ClassVar[bool] = False
     is_method: ClassVar[bool] = True
+    moves: ClassVar[Sequence[Mapping[str, Any]]] = ()
     messages: ClassVar[Mapping[str, tuple[Types, Types]]] = {}
     has_misuse: ClassVar[bool] = False
     words: ClassVar[str] = ""

@@ -247,7 +247,7 @@ BEHIND, LONGEST = 3, 4
 def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
     """The tree over the domain of this size, as far as the backend declares it."""
     rules = drawer.rules
-    domain = rules.get_domain(drawer.kind, size)
+    domain = rules.get_world(drawer.kind, size)
     world = fit(domain, rules, drawer.kind, drawer.declared, backend.dtypes)
     return Walk(rules, world, partial(drawer.leaves_out, world.config))
 

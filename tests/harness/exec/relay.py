@@ -12,14 +12,19 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from lockstep.harness.backends.driver.messages import PLACE
 from lockstep.harness.backends.interface import STATISTICS
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.prefix.model import get_layer_config, get_unified_config
+from lockstep.harness.contracts.protocol import make_protocol
+
+PROTOCOL = make_protocol()
 
 Message = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -54,38 +59,48 @@ class Relay:
         cache = self.caches.items[message["cache"]]
         if "type" in message:
             cache = cache.of(message["type"])
+            config = {**config, **config["caches"][message["type"]]}
         if "part" in message:
             cache = cache.parts[message["part"]]
             config = {**config["parts"][message["part"]], **get_rows(config)}
-        if config["kind"].startswith("paged-"):
-            return relay_paged(self, cache, config, message)
-        if config["kind"] in PREFIX and op in PREFIX_PLANS:
-            return self.relay(cache, config, message, PREFIX_PLANS[op])
-        if is_batch(config) and op in BATCHED_PLANS:
-            return self.relay(cache, config, message, BATCHED_PLANS[op])
-        if config["kind"] == "batch-list" and op in LIST_PLANS:
-            return self.relay(cache, config, message, LIST_PLANS[op])
-        if op in PLANS:
-            return self.relay(cache, config, message, PLANS[op])
-        answer = getattr(self, f"do_{op}")(cache, config, message)
-        return answer
+        if op in TOLD:
+            told: Answer = getattr(self, f"tell_{op}")(cache, config)
+            return told
+        if op == "update" and get_contract(config) == "layer":
+            mask = cache.make_mask(message["keys"]["shape"][2], message["rows"])
+            answer = self.relay(cache, config, message, {"rows"}, {"mask"})
+            return {**answer, "mask": self.give_array(mask)}
+        return self.relay(cache, config, message)
 
-    def relay(self, cache: Any, config: Message, message: Message, plan: str) -> Answer:
-        """Calls the method that an operation names, with the fields that a message has,
-        and gives what it returns the names of the plan."""
-        fields, _, names = plan.partition("->")
-        own = {name: message[name] for name in fields.split() if name in message}
-        dtype = config["dtype"]
-        arguments = [self.take(name, value, dtype) for name, value in own.items()]
-        got = getattr(cache, message["op"])(*arguments)
-        for name in CONSUMING.get(message["op"], ()):
-            table = self.caches if name == "other" else self.snapshots
-            table.items.pop(message.get(name), None)
-        answered = [name for name in names.split() if name not in OFFSETS]
-        items = [got] if len(answered) < 2 else got or [None, None]
-        several = zip(answered, items, strict=False)
-        answer = {name: self.give(name, item, config) for name, item in several}
-        return answer | tell_offsets(cache, names.split())
+    def relay(
+        self,
+        cache: Any,
+        config: Message,
+        message: Message,
+        not_sent: Collection[str] = (),
+        not_returned: Collection[str] = (),
+    ) -> Answer:
+        """Calls the method of a message with its fields, and gives what it returns the
+        names of the fields of the answer, both as the protocol lists them."""
+        op, table = message["op"], PROTOCOL.messages[get_contract(config)]
+        variant = f"{op}.{VARIANTS.get(config['kind'].removeprefix('batch-'))}"
+        asked, answered = table[variant if variant in table else op]
+        arguments = [
+            self.take(name, message[name], config["dtype"])
+            for name in asked
+            if name not in (*PLACE, *not_sent)
+        ]
+        returned = getattr(cache, op.removesuffix("_request"))(*arguments)
+        for name in CONSUMING.get(op, ()):
+            objects = self.caches if name == "other" else self.snapshots
+            objects.items.pop(message.get(name), None)
+        if op == "extract":
+            config = {**config, "rows": None, "caches": None}
+        names = [name for name in answered if name not in (*OFFSETS, *not_returned)]
+        items = [returned] if len(names) < 2 else returned or [None] * len(names)
+        pairs = zip(names, items, strict=bool(names))
+        offsets = tell_offsets(returned if op == "extract" else cache, answered)
+        return {name: self.give(name, item, config) for name, item in pairs} | offsets
 
     def take(self, name: str, value: Any, dtype: str) -> Any:
         """The argument that a field stands for."""
@@ -109,13 +124,22 @@ class Relay:
         if name == "cache":
             return self.keep(got, config)
         if name == "saved":
-            return self.saved.put(got)
+            return None if got is None else self.saved.put(got)
         if name in (*ARRAYS, "mask"):
             return self.give_array(got)
-        if name == "rows":
-            names = "conv delta" if config["kind"] == "batch-state" else "keys values"
-            return [self.give_row(names.split(), pair) for pair in got]
-        return got if isinstance(got, bool | int) else list(got)
+        if name in ("rows", "requests"):
+            is_state = config["kind"] == "batch-state"
+            names = ["conv", "delta"] if is_state else ["keys", "values"]
+            return [self.give_row(names, pair) for pair in got]
+        if name == "copies":
+            return got or ()
+        if name == "references":
+            return list(got.items())
+        if name == "entries":
+            return [entry._asdict() for entry in got]
+        if name == "events":
+            return [{"event": event, "entry": of and of._asdict()} for event, of in got]
+        return list(got) if isinstance(got, range) else got
 
     def give_array(self, array: Any) -> Any:
         if array is None or isinstance(array, str):
@@ -205,38 +229,18 @@ class Relay:
                 del getattr(self, what).items[number]
         return {}
 
-    # --- operations that are not one call -----------------------------------------------
+    # --- messages that are not one call -------------------------------------------------
 
-    def do_update(self, cache: Any, config: Message, m: Message) -> Answer:
-        if is_batch(config):
-            return self.relay(cache, config, m, "keys values -> keys values")
-        mask = cache.make_mask(m["keys"]["shape"][2], m["rows"])
-        answer = self.relay(cache, config, m, "keys values -> keys values")
-        return {"offset": cache.offset, **answer, "mask": self.give_array(mask)}
-
-    def do_state(self, cache: Any, config: Message, m: Message) -> Answer:
-        is_state = config["kind"] in ("state", "batch-state")
-        names = "conv delta" if is_state else "keys values"
-        return self.relay(cache, config, m, f"-> {names}")
-
-    do_view = do_read = do_state
-
-    def do_offsets(self, cache: Any, config: Message, m: Message) -> Answer:
+    def tell_offsets(self, cache: Any, config: Message) -> Answer:
         offsets = cache.offsets
         if not isinstance(offsets, list | tuple):
             offsets = self.arrays.to_numpy(offsets).tolist()
         return {"offsets": [int(offset) for offset in offsets]}
 
-    def do_extract(self, cache: Any, config: Message, m: Message) -> Answer:
-        single = cache.extract(m["row"])
-        number = self.keep(single, {**config, "rows": None, "caches": None})
-        name = "offsets" if config["kind"] == "batch-list" else "offset"
-        return {"cache": number, **tell_offsets(single, [name])}
-
-    def do_cached(self, cache: Any, config: Message, m: Message) -> Answer:
+    def tell_cached(self, cache: Any, config: Message) -> Answer:
         return {"cached": cache.cached}
 
-    def do_layers(self, cache: Any, config: Message, m: Message) -> Answer:
+    def tell_layers(self, cache: Any, config: Message) -> Answer:
         layers = [
             layer
             and {
@@ -247,74 +251,31 @@ class Relay:
         ]
         return {"layers": layers}
 
-    def do_below(self, cache: Any, config: Message, m: Message) -> Answer:
+    def tell_below(self, cache: Any, config: Message) -> Answer:
         return {"cache": self.keep(cache.cache, get_unified_config(config))}
 
-    def do_get_statistics(self, cache: Any, config: Message, m: Message) -> Answer:
+    def tell_get_statistics(self, cache: Any, config: Message) -> Answer:
         counted = cache.get_statistics()
         return {name: getattr(counted, name) for name in STATISTICS}
 
-    def do_begin(self, cache: Any, config: Message, m: Message) -> Answer:
-        if config["kind"] == "slots":
-            return {"slot": cache.begin(m["tokens"])}
-        return {"remaining": list(cache.begin(m["tokens"], m["checkpoints"]))}
+
+TOLD = ("offsets", "cached", "layers", "below", "get_statistics")
+ARRAYS = ("keys", "values", "conv", "delta", "queries", "attended")
+VARIANTS = {"state": "states", "list": "list", "slots": "slot", "encoder": "image"}
+"""Kind → the variant of its messages."""
 
 
-PREFIX = ("session", "trie", "slots")
-ARRAYS = ("keys", "values", "conv", "delta", "queries")
+def get_contract(config: Message) -> str:
+    kind = config["kind"]
+    if kind.startswith("batch-"):
+        return "batched" if is_batch(config) else "layer"
+    return next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
 
-PLANS = {
-    "size": "-> size",
-    "prepare": "offsets",
-    "boundaries": "length -> lengths",
-    "forward": "positions sequences exceptions multimodal reserve",
-    "copy_prefix": "source target length",
-    "remove": "sequence begin end",
-    "can_resume": "sequence position -> result",
-    "write": "conv delta length -> offset",
-    "trim": "count -> trimmed offset",
-    "clone": "-> cache",
-    "free": "-> offset",
-    "snapshot": "begin -> snapshot",
-    "restore": "snapshot target -> ok offset",
-    "split": "snapshot at -> parent child",
-    "merge": "parent child -> snapshot",
-    "close": "snapshot",
-    "take": "-> snapshots",
-    "put": "layer keys values",
-    "get": "layer -> keys values mask",
-    "save": "-> saved",
-    "load": "saved",
-    "read_states": "layer -> conv delta",
-    "write_states": "layer conv delta",
-}
-"""Operation → the method's arguments, and the fields of the answer."""
-
-BATCHED_PLANS = {
-    "pad_left": "padding",
-    "pad_right": "lengths",
-    "finalize": "",
-    "make_mask": "length -> mask",
-    "write": "conv delta length",
-    "state": "-> rows",
-    "size": "-> sizes",
-    "trim": "count -> trimmed",
-    "rollback": "counts -> done",
-    "filter": "rows",
-    "select": "rows",
-    "repeat": "times",
-    "extend": "other",
-    "free": "",
-}
-"""The same, of batches."""
-
-LIST_PLANS = {"trim": "count -> trimmed offsets", "free": "-> offsets"}
-"""The same, of single caches of lists."""
 
 OFFSETS = ("offset", "offsets")
 
 
-def tell_offsets(cache: Any, names: Sequence[str]) -> Answer:
+def tell_offsets(cache: Any, names: Collection[str]) -> Answer:
     """The offset of a single cache; of a list, those of its parts."""
     if "offsets" in names:
         return {"offsets": [part.offset for part in cache.parts]}
@@ -339,85 +300,6 @@ def is_batch(config: Message) -> bool:
 def get_rows(config: Message) -> Answer:
     """What tells a batch from a single cache; its parts are what it is."""
     return {name: config[name] for name in ("rows", "caches")}
-
-
-PREFIX_PLANS = {
-    "extend": "slot tokens",
-    "close": "slot -> stored",
-    "cancel": "slot -> stored",
-    "free": "",
-    "set_limit": "limit",
-    "count_tokens": "-> count",
-    "count_bytes": "-> count",
-    "get_tokens": "slot -> tokens",
-    "get_remaining": "slot -> tokens",
-    "reserve": "slot count -> positions",
-    "commit": "slot count",
-}
-"""The same, of the prefix contract; `slot` is handed over where a message has it."""
-
-PAGED_PLANS = {
-    "open": "request tokens namespace",
-    "match": "request -> hit",
-    "schedule": "request count -> start",
-    "run": "",
-    "accept": "request kept sampled drafts",
-    "preempt": "request",
-    "free": "request reuse",
-    "fork": "source target tokens -> ok",
-    "rewind": "request to tokens -> ok",
-    "evict": "count -> evicted",
-    "reset": "-> ok",
-    "offload": "request transfer -> copies",
-    "load": "request transfer -> loaded copies",
-    "landed": "transfer",
-    "failed": "transfer arrived -> kept",
-    "save": "-> saved",
-    "restore": "saved",
-    "tables": "request -> tables",
-    "copies": "-> copies",
-    "pool": "-> references free cached pinned idle",
-    "entries": "-> entries",
-    "host_entries": "-> entries",
-    "events": "-> events",
-    "update": "layer keys values -> requests",
-    "attend": "layer queries -> attended",
-    "read_states": "layer -> requests",
-    "list_ends": "layer -> ends",
-    "write_states": "layer keys values",
-}
-"""The same, of the paged contract."""
-
-
-def relay_paged(relay: Relay, cache: Any, config: Message, message: Message) -> Answer:
-    operation = "open" if message["op"] == "open_request" else message["op"]
-    fields, _, answered = PAGED_PLANS[operation].partition("->")
-    arguments = [
-        relay.take(name, message[name], config["dtype"]) for name in fields.split()
-    ]
-    got = getattr(cache, operation)(*arguments)
-    if operation == "load":
-        got = got or (None, ())
-    names = answered.split()
-    items = [got] if len(names) == 1 else got
-    told = zip(names, items or (), strict=bool(names))
-    return {name: give_paged(relay, name, item) for name, item in told}
-
-
-def give_paged(relay: Relay, name: str, got: Any) -> Any:
-    if name == "saved":
-        return None if got is None else relay.saved.put(got)
-    if name == "requests":
-        return [relay.give_row(["keys", "values"], pair) for pair in got]
-    if name == "attended":
-        return relay.give_array(got)
-    if name == "references":
-        return list(got.items())
-    if name == "entries":
-        return [entry._asdict() for entry in got]
-    if name == "events":
-        return [{"event": event, "entry": of and of._asdict()} for event, of in got]
-    return got
 
 
 HARNESS = {"refuse"}
