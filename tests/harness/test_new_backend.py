@@ -362,7 +362,7 @@ def test_replay_and_explore_say_what_is_not_written(run: Run, tmp_path: Path) ->
     ended = run("explore", *UNWRITTEN, "--depth", 2)
     assert ended.status == 2, ended.text
     assert "! unfinished" in ended.words
-    assert "came upon what is not written yet" in ended.words
+    assert "need what is not written yet" in ended.words
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
