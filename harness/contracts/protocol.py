@@ -1,9 +1,4 @@
-"""The protocol of drivers: the messages of all operations, and those beside them.
-
-To write the files in `backends/driver/schemas/` after a change:
-
-    python -m lockstep.harness.contracts.protocol
-"""
+"""The protocol of drivers: the messages of all operations, and those beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from lockstep.harness.backends.driver.messages import (
     Protocol,
     derive_message,
 )
-from lockstep.harness.backends.driver.schema import write_documents
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Operation
 
@@ -40,7 +34,3 @@ def complete_messages(operation: Operation) -> Messages:
     if method is None or any("." not in name for name in declared):
         return declared
     return {method: derive_message(operation.fields, operation.answer), **declared}
-
-
-if __name__ == "__main__":
-    write_documents(make_protocol())

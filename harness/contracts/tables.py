@@ -1,6 +1,7 @@
 """Tables of the operations, for documents.
 
-To write the block in `harness/contracts/README.md` after a change:
+To write the block in `harness/contracts/README.md` and the files in
+`harness/backends/driver/schemas/` after a change:
 
     python -m lockstep.harness.contracts.tables
 """
@@ -11,9 +12,11 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from lockstep.harness.backends.driver.schema import write_documents
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Operation
+from lockstep.harness.contracts.protocol import make_protocol
 
 ANSWER = "Answer: "
 """Begins the paragraph about the answer in the docstring of an operation."""
@@ -64,3 +67,4 @@ def replace_block(text: str) -> str:
 
 if __name__ == "__main__":
     README.write_text(replace_block(README.read_text()))
+    write_documents(make_protocol())

@@ -197,7 +197,7 @@ REGISTRY: Registry[Any] = Registry().with_resources(
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_files_are_what_the_messages_say(name: str) -> None:
     text = (schema.FOLDER / f"{name}.json").read_text()
-    again = "python -m lockstep.harness.contracts.protocol"
+    again = "python -m lockstep.harness.contracts.tables"
     assert json.loads(text) == DOCUMENTS[name], f"run {again}"
     Draft202012Validator.check_schema(DOCUMENTS[name])
     assert len(DOCUMENTS) == len(list(schema.FOLDER.iterdir()))
