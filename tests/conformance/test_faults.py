@@ -2,7 +2,6 @@
 it answers is malformed), and as FIXED on the same backend without the mistake.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from lockstep.harness.workers.registry import load_faults
 from lockstep.impl.faults import FAULTS, Fault
 from tests.harness.building import choose_frameworks
 
-PROGRAMS, SECONDS = 2000, 60.0
-"""On a core that other tests may use."""
+PROGRAMS = 2000
 
 SLICE = 10
 """Programs that are run before it is seen whether they were enough."""
@@ -65,12 +63,8 @@ def test_fault_is_found_shrunk_saved_and_replayed(
     backend = planted.backend
     settings = Settings((backend,), programs=PROGRAMS, failures=tmp_path, slice=SLICE)
     most = fault.shortest + EXCESS
-    started = time.monotonic()
     outcome = search(lockstep_pool, settings, most)
-    seconds = time.monotonic() - started
-
     assert outcome.get_exit_status() == 1
-    assert seconds < SECONDS
     shortest = min(outcome.failures, key=lambda failure: len(failure.program.ops))
     assert len(shortest.program.ops) <= most
 

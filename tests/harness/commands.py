@@ -75,7 +75,7 @@ def lockstep(*arguments: object, **more: str) -> Ended:
     """`lockstep` in a process of its own."""
     with begin(*arguments, **more) as process:
         try:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

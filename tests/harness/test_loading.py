@@ -4,7 +4,6 @@ only found, and one that is not here is a line."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,9 +77,7 @@ def test_a_backend_that_is_broken_is_an_error(
 ) -> None:
     """Although it was only found, and the other one agrees."""
     find(name)
-    began = time.monotonic()
     ended = run_workers("check", *SIZE)
-    assert time.monotonic() - began < 15
     assert (ended.status, ended.err) == (2, "")
     assert f"of_{name}:make: ERROR: could not be loaded: " in ended.words
     assert words in ended.words

@@ -34,7 +34,7 @@ def run_in_shell(
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **more},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 

@@ -36,7 +36,7 @@ PROGRAM = {
     "config": {"kind": "kv"},
     "ops": [{"op": "update", "length": 2}, {"op": "trim", "count": 1}],
 }
-SECONDS = 60.0
+SECONDS = 600.0
 
 
 class Watching:
