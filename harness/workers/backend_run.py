@@ -13,11 +13,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.core.payload import merge_margins
-from lockstep.harness.execution.executor import (
-    Coverage,
-    Result,
-    run,
-)
+from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.shrink import make_busy_clock
 from lockstep.harness.programs.ledger import (
     Entry,

@@ -9,12 +9,7 @@ from dataclasses import replace
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
-from lockstep.harness.execution.shrink import (
-    Clock,
-    Shrinker,
-    Shrunk,
-    SideFailures,
-)
+from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk, SideFailures
 from lockstep.harness.programs.ledger import Entry, find_known, why_unsupported
 from lockstep.harness.programs.program import (
     Divergence,

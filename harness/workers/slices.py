@@ -6,21 +6,16 @@ import hashlib
 import json
 import math
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import Unavailable, UsageError
-from lockstep.harness.execution.executor import (
-    Result,
-    Run,
-    run_together,
-)
+from lockstep.harness.execution.executor import Result, Run, run_together
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.record import make_body
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -31,9 +26,7 @@ from lockstep.harness.programs.ledger import (
     load_ledger,
     why_unsupported,
 )
-from lockstep.harness.programs.program import (
-    Program,
-)
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.messages import (
@@ -65,30 +58,30 @@ def choose_first(number: int, count: int) -> int:
     return (number + number // WATCHED) % count
 
 
-T = TypeVar("T", bound=messages.SliceTask)
-
-
-class Slice(BackendRun, ABC, Generic[T]):
-    """Makes programs, and runs them on the backend of its task.
+class Slice(BackendRun):
+    """Makes programs, and runs them on the backend of its task, or on several.
 
     Args:
         worker, backend, task: see `BackendRun`.
-        others: run the programs beside it, each as it declares them.
+        followers: run the programs, too, each as it declares them.
     """
 
     def __init__(
-        self, worker: Runner, backend: Backend, task: T, others: Sequence[BackendRun] = ()
+        self,
+        worker: Runner,
+        backend: Backend,
+        task: Any,
+        followers: Sequence[BackendRun] = (),
     ) -> None:
         super().__init__(worker, backend, task, task.known)
-        self.task, self.followers = task, others
-        self.group: Sequence[BackendRun] = [self, *others]
+        self.task, self.followers, self.runs = task, followers, 0
+        self.group: Sequence[BackendRun] = [self, *followers]
         for member in self.group:
             member.group_size = len(self.group)
-        self.runs = 0
 
-    @abstractmethod
     def generate(self) -> None:
         """Makes the programs, and calls `count` with each."""
+        raise NotImplementedError
 
     def check(self) -> messages.SliceDone:
         """Runs all programs.
@@ -101,16 +94,16 @@ class Slice(BackendRun, ABC, Generic[T]):
             self.generate()
         finally:
             self.worker.fatal = frozenset()
-        for side in self.followers:
-            side.emit(side.finish())
+        for follower in self.followers:
+            follower.emit(follower.finish())
         return self.finish()
 
     def count(self, program: Program) -> None:
         """Runs one program and counts it."""
-        for side in self.group:
-            side.counts.programs += 1
-        for side, own, result in self.run(program):
-            side.include(own, result)
+        for member in self.group:
+            member.counts.programs += 1
+        for member, adapted, result in self.run(program):
+            member.include(adapted, result)
 
     def run(self, program: Program) -> list[tuple[BackendRun, Program, Result]]:
         """Runs a program; shrinks and reports divergences that are new.
@@ -118,57 +111,63 @@ class Slice(BackendRun, ABC, Generic[T]):
         Returns:
             For each backend the program as it declares it, and the result.
         """
-        every = is_watched(self.runs)
+        every_check = is_watched(self.runs)
         self.runs += 1
-        programs = [program, *(side.adapt(program) for side in self.followers)]
-        if self.followers and not any(side.backend.execute for side in self.group):
-            results = self.execute_together(programs, every)
+        programs = [program, *(member.adapt(program) for member in self.followers)]
+        if self.followers and not any(member.backend.execute for member in self.group):
+            results = self.execute_together(programs, every_check)
         else:
             results = [
-                side.execute(own, every, side.avoid)
-                for side, own in zip(self.group, programs, strict=True)
+                member.execute(adapted, every_check, member.avoid)
+                for member, adapted in zip(self.group, programs, strict=True)
             ]
-        ran = list(zip(self.group, programs, results, strict=True))
-        for side, own, result in ran:
-            side.judge(own, result)
-        return ran
+        runs = list(zip(self.group, programs, results, strict=True))
+        for member, adapted, result in runs:
+            member.judge(adapted, result)
+        return runs
 
-    def execute_together(self, programs: Sequence[Program], every: bool) -> list[Result]:
-        """Runs a program on all backends beside each other; see `settle`."""
+    def execute_together(
+        self, programs: Sequence[Program], every_check: bool
+    ) -> list[Result]:
+        """Runs a program on all backends in step; see `settle`."""
         self.take_turn()
         record = self.worker.record
         body = record.begin(programs[0], self.worker.backend_name)
         runs = []
-        for side, own in zip(self.group, programs, strict=True):
-            place = Counter[Cell](), side.announce, side.avoid
-            runs.append(Run(own, side.backend, every, *place))
+        for member, program in zip(self.group, programs, strict=True):
+            watch = Counter[Cell](), member.announce, member.avoid
+            runs.append(Run(program, member.backend, every_check, *watch))
         first = choose_first(self.runs, len(runs))
         run_together([*runs[first:], *runs[:first]])
         record.end()
-        results = []
-        for side, one in zip(self.group, runs, strict=True):
-            is_same = one.program is programs[0]
-            content = body if is_same else make_body(one.program)
-            results.append(self.settle(side, one, content, every))
-        return results
+        return [
+            settle(
+                member,
+                run,
+                body if run.program is programs[0] else make_body(run.program),
+                every_check,
+            )
+            for member, run in zip(self.group, runs, strict=True)
+        ]
 
-    def settle(self, side: BackendRun, ran: Run, body: bytes, every: bool) -> Result:
-        """Returns the result of a run beside others. Where it diverges, or must run
-        alone, it runs again, and what it does alone counts.
 
-        Raises:
-            Unavailable: it agrees alone. Backends of one process may share something; the
-                slice has to begin again for each of them alone.
-        """
-        found = ran.result.divergence
-        if found is None and not ran.is_apart:
-            side.digest.update(body)
-            side.coverage.update(ran.coverage or ())
-            return side.note_margins(ran.result)
-        alone = side.execute(ran.program, every, side.avoid)
-        if found is not None and alone.divergence is None:
-            raise Unavailable(f"beside other backends only: {found.message}")
-        return alone
+def settle(member: BackendRun, run: Run, body: bytes, every_check: bool) -> Result:
+    """Returns the result of a run in step with others. Where it diverges, or must run
+    alone, it runs again, and what it does alone counts.
+
+    Raises:
+        Unavailable: it agrees alone. Backends of one process may share something; the
+            slice has to begin again for each of them alone.
+    """
+    divergence = run.result.divergence
+    if divergence is None and not run.is_apart:
+        member.digest.update(body)
+        member.coverage.update(run.coverage or ())
+        return member.note_margins(run.result)
+    alone = member.execute(run.program, every_check, member.avoid)
+    if divergence is not None and alone.divergence is None:
+        raise Unavailable(f"beside other backends only: {divergence.message}")
+    return alone
 
 
 def make_drawer(
@@ -189,7 +188,7 @@ DERIVED = 12
 answers to both are compared elsewhere."""
 
 
-class RandomSlice(Slice[RandomTask]):
+class RandomSlice(Slice):
     """Programs drawn from a seed."""
 
     def generate(self) -> None:
@@ -199,7 +198,7 @@ class RandomSlice(Slice[RandomTask]):
         from lockstep.harness.programs.generate.hypothesis import generate
 
         set_hypothesis_home_dir(os.devnull)  # it leaves no folder where a user works
-        task = self.task
+        task: RandomTask = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, self.avoid)
         self.drawer.aim_at({*task.rare})
@@ -207,14 +206,14 @@ class RandomSlice(Slice[RandomTask]):
         generate(task.programs, seed, draw, self.consume)
 
     def is_enough(self, small: Program) -> bool:
-        return len(small.ops) <= self.task.enough
+        return len(small.ops) <= int(self.task.enough)
 
     def consume(self, program: Program) -> None:
         if self.is_over:
             return
-        known = list(self.drawer.known)
+        entries = list(self.drawer.known)
         self.count(program)
-        self.meet(known)
+        self.meet(entries)
         programs = self.counts.programs
         if programs % DERIVED == 0 and self.backend.execute is None:
             derived = derive_one(program, programs // DERIVED)
@@ -252,11 +251,11 @@ def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
     return Walk(rules, world, partial(drawer.leaves_out, world.config))
 
 
-class ExhaustiveSlice(Slice[ExhaustiveTask]):
+class ExhaustiveSlice(Slice):
     """The programs with one beginning."""
 
     def generate(self) -> None:
-        task = self.task
+        task: ExhaustiveTask = self.task
         drawer = make_drawer(self.backend, task, self.avoid)
         walk = make_walk(drawer, task.size, self.backend)
         start = walk.follow(tuple(task.path), task.covered)
@@ -287,8 +286,8 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
         )
     length = min(LONGEST, max(1, depth - BEHIND))
     branches = list(walk.find_longest(ROOT, length))
-    known = [[entry.id, entry.document.when] for entry in drawer.avoid]
-    content = [dict(world.config), list(world.moves), known]
+    entries = [[entry.id, entry.document.when] for entry in drawer.avoid]
+    content = [dict(world.config), list(world.moves), entries]
     text = json.dumps(content, sort_keys=True)
     return Surveyed(
         moves=list(world.moves),
@@ -298,5 +297,5 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
         avoided=walk.avoided,
         digest=hashlib.sha256(text.encode()).hexdigest()[:12],
         code=hash_code(get_target(task.backend)),
-        versions={str(name): str(own) for name, own in backend.versions.items()},
+        versions={str(name): str(text) for name, text in backend.versions.items()},
     )

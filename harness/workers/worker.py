@@ -68,11 +68,7 @@ from lockstep.harness.workers.messages import (
 )
 from lockstep.harness.workers.registry import get_target, load, load_faults
 from lockstep.harness.workers.runner import Emit, Runner
-from lockstep.harness.workers.slices import (
-    ExhaustiveSlice,
-    RandomSlice,
-    survey,
-)
+from lockstep.harness.workers.slices import ExhaustiveSlice, RandomSlice, survey
 from lockstep.harness.workers.sources import list_sources
 
 # --- the tasks --------------------------------------------------------------------------
