@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from lockstep.harness.jobs.failures import Failures, describe_stop, list_failure
 from lockstep.harness.jobs.fold import (
     add_pairs,
     add_refusal,
+    finishing,
     fold_ledger,
     fold_shard,
     require_kinds,
@@ -82,10 +84,9 @@ class Campaign:
         self.failures.read_left()
         show_failures(self.outcome, self.failures)
         self.count_wanted()
-        if self.terms.programs is None:
-            self.outcome.is_cut = self.outcome.seconds < (self.terms.seconds or 0)
-        else:
-            self.outcome.is_cut = any(True for _ in self.iter_missing())
+        self.outcome.is_cut = self.outcome.seconds < (self.terms.seconds or 0)
+        if self.terms.programs is not None:
+            self.outcome.is_cut = next(self.iter_missing(), None) is not None
         return self.outcome
 
     def add_result(self, result: Result) -> None:
@@ -135,15 +136,20 @@ class Campaign:
         pair.crashes += event.crashes if isinstance(event, Abandoned) else 0
 
     def iter_missing(self) -> Iterator[Spec]:
-        """Iterates over the shards that are to run, of pairs that can run."""
+        """Iterates over the shards that are to run, of pairs that can run, as long as
+        there is time."""
         ledgers = [name for name, event in self.declared.items() if event.has_ledger]
         for spec in self.terms.iter_specs(self.outcome.pairs, ledgers):
-            pairs = self.outcome.pairs
-            if all(pair.errors or pair.is_unwritten for pair in pairs):
+            useless = [pair.errors or pair.is_unwritten for pair in self.outcome.pairs]
+            if all(useless) or self.is_spent():
                 return
-            (first, *_) = self.list_pairs(spec.task)
-            if spec.name not in self.done and not (first.errors or first.is_unwritten):
+            pair = self.list_pairs(spec.task)[0]
+            if spec.name not in self.done and not (pair.errors or pair.is_unwritten):
                 yield spec
+
+    def is_spent(self) -> bool:
+        seconds = time.monotonic() - self.outcome.started
+        return self.terms.seconds is not None and seconds >= self.terms.seconds
 
     def count_wanted(self) -> None:
         """Counts the programs that each pair is to run."""
@@ -176,21 +182,13 @@ class Campaign:
         self.load()
         outcome = self.outcome
         outcome.is_cut, outcome.started = False, time.monotonic() - outcome.seconds
-        try:
-            runner = open_runner()
+        with finishing(outcome), closing(open_runner()) as runner:
             try:
                 self.declare(runner, self.terms.backends or names)
                 self.work(runner, lambda: watch(outcome))
-            finally:
-                runner.close()
-        except KeyboardInterrupt as interrupt:
-            outcome.stop(interrupt)
-        except UsageError as error:
-            outcome.give_up(error)
-        except OSError as error:
-            outcome.unwritten = describe_unwritable(self.folder, error)
-            outcome.is_cut = True
-        outcome.seconds = time.monotonic() - outcome.started
+            except OSError as error:
+                outcome.unwritten = describe_unwritable(self.folder, error)
+                outcome.is_cut = True
         return outcome
 
     def declare(self, runner: Runner, names: Sequence[str]) -> None:
@@ -211,7 +209,7 @@ class Campaign:
         self.count_wanted()
         self.failures.write()
         events: defaultdict[str, list[Any]] = defaultdict(list)
-        for spec, event in run_specs(runner, self.iter_timely(), watch):
+        for spec, event in run_specs(runner, self.iter_missing(), watch):
             if isinstance(event, messages.Declared):  # the first event of each try
                 self.add_declared(spec.task.backend, event)
                 events[spec.name] = [event]
@@ -229,13 +227,6 @@ class Campaign:
                 self.write_result(spec, events.pop(spec.name))
             else:
                 self.fold(spec.task, event, events[spec.name][0])
-
-    def iter_timely(self) -> Iterator[Spec]:
-        for spec in self.iter_missing():
-            seconds = time.monotonic() - self.outcome.started
-            if self.terms.seconds is not None and seconds >= self.terms.seconds:
-                return
-            yield spec
 
     def write_result(self, spec: Spec, events: list[Any]) -> None:
         """Writes the file of a shard; from then on it counts. Raises OSError."""

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,9 +25,6 @@ except ImportError:
     ) from None
 
 CONNECT_SECONDS = 3.0
-LOOK_SECONDS = 2.0
-"""How often machines are looked for."""
-
 WORKERS: dict[str, Worker] = {}
 """Of a process of Ray, by the numbers of its GPUs."""
 
@@ -57,21 +53,11 @@ class RayRunner:
 
     def __init__(self, address: str, gpu: float, jobs: int) -> None:
         connect(address, jobs)
-        self.node = ray.get_runtime_context().get_node_id()
-        self.gpu, self.looked, self.size = gpu, -LOOK_SECONDS, 0
+        self.gpu = gpu
         self.needs: dict[str, Mapping[str, Any]] = {}
 
     def count(self) -> int:
-        if time.monotonic() - self.looked > LOOK_SECONDS:
-            nodes = [node for node in ray.nodes() if node["Alive"]]
-            if self.node not in [node["NodeID"] for node in nodes]:
-                raise UsageError(
-                    "Ray has ended on this machine, and the rest of the cluster takes it"
-                    " for gone; start Ray again, then run `lockstep campaign resume`"
-                )
-            self.size = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
-            self.looked = time.monotonic()
-        return max(1, self.size)
+        return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
     def run(self, spec: Spec) -> Iterator[messages.Event]:
         backend = spec.task.backend
