@@ -90,7 +90,7 @@ def test_each_result_is_that_of_a_run_alone() -> None:
             alone = run(program, one.backend, coverage=coverage)
             assert (one.result, one.coverage) == (alone, coverage)
             found[alone.divergence.what if alone.divergence else "agrees"] += 1
-    assert found["agrees"] > 40 and found["error"] > 10 and len(found) > 2, found
+    assert found["agrees"] >= 40 and found["error"] > 10 and len(found) > 2, found
 
 
 def test_no_backend_is_in_the_scope_of_another() -> None:
