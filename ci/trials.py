@@ -319,8 +319,8 @@ def holds_program(path: Path) -> bool:
 
 WRONG = "tests.harness.misbehaving:wrong_twice"
 SIZE = ("--programs", "240", "--slice", "20", "--backend", WRONG)
-SHARDS = 13
-"""One with the declaration, 12 with programs."""
+SHARDS = 12
+"""Of a trial's campaign."""
 
 MAX_RESUMED = 3
 
