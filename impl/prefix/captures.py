@@ -16,13 +16,13 @@ class Captures:
     Attributes:
         number: number of the layer.
         scheduled: the offsets at which the layer is to capture, ascending.
-        collected: the collected captures, by offset.
+        held: the collected captures, by offset.
     """
 
     def __init__(self, number: int, layer: Layer) -> None:
         self.number, self.layer = number, layer
         self.scheduled: list[int] = []
-        self.collected: dict[int, Snapshot] = {}
+        self.held: dict[int, Snapshot] = {}
 
     def schedule(self, offsets: Sequence[int]) -> None:
         """Schedules captures at these offsets, ascending.
@@ -40,20 +40,20 @@ class Captures:
     def capture(self, offset: int) -> None:
         """Captures at `offset`, which is not 0, if the layer is there and there is no
         capture yet."""
-        if self.layer.offset == offset and offset not in self.collected:
-            self.collected[offset] = self.layer.snapshot(0)
+        if self.layer.offset == offset and offset not in self.held:
+            self.held[offset] = self.layer.snapshot(0)
 
     def collect(self) -> None:
         """Takes the captures from the layer, which clears its schedule."""
         if self.scheduled:
             taken = zip(self.scheduled, self.layer.take(), strict=False)
             self.scheduled = []
-            self.collected |= {
+            self.held |= {
                 offset: snapshot for offset, snapshot in taken if snapshot is not None
             }
 
     def close(self) -> None:
         """Closes the captures that nobody took."""
         self.collect()
-        while self.collected:
-            self.layer.close(self.collected.popitem()[1])
+        while self.held:
+            self.layer.close(self.held.popitem()[1])

@@ -185,9 +185,9 @@ class Trie(Requests):
     def take_captures(self, node: Node) -> dict[int, Snapshot]:
         """Takes the captures at a node, except of layers that it already has one of."""
         return {
-            captures.number: captures.collected.pop(node.end)
+            captures.number: captures.held.pop(node.end)
             for captures in self.captures
-            if node.end in captures.collected and node.snapshots[captures.number] is None
+            if node.end in captures.held and node.snapshots[captures.number] is None
         }
 
     # --- the limit ----------------------------------------------------------------------
