@@ -11,9 +11,7 @@ import numpy as np
 from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.memory import Pair, make_compact
 from lockstep.impl.shared.batch import as_slice
-from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
-from lockstep.impl.shared.slots import Slots
 
 SPARED = 1 << 14
 """`mx.contiguous` copies nothing if the buffer is at most so many bytes larger."""
@@ -31,20 +29,10 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         delta: shape of a delta state, [heads, key_dim, value_dim], float32.
     """
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        slots: Slots,
-        conv: Sequence[int],
-        delta: Sequence[int],
-        layers: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__(sizes, layers, **options)
-        self.slots = slots
-        count, dtype = slots.count, self.dtype
-        self.conv = [mx.zeros((count, *conv), dtype) for _ in range(layers)]
-        self.delta = [mx.zeros((count, *delta), mx.float32) for _ in range(layers)]
+    def make_states(self, conv: Sequence[int], delta: Sequence[int]) -> None:
+        count, layers = self.slots.count, range(self.layers)
+        self.conv = [mx.zeros((count, *conv), self.dtype) for _ in layers]
+        self.delta = [mx.zeros((count, *delta), mx.float32) for _ in layers]
 
     def read_states(self, layer: int) -> Pair:
         """Returns conv and delta of the sequences of the open pass, in order of first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.linear import Linear, Plan, Run
@@ -23,14 +23,15 @@ class Memory(ABC):
 
     Attributes:
         buffers: the arrays, as the framework holds them; None before the first write.
-        named: the snapshots that refer to this memory.
+        named: the snapshots that refer to this memory. A plain set: each step looks
+            whether it is empty, which takes longer with a WeakSet.
         copies: the snapshots that have copied from it.
     """
 
     buffers: Any
 
     def __init__(self) -> None:
-        self.named: WeakSet[Snapshot] = WeakSet()
+        self.named: set[ref[Snapshot]] = set()
         self.copies: WeakSet[Snapshot] = WeakSet()
 
     @abstractmethod
@@ -66,8 +67,13 @@ class Memory(ABC):
 
     def secure_all(self) -> None:
         """Copies all snapshots, before the whole memory changes."""
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             snapshot.own()
+
+    def list_named(self) -> list[Snapshot]:
+        """Lists the snapshots that refer to this memory."""
+        snapshots = [name() for name in list(self.named)]
+        return [snapshot for snapshot in snapshots if snapshot is not None]
 
 
 class TokenMemory(Memory):
@@ -126,7 +132,7 @@ class TokenMemory(Memory):
 
     def secure(self, first: int, begin: int, end: int) -> None:
         """Copies the snapshots that an update would change; see `TokenCache.store`."""
-        for snapshot in list(self.named):
+        for snapshot in self.list_named():
             if self.touches(snapshot, first, begin, end):
                 snapshot.own()
 
@@ -174,7 +180,7 @@ class Snapshot:
         self.memory: Memory | None = memory
         self.arrays: Arrays | None = None
         self.nbytes = 0
-        memory.named.add(self)
+        memory.named.add(ref(self, memory.named.discard))
 
     @classmethod
     def owning(cls, memory: Memory, arrays: Arrays, begin: int, end: int) -> Snapshot:
@@ -212,7 +218,7 @@ class Snapshot:
     def take_over(self, arrays: Arrays) -> None:
         assert self.memory is not None
         self.nbytes = self.memory.get_bytes(arrays)
-        self.memory.named.discard(self)
+        self.memory.named.discard(ref(self))
         self.memory.copies.add(self)
         self.memory, self.arrays = None, arrays
 
@@ -225,6 +231,6 @@ class Snapshot:
         if self.memory is None and self.arrays is None:
             raise MisuseError(f"snapshot [{self.begin}, {self.end}) was closed before")
         if self.memory is not None:
-            self.memory.named.discard(self)
+            self.memory.named.discard(ref(self))
         self.memory = self.arrays = None
         self.nbytes = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.impl.shared.batch import Batch, check_range
-from lockstep.impl.shared.causal import CausalCacheBase
+from lockstep.impl.shared.causal import CausalCacheBase, Sizes
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 from lockstep.impl.shared.slots import Checkpoint, Slots
 
@@ -23,10 +23,26 @@ class RecurrentCacheBase(CausalCacheBase):
         pending: for each sequence of the open pass, the checkpoint to fill, or None.
     """
 
-    slots: Slots
     conv: Any
     delta: Any
     pending: Sequence[Checkpoint | None] = ()
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        slots: Slots,
+        conv: Sequence[int],
+        delta: Sequence[int],
+        layers: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(sizes, layers, **options)
+        self.slots = slots
+        self.make_states(conv, delta)
+
+    @abstractmethod
+    def make_states(self, conv: Sequence[int], delta: Sequence[int]) -> None:
+        """Makes the states of all slots, zeros, of these shapes."""
 
     def check_rows(self, batch: Batch) -> None:
         """Refuses sequences that differ in their number of rows."""

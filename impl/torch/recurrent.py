@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from lockstep.impl.shared.batch import as_slice
-from lockstep.impl.shared.causal import Sizes
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
-from lockstep.impl.shared.slots import Slots
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels.plain import Index, read, write
 from lockstep.impl.torch.memory import Pair
@@ -27,19 +24,10 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         delta: shape of a delta state, [heads, key_dim, value_dim], float32.
     """
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        slots: Slots,
-        conv: Sequence[int],
-        delta: Sequence[int],
-        layers: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__(sizes, layers, **options)
-        self.slots = slots
-        self.slot_index: Index | None = None  # of the pass, made on first use
-        room = (layers, slots.count)
+    slot_index: Index | None = None  # of the pass, made on first use
+
+    def make_states(self, conv: Sequence[int], delta: Sequence[int]) -> None:
+        room = self.layers, self.slots.count
         self.conv = self.like.new_zeros((*room, *conv))
         self.delta = self.like.new_zeros((*room, *delta), dtype=torch.float32)
 
