@@ -22,16 +22,12 @@ from lockstep.harness.backends.interface import (
     LayerCache,
     ListCache,
     StateCache,
-    UnifiedCache,
 )
 from lockstep.harness.backends.paged import PagedCache
 from lockstep.harness.cli.kits import LANGUAGES, read_kit
 from lockstep.harness.cli.options import command
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.batched.model import LIST
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.paged.model import HYBRID
-from lockstep.harness.contracts.paged.model import KINDS as PAGED
 from lockstep.harness.contracts.protocol import list_messages
 from lockstep.harness.contracts.tables import explain
 from lockstep.harness.core.errors import UsageError
@@ -40,15 +36,9 @@ from lockstep.harness.core.errors import UsageError
 
 
 INTERFACES: Mapping[str, type] = {
-    **dict.fromkeys(("kv", "rotating"), LayerCache),
-    "state": StateCache,
-    **dict.fromkeys(("batch-kv", "batch-rotating"), BatchCache),
-    "batch-state": BatchStateCache,
-    LIST: BatchListCache,
-    **dict.fromkeys(
-        ("causal", "swa", "swa-memory", "chunked", "encoder", "recurrent"), UnifiedCache
-    ),
-    **dict.fromkeys(PAGED, PagedCache),
+    kind: interface
+    for rules in CONTRACTS.values()
+    for kind, interface in rules.interfaces.items()
 }
 """Kind → what a cache of that kind looks like, of those that stand alone."""
 
@@ -73,25 +63,9 @@ IMPORTS = {
     "mlx": "import mlx.core as mx\nimport numpy as np",
 }
 
-SIZES = ("heads", "key_dim", "value_dim", "dtype")
-POOL = ("sequences", "capacity", "batch", *SIZES, "rope_bases", "shift")
-STATES = ("slots", "interval", "checkpoints", "conv_width")
-LAYER: Mapping[str, Sequence[str]] = {
-    "kv": SIZES,
-    "rotating": ("window", *SIZES),
-    "state": (*SIZES, "conv_width"),
-}
 FIELDS: Mapping[str, Sequence[str]] = {
-    **LAYER,
-    **{f"{BATCH}{kind}": fields for kind, fields in LAYER.items()},
-    **dict.fromkeys(("list", LIST), ("parts",)),
-    "causal": POOL,
-    "swa": ("window", *POOL),
-    "swa-memory": ("window", "memory", *POOL),
-    "chunked": ("chunk", *POOL),
-    "encoder": POOL,
-    "recurrent": (*POOL, *STATES),
-    **dict.fromkeys(PAGED, ("groups", "blocks", "max_length", "prefix_cache")),
+    "list": ("parts",),
+    **{kind: names for each in CONTRACTS.values() for kind, names in each.heeded.items()},
 }
 """The fields of its config that a cache of each kind has to heed."""
 
@@ -156,7 +130,7 @@ def render(
         cache=format_cache(kind),
         contract=rules.name,
         classes=[describe(each, write_methods) for each in list_classes(rules, kind)],
-        has_parts=kind == LIST,
+        has_parts=is_list(kind),
         tells=list_lines(rules.tells),
         required=", ".join(f'"{each}"' for each in rules.required),
         others=list_lines(later),
@@ -187,10 +161,10 @@ def list_classes(rules: Contract, kind: str) -> list[Written]:
     cache = Written("Cache", kind, rules, list_names(rules, kind, operations))
     if not kind.startswith(BATCH):
         return [cache]
-    single = "kv" if kind == LIST else kind.removeprefix(BATCH)
+    single = "kv" if is_list(kind) else kind.removeprefix(BATCH)
     of_row = get_rules(single)
     shared = [name for name in operations if name in of_row.operations]
-    if kind != LIST:
+    if not is_list(kind):
         return [Written("Row", single, of_row, list_names(of_row, single, shared)), cache]
     batch, of_all = BATCH + single, [name for name in shared if name not in OF_PARTS]
     return [
@@ -258,7 +232,7 @@ def describe_added(written: Written, name: str) -> str:
 
 def name_message(method: str, kind: str, messages: Iterable[str]) -> str:
     """Returns the message that a driver gets for a method of a cache of this kind."""
-    if kind in PAGED:
+    if is_paged(kind):
         return "open_request" if method == "open" else method
     variant = f"{method}.{VARIANTS.get(kind.removeprefix(BATCH))}"
     return variant if variant in messages else method
@@ -266,6 +240,14 @@ def name_message(method: str, kind: str, messages: Iterable[str]) -> str:
 
 VARIANTS = {"state": "states", "list": "list"}
 """Kind → the variant of a message that its caches, and batches of them, get."""
+
+
+def is_list(kind: str) -> bool:
+    return INTERFACES.get(kind) is BatchListCache
+
+
+def is_paged(kind: str) -> bool:
+    return INTERFACES.get(kind) is PagedCache
 
 
 def get_interface(kind: str) -> type:
@@ -290,10 +272,10 @@ def list_names(rules: Contract, kind: str, operations: Sequence[str]) -> list[st
 def list_more(rules: Contract, kind: str) -> Sequence[str]:
     """Lists the methods that no operation needs: of a paged cache what it may tell, and
     the memory of K and V or of states."""
-    if kind not in PAGED:
+    if not is_paged(kind):
         return ()
-    states = OF_STATES if kind in ("paged-state", HYBRID) else ()
-    return (*rules.tells, *(() if kind == "paged-state" else ("update",)), *states)
+    states = OF_STATES if kind.endswith(("-state", "-hybrid")) else ()
+    return (*rules.tells, *(() if kind.endswith("-state") else ("update",)), *states)
 
 
 OF_STATES = ("read_states", "list_ends", "write_states")

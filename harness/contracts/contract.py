@@ -60,6 +60,13 @@ class Contract(ABC):
         rewrites: propose simpler operations, in the order in which they are tried.
         depth: how many times as many programs it takes until a mistake is found as with
             most contracts, since a longer history leads there (`ci/bench/find.py`).
+        free_fields: the fields of a config on which no answer depends.
+        tells_memory: a cache itself tells what it holds; see `Kind.held`.
+        interfaces: for kinds that stand alone, what a cache of the kind looks like.
+        heeded: the fields of its config that such a cache has to heed.
+        counted: fields that vectors declare, so that abstract states around them count.
+        settings: fields that have their default, which comes first, in all levels of
+            vectors but the last one.
         leaves_choices: several answers to an operation are right as a matter of course,
             and what follows depends on the one that was given.
     """
@@ -82,6 +89,12 @@ class Contract(ABC):
     model: Callable[[Config, bool], Any]
     system: Callable[[Setup], Any]
     rewrites: ClassVar[Sequence[Rewrite]]
+    free_fields: ClassVar[Sequence[str]] = WITHOUT_EFFECT
+    tells_memory: ClassVar[bool] = True
+    interfaces: ClassVar[Mapping[str, type]] = {}
+    heeded: ClassVar[Mapping[str, Sequence[str]]] = {}
+    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     leaves_choices: ClassVar[bool] = False
     depth: ClassVar[int] = 1
 

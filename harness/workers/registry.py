@@ -339,7 +339,7 @@ def check_operations(
             raise Unloadable(f"opening a {kind} cache: {broken}") from None
     told = rules.list_told(config, declared.tells)
     methods = [*rules.list_methods(kind, declared.operations), *told]
-    if declared.held is not None and contract != "prefix":
+    if declared.held is not None and rules.tells_memory:
         methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]
     if missing:

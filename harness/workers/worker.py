@@ -27,7 +27,6 @@ from msgspec import convert
 from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.backends.driver.backend import is_driver
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.contracts.contract import WITHOUT_EFFECT
 from lockstep.harness.core.errors import (
     DeviceLost,
     HarnessError,
@@ -91,11 +90,11 @@ def adapt(program: Program, backend: Backend) -> Program:
     """Returns the program with sizes that the backend declares, where they change no
     answer."""
     declared = backend.contracts.get(program.contract, {}).get(program.kind)
-    if declared is None or program.contract == "prefix":  # bytes, and limits of bytes
+    if declared is None:
         return program
     supported = {**declared.config, "dtype": backend.dtypes}
     config, rules = dict(program.config), program.rules
-    for name in WITHOUT_EFFECT:
+    for name in rules.free_fields:
         default = [rules.config[name]["default"]] if name in rules.opt_in else ()
         values = supported.get(name, default)
         if values and name in config and config[name] not in values:

@@ -1,4 +1,7 @@
-"""Batches: a correct one agrees, and mistakes that real ones made are found."""
+"""Batches: a correct one agrees, and what is wrong with a batch or a list is said.
+
+Mistakes that real batches made are planted in ours: `impl/faults/batches.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,7 @@ import pytest
 from batching import (
     Batch,
     ListBatch,
-    Single,
     SingleList,
-    StateBatch,
     make,
     open_batch,
 )
@@ -67,20 +68,6 @@ class PaddingIsSeen(Batch):
         return mask | mask.any(0, keepdims=True)
 
 
-@mistake("batch-rotating", "update-(mask|contents)")
-class PaddingFillsTheWindow(Batch):
-    """mlx-lm #439: what is padding counts as tokens, and evicts real ones."""
-
-    def make_mask(self, length: int) -> Any:
-        mask = super().make_mask(length)
-        longest = max(row.offset for row in self.rows)
-        for number, row in enumerate(self.rows):
-            seen = np.flatnonzero(mask[number, 0, -1])
-            if row.offset < longest and len(seen) == row.window:
-                mask[number, 0, -1, seen[0]] = False
-        return mask
-
-
 @mistake("batch-kv", "(open|stack)-malformed")
 class OffsetsAreNoNumbers(Batch):
     """Offsets that were never written."""
@@ -108,89 +95,6 @@ class OffsetsChangeLater(Batch):
         pair = super().update(keys, values)
         _ = self.offsets
         return pair
-
-
-@mistake("batch-kv", "(update|extend|filter|pad_right|state)-")
-class ExtendsByItsOwnRows(Batch):
-    """mlx-lm pull request 1141: an empty side gets the other side's number of rows."""
-
-    def extend(self, other: Batch) -> None:
-        empty = not any(row.offset for row in other.rows)
-        if empty and len(other.rows) != len(self.rows):
-            other.rows = (other.rows * len(self.rows))[: len(self.rows)]
-            other.rows = [row.clone() for row in other.rows]
-        super().extend(other)
-
-
-@mistake("batch-kv", "(trim|rollback)-(result|offset)|update-")
-class TrimDoesNothing(Batch):
-    """mlx-vlm pull request 1453: trim returned 0, and callers had rolled back."""
-
-    def trim(self, count: int) -> int:
-        self.check_settled()
-        return 0
-
-
-@mistake("batch-kv", "filter-offset|(update|state|size|extract|trim)-")
-class RowsMixUp(Batch):
-    """Rows that stay are put into their old order."""
-
-    def filter(self, rows: Sequence[int]) -> None:
-        if len(set(rows)) < len(rows):
-            raise ValueError("a row twice")
-        self.select(sorted(rows))
-
-
-@mistake("batch-kv", "(load|update|state)-")
-class LoadKeepsTheFirstRowOnly(Batch):
-    """mlx-lm pull request 807: what the constructor sets is missing after a load."""
-
-    def load(self, saved: Any) -> None:
-        super().load(saved)
-        for row in self.rows:
-            row.chunk = None
-            row.keys, row.values = self.rows[0].keys[:], self.rows[0].values[:]
-
-
-@mistake("batch-rotating", "(update|state|size|extract|trim)-")
-class ExtractIsShort(Batch):
-    """vllm-metal pull request 139: a row is taken out without its last token."""
-
-    def extract(self, row: int) -> Single:
-        single: Single = super().extract(row)
-        if single.offset > 1:
-            single.trim(1)
-        return single
-
-
-@mistake("batch-kv", "(update|state|size|extract|finalize)-")
-class ShortRowsGetPadding(Batch):
-    """Padding on the right is written where a chunk has nothing else for a row."""
-
-    def place(self, length: int) -> list[range]:
-        places = super().place(length)
-        if self.coming is None:
-            return places
-        return [place if len(place) else range(1) for place in places]
-
-
-@mistake("batch-state", "(extend|update|state|extract)-")
-class StatesMixUp(StateBatch):
-    """mlx-lm pull request 1169: rows of states are exchanged when one side is empty."""
-
-    def extend(self, other: Batch) -> None:
-        own = len(self.rows)
-        super().extend(other)
-        if not any(row.offset for row in self.rows[:own]):
-            self.rows.reverse()
-
-
-@mistake("batch-state", "(update|state)-")
-class StatesReadPadding(StateBatch):
-    """Padding on the left enters the state."""
-
-    def make_mask(self, length: int) -> Any:
-        return None
 
 
 @mistake("batch-list", "(load|update|state|size|extract)-")
@@ -233,30 +137,6 @@ class ExtractSharesAPart(ListBatch):
         single = super().extract(row)
         single.parts[-1] = self.parts[-1].rows[row]
         return single
-
-
-@mistake("batch-list", "(update|finalize)-")
-class OnePartIsToldOfPadding(ListBatch):
-    """Padding on the right is announced to the first part only."""
-
-    def pad_right(self, lengths: Sequence[int]) -> None:
-        self.parts[0].pad_right(lengths)
-
-    def finalize(self) -> None:
-        self.parts[0].finalize()
-
-
-@mistake("batch-list", "(stack|update|state|size|extract|trim)-")
-class SinglesAreStackedInAnotherOrder(ListBatch):
-    """The rows of the last part are in reverse order."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        super().__init__(parts)
-        if any(row.offset for row in self.rows):
-            self.parts[-1].rows.reverse()
-
-    def clone(self) -> ListBatch:
-        return ListBatch(self.each("clone"))
 
 
 def plant(wrong: type) -> Backend:

@@ -126,6 +126,36 @@ def test_every_module_of_the_harness_lives_in_a_room() -> None:
     assert found == set(ROOMS)
 
 
+FAMILIES = ("layer", "batched", "unified", "prefix", "paged")
+
+KNOWN_THERE = ("contracts/", "execution/metamorphic/")
+"""What knows the families: the contracts, and the relations that check the reference."""
+
+
+def list_family_names(path: Path) -> Iterator[str]:
+    """Iterates over the imports of one family, and the comparisons with its name."""
+    tree = ast.parse(path.read_text(), str(path))
+    for name in iter_names(path):
+        if name.startswith(tuple(f"lockstep.harness.contracts.{x}." for x in FAMILIES)):
+            yield name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            compared = [node.left, *node.comparators]
+            yield from (
+                part.value
+                for part in compared
+                if isinstance(part, ast.Constant) and part.value in FAMILIES
+            )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_module_names_a_family_of_contracts(room: str) -> None:
+    """What a family needs elsewhere, its contract says."""
+    for path in list_files(f"harness/{room}"):
+        if not path.relative_to(ROOT / "harness").as_posix().startswith(KNOWN_THERE):
+            assert not list(list_family_names(path)), path
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_rooms_before_it(room: str) -> None:
     allowed = {*ROOMS[: ROOMS.index(room) + 1], "lockstep", "lockstep.harness"}

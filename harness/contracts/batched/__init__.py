@@ -13,6 +13,11 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.interface import (
+    BatchCache,
+    BatchListCache,
+    BatchStateCache,
+)
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.batched import contents, rows, tokens
 from lockstep.harness.contracts.batched.domain import get_domain
@@ -22,6 +27,7 @@ from lockstep.harness.contracts.batched.model import (
     KINDS,
     LIST,
     LONG_REACH,
+    PREFIX,
     BatchedModel,
     get_single_config,
     list_part_configs,
@@ -38,7 +44,12 @@ from lockstep.harness.contracts.batched.rewrites import (
 from lockstep.harness.contracts.batched.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.layer import get_tag_dimension, restrict_options
+from lockstep.harness.contracts.layer import (
+    HEEDED,
+    SETTINGS,
+    get_tag_dimension,
+    restrict_options,
+)
 from lockstep.harness.contracts.operation import Config, Op, Source, index
 from lockstep.harness.contracts.rewrites import join_names
 from lockstep.harness.contracts.system import Setup
@@ -111,6 +122,20 @@ class BatchedContract(Contract):
     facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
     letters = LETTERS
+    interfaces: ClassVar[Mapping[str, type]] = {
+        **dict.fromkeys(("batch-kv", "batch-rotating"), BatchCache),
+        "batch-state": BatchStateCache,
+        LIST: BatchListCache,
+    }
+    heeded: ClassVar[Mapping[str, Sequence[str]]] = {
+        **{f"{PREFIX}{kind}": fields for kind, fields in HEEDED.items()},
+        LIST: ("parts",),
+    }
+    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"pads_left": (True,)}
+    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **SETTINGS,
+        "pads_left": (True, False),
+    }
     model = staticmethod(open_model)
     system = staticmethod(open_system)
     rewrites = (join_names(OPERATIONS, "cache"), *REWRITES)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.interface import LayerCache, StateCache
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.layer.domain import get_domain
 from lockstep.harness.contracts.layer.model import (
@@ -46,7 +47,17 @@ NEXT: Mapping[str, Sequence[str]] = {
 LONG = 32
 """One program in 32 is a long one."""
 
-CHOICES: Mapping[str, Sequence[Any]] = {
+SIZES = ("heads", "key_dim", "value_dim", "dtype")
+HEEDED: Mapping[str, Sequence[str]] = {
+    "kv": SIZES,
+    "rotating": ("window", *SIZES),
+    "state": (*SIZES, "conv_width"),
+}
+"""Kind → the fields of its config that a cache has to heed."""
+
+SETTINGS: Mapping[str, tuple[Any, ...]] = {"keep": (0, 1, 2), "chunk": (None, 2, 3)}
+
+CHOICES: Mapping[str, tuple[Any, ...]] = {
     "window": (4, 1, 2, 3, 5, 8, 4, 1, 2, 3, 5, 8, 16, 33),
     "step": (4, 1, 2, 3, 8, 256),
     "heads": (1, 2, 3, 1, 2, 4, 1, 8),
@@ -110,6 +121,17 @@ class LayerContract(Contract):
     }
     next = NEXT
     letters = LETTERS
+    interfaces: ClassVar[Mapping[str, type]] = {
+        **dict.fromkeys(("kv", "rotating"), LayerCache),
+        "state": StateCache,
+    }
+    heeded = HEEDED
+    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"step": CHOICES["step"]}
+    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **SETTINGS,
+        "mask_padding": (1, 4),
+        "mask_form": ("any", "additive"),
+    }
     model = LayerModel
     system = staticmethod(open_system)
     rewrites = REWRITES

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.paged import TELLS
+from lockstep.harness.backends.paged import TELLS, PagedCache
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source
 from lockstep.harness.contracts.paged.domain import get_domain
@@ -81,6 +81,15 @@ class PagedContract(Contract):
     model = PagedModel
     system = PagedSystem
     rewrites = REWRITES
+    interfaces: ClassVar[Mapping[str, type]] = dict.fromkeys(KINDS, PagedCache)
+    heeded: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(
+        KINDS, ("groups", "blocks", "max_length", "prefix_cache")
+    )
+    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "hash_block": (None, 1, 2),
+        "drop_last": (False, True),
+        "host": (0, 4),
+    }
     leaves_choices = True
     depth = 3
     why_illegal = staticmethod(why_illegal_config)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.interface import UnifiedCache
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op, Source
 from lockstep.harness.contracts.unified.domain import get_domain
@@ -19,6 +20,7 @@ from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
     MAY_HAVE,
+    SIMPLE,
     UnifiedModel,
     why_illegal_config,
 )
@@ -92,6 +94,21 @@ PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
 """Caches of a wrapper, in the combinations that models use."""
 
 
+POOL = (
+    *("sequences", "capacity", "batch", "heads", "key_dim", "value_dim", "dtype"),
+    *("rope_bases", "shift"),
+)
+HEEDED: Mapping[str, Sequence[str]] = {
+    "causal": POOL,
+    "swa": ("window", *POOL),
+    "swa-memory": ("window", "memory", *POOL),
+    "chunked": ("chunk", *POOL),
+    "encoder": POOL,
+    "recurrent": (*POOL, "slots", "interval", "checkpoints", "conv_width"),
+}
+"""Kind → the fields of its config that a cache has to heed."""
+
+
 class UnifiedContract(Contract):
     name = "unified"
     kinds = (*CAUSAL, "encoder", "wrapper", "recurrent")
@@ -112,6 +129,15 @@ class UnifiedContract(Contract):
         "rows": "rows of a forward",
     }
     letters = LETTERS
+    interfaces: ClassVar[Mapping[str, type]] = dict.fromkeys(SIMPLE, UnifiedCache)
+    heeded = HEEDED
+    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "layers": (1, 2, 3),
+        "cache_padding": (1, 4, 32),
+        "mask_padding": (1, 4, 32),
+        "mask_dtype": ("float32", "float16", "bfloat16"),
+        "permuted_values": (False, True),
+    }
     model = UnifiedModel
     system = UnifiedSystem
     rewrites = REWRITES

@@ -15,7 +15,6 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.layer import CHOICES
 from lockstep.harness.contracts.operation import Cell, Effect, Op, list_allowed
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
@@ -33,31 +32,6 @@ LENGTHS = 12, 44
 # Level → the effect of the operations that it adds to the level before.
 ADDED = {"cut": Effect.REMOVES, "basic": Effect.READS}
 
-# Contract → fields that are declared so that the abstract states around them count.
-PLAIN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "layer": {"step": tuple(CHOICES["step"])},
-    "batched": {"pads_left": (True,)},
-}
-
-OF_LAYERS: Mapping[str, tuple[Any, ...]] = {"keep": (0, 1, 2), "chunk": (None, 2, 3)}
-# Fields that have their default, which comes first, in all levels but the last one.
-SETTINGS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "layer": {**OF_LAYERS, "mask_padding": (1, 4), "mask_form": ("any", "additive")},
-    "batched": {
-        **OF_LAYERS,
-        "pads_left": (True, False),
-    },
-    "unified": {
-        "layers": (1, 2, 3),
-        "cache_padding": (1, 4, 32),
-        "mask_padding": (1, 4, 32),
-        "mask_dtype": DTYPES,
-        "permuted_values": (False, True),
-    },
-    "prefix": {"interval": (None, 1, 2, 3)},
-    "paged": {"hash_block": (None, 1, 2), "drop_last": (False, True), "host": (0, 4)},
-}
-
 
 def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     """Maps the levels of a kind, the simplest first, to what a backend must declare.
@@ -67,7 +41,8 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     covers what the levels before cannot reach. An engine runs the levels whose operations
     and settings it has.
     """
-    rules, plain = CONTRACTS[contract], PLAIN.get(contract, {})
+    rules = CONTRACTS[contract]
+    plain = rules.counted
     every = frozenset(rules.list_operations(kind))
     operations = every & {*rules.required}
     levels = {"core": operations}
@@ -80,7 +55,7 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     config = rules.get_plain_config(kind, declared["full"], DTYPES)
     settings = {
         name: values
-        for name, values in SETTINGS[contract].items()
+        for name, values in rules.settings.items()
         if rules.why_illegal({**config, name: values[-1]}) is None
     }
     declared["settings"] = Kind(every, {**plain, **settings})
@@ -239,7 +214,7 @@ def is_typed(op: Op) -> bool:
 def list_reached(program: Program) -> Iterator[Cell]:
     """Iterates over all goals that a program reaches: settings, operations, cells and
     errors."""
-    for name, (default, *_) in SETTINGS[program.contract].items():
+    for name, (default, *_) in program.rules.settings.items():
         if program.config[name] != default:
             yield f"{SETTING}{name} {program.config[name]}", ANY
     for step in walk(program, rows=False):
