@@ -64,7 +64,7 @@ class Draft(Protocol):
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
         """Takes an operation that is about to run."""
 
-    def stop(self, layer: str, why: str) -> None:
+    def stop(self, layer: str, reason: str) -> None:
         """Ends the program: what follows could not be told faithfully."""
 
     def remark(self, text: str) -> None:
@@ -108,8 +108,8 @@ class Tape:
 
     def find_name(self, cache: Any) -> str | None:
         """Returns the name of a cache; None if it is not recorded."""
-        found = (name for name, own in self.names.items() if own() is cache)
-        return next(found, None)
+        names = (name for name, recorded in self.names.items() if recorded() is cache)
+        return next(names, None)
 
     def note(self, name: str, op: str, **fields: Any) -> None:
         """Notes an operation on the cache of this name."""
@@ -118,8 +118,8 @@ class Tape:
         plain = {name: make_plain(value) for name, value in fields.items()}
         self.draft.note(self.layer, {"op": op, **plain, "cache": name})
 
-    def stop(self, why: str) -> None:
-        self.draft.stop(self.layer, why)
+    def stop(self, reason: str) -> None:
+        self.draft.stop(self.layer, reason)
 
     def note_sizes(self, keys: Any, values: Any) -> None:
         """Notes shapes and dtype of K and V [rows, heads, length, dim], if they are the
@@ -128,14 +128,14 @@ class Tape:
         if "dtype" in form.config:
             return
         heads, key_dim, value_dim = keys.shape[1], keys.shape[3], values.shape[3]
-        given = {
+        fields = {
             "heads": min(heads, MOST_HEADS),
             "key_dim": DIM,
             "value_dim": DIM if value_dim else 0,
             "dtype": str(keys.dtype).rpartition(".")[2],
         }
         # A form may ask for dimensions of its own, such as those of a group.
-        form = form.with_fields(**{**given, **form.config})
+        form = form.with_fields(**{**fields, **form.config})
         sizes = f"{heads} heads of {key_dim} and {value_dim} numbers"
         about = ", ".join(filter(None, (form.about, sizes)))
         self.draft.turn(replace(form, about=about))
@@ -193,9 +193,9 @@ class Scribe:
         for tape in self.tapes:
             tape.note(self.name, op, **fields)
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         for tape in self.tapes:
-            tape.stop(why)
+            tape.stop(reason)
 
     def is_heard(self, cache: Any) -> bool:
         """Whether calls on an object are those of the engine on the recorded cache: not
@@ -205,7 +205,7 @@ class Scribe:
     @contextmanager
     def working(self, cache: Any) -> Iterator[None]:
         """The cache as its library knows it; nothing that it does is noted."""
-        before = [tape.is_busy for tape in self.tapes]
+        were_busy = [tape.is_busy for tape in self.tapes]
         watched = type(cache)
         object.__setattr__(cache, "__class__", self.plain)
         for tape in self.tapes:
@@ -214,7 +214,7 @@ class Scribe:
             yield
         finally:
             object.__setattr__(cache, "__class__", watched)
-            for tape, was_busy in zip(self.tapes, before, strict=False):
+            for tape, was_busy in zip(self.tapes, were_busy, strict=False):
                 tape.is_busy = was_busy
 
     def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -237,9 +237,9 @@ class Scribe:
 
     def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
         """Notes a call. What goes wrong here must not end the engine."""
-        tell = self.copy if name == DEEPCOPY else getattr(self, name)
+        note_call = self.copy if name == DEEPCOPY else getattr(self, name)
         try:
-            then: Then = tell(*args, **kwargs)
+            then: Then = note_call(*args, **kwargs)
         except Exception as error:
             self.stop(f"{name} could not be told: {format_raised(error)}")
             return None
@@ -255,14 +255,14 @@ class Scribe:
     def copy(self, memo: Any) -> Then:
         """Notes a copy by `copy.deepcopy`; one before there is any layer is as new."""
         if not self.tapes:
-            return lambda other: self.join(other, self.name)
+            return lambda copied: self.join(copied, self.name)
         name = self.tapes[0].choose_name()
         self.note("clone", into=name)
-        return lambda other: self.join(other, name)
+        return lambda copied: self.join(copied, name)
 
-    def join(self, other: Any, name: str) -> None:
+    def join(self, copied: Any, name: str) -> None:
         """Records a copy of the cache."""
-        type(self)(other, self.tapes, name)
+        type(self)(copied, self.tapes, name)
 
     def copy_aside(self, cache: Any, protocol: Any) -> Any:
         """Stands for `__reduce_ex__`: the copy has the class of the library."""
@@ -270,8 +270,8 @@ class Scribe:
             for tape in self.tapes:
                 tape.draft.remark("a shallow or pickled copy, and what was done with it")
         with self.working(cache):
-            make, *rest = cache.__reduce_ex__(protocol)
-        return make_anew if make is __newobj__ else make, *rest
+            make, *state = cache.__reduce_ex__(protocol)
+        return make_anew if make is __newobj__ else make, *state
 
     def set(self, cache: Any, name: str, value: Any) -> None:
         """Stands for `__setattr__`. What an engine adds for itself is no content."""

@@ -67,8 +67,8 @@ class Twins:
         answers = [answer(method, fields) for method in methods]
         compare(name, "answers", *answers)
         first, second = (self._counts(cache) for cache in self._caches)
-        for each, count in first.items():
-            compare(name, f"counts of {each} blocks", count, second[each])
+        for counted, count in first.items():
+            compare(name, f"counts of {counted} blocks", count, second[counted])
         if isinstance(answers[0], ValueError):
             raise answers[0]
         return answers[0]
@@ -89,17 +89,21 @@ def answer(method: Callable[..., Any], fields: tuple[Any, ...]) -> Any:
     return list(result) if isinstance(result, tuple) else result
 
 
-def compare(name: str, what: str, first: Any, second: Any) -> None:
+def compare(name: str, subject: str, first: Any, second: Any) -> None:
     """Raises Broken if the twins part."""
-    if all(isinstance(one, ValueError) for one in (first, second)):
+    if all(isinstance(returned, ValueError) for returned in (first, second)):
         return
     if type(first) is not type(second) or first != second:
         raise Broken(
             "twins",
-            f"the {what} of {name} differ: {describe(first)} of the first twin,"
+            f"the {subject} of {name} differ: {describe(first)} of the first twin,"
             f" {describe(second)} of the second",
         )
 
 
-def describe(told: Any) -> str:
-    return f"ValueError: {told}" if isinstance(told, ValueError) else format_plain(told)
+def describe(answer: Any) -> str:
+    return (
+        f"ValueError: {answer}"
+        if isinstance(answer, ValueError)
+        else format_plain(answer)
+    )

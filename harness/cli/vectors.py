@@ -92,9 +92,11 @@ def verify(settings: Settings, folder: Path, as_json: bool) -> int:
     is damaged, or something could not run.
     """
     console, files = PlainConsole(stderr=as_json), read_set(folder)
-    differences = [words for path in files for words in audit(path, files[path])]
-    for words in differences[:MOST_REPORTED]:
-        console.print(make_printable(words), soft_wrap=True)
+    differences = [
+        difference for path in files for difference in audit(path, files[path])
+    ]
+    for difference in differences[:MOST_REPORTED]:
+        console.print(make_printable(difference), soft_wrap=True)
     console.print(format_audit(folder, files, differences), soft_wrap=True)
     results = [] if differences else list(replay_set(files, settings))
     for verified in results:

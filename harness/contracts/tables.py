@@ -25,9 +25,9 @@ ANSWER = "Answer: "
 def explain(operation: Operation) -> tuple[str, str]:
     """Returns what an operation does, and what its answer means: its docstring."""
     text = inspect.cleandoc(type(operation).__doc__ or operation.name)
-    does, *more = (" ".join(each.split()) for each in text.split("\n\n"))
-    answers = [each.removeprefix(ANSWER) for each in more if each.startswith(ANSWER)]
-    return does, answers[0] if answers else ""
+    does, *paragraphs = (" ".join(lines.split()) for lines in text.split("\n\n"))
+    answer = "".join(line for line in paragraphs if line.startswith(ANSWER))
+    return does, answer.removeprefix(ANSWER)
 
 
 def format_operations(rules: Contract) -> Iterator[str]:
@@ -36,7 +36,7 @@ def format_operations(rules: Contract) -> Iterator[str]:
     yield "|" + "---|" * 4
     for name, operation in rules.operations.items():
         does, answer = explain(operation)
-        fields = ", ".join(each for each in operation.fields if each != "cache")
+        fields = ", ".join(field for field in operation.fields if field != "cache")
         yield f"| {name} | {fields} | {does} | {answer or '`{}`'} |"
 
 
@@ -60,9 +60,9 @@ def format_block() -> str:
 
 
 def replace_block(text: str) -> str:
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{format_block()}{after}"
+    head, _, tail = text.partition(BEGIN)
+    _, _, after = tail.partition(END)
+    return f"{head}{format_block()}{after}"
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def leave(array: Tensor) -> None:
     """Overwrites nothing: a driver gets numbers, not memory of its caller."""
 
 
-def make_kind(document: Any, place: str) -> Kind:
-    declared = parse(document, Declared, place, strict=True)
+def make_kind(document: Any, location: str) -> Kind:
+    declared = parse(document, Declared, location, strict=True)
     config = {
         field: tuple(values) if isinstance(values, list) else values
         for field, values in declared.config.items()
@@ -113,29 +113,29 @@ def split_command(name: str) -> list[str]:
 
 def find_program(program: str, name: str) -> str:
     """Its path: in the current folder, or on PATH. Raises UsageError."""
-    here = Path(program)
-    if here.is_file():
-        if not os.access(here, os.X_OK):
+    path = Path(program)
+    if path.is_file():
+        if not os.access(path, os.X_OK):
             raise UsageError(
                 f"--backend {name}: {program} cannot be executed; chmod +x {program}, or"
                 " name what runs it before it, as in exec:python3 driver.py"
             )
-        return str(here.absolute())
-    found = shutil.which(program)
-    if found is None:
-        what = "is a folder" if here.is_dir() else "is not there"
+        return str(path.absolute())
+    located = shutil.which(program)
+    if located is None:
+        problem = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(
-            f"--backend {name}: {program} {what}, nor is it a program on PATH; the"
+            f"--backend {name}: {program} {problem}, nor is it a program on PATH; the"
             f" current folder is {Path.cwd()}"
         )
-    return found
+    return located
 
 
 def list_files(name: str) -> Iterator[Path]:
     """The files that a driver is made of, as far as its command names them."""
-    for part in split_command(name):
-        if Path(part).is_file():
-            yield Path(part)
+    for argument in split_command(name):
+        if Path(argument).is_file():
+            yield Path(argument)
 
 
 def load_driver(name: str, limits: Limits, protocol: Protocol) -> Backend:

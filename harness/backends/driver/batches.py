@@ -21,10 +21,10 @@ class Batch(Cache):
 
     contract = "batched"
 
-    def extend(self, other: Batch) -> None:
-        self.call("extend", other)
-        if other is not self:
-            other.release()
+    def extend(self, batch: Batch) -> None:
+        self.call("extend", batch)
+        if batch is not self:
+            batch.release()
 
     def clone(self) -> Self:
         return type(self)(self.driver, self.ask("clone").cache, self.config)
@@ -44,9 +44,9 @@ class BatchCache(Batch):
         return self.make_tensor("mask", mask) if is_array else mask
 
     def extract(self, row: int) -> LayerCache:
-        told = self.ask("extract", row=row)
-        single = open_layer(self.driver, told.cache, self.config)
-        single.offset = told.offset
+        answer = self.ask("extract", row=row)
+        single = open_layer(self.driver, answer.cache, self.config)
+        single.offset = answer.offset
         return single
 
 
@@ -66,9 +66,9 @@ class BatchListCache(Batch):
         self.parts = open_parts(self, config["parts"], "part", open_rows)
 
     def extract(self, row: int) -> ListCache:
-        told = self.ask("extract", row=row)
-        single = ListCache(self.driver, told.cache, self.config)
-        single.set_offsets(told.offsets)
+        answer = self.ask("extract", row=row)
+        single = ListCache(self.driver, answer.cache, self.config)
+        single.set_offsets(answer.offsets)
         return single
 
 
@@ -93,16 +93,16 @@ class ListCache(Cache):
 
     def clone(self) -> ListCache:
         copy = ListCache(self.driver, self.ask("clone").cache, self.config)
-        copy.set_offsets([part.offset for part in self.parts])
+        copy.set_offsets([cache.offset for cache in self.parts])
         return copy
 
     def set_offsets(self, offsets: Sequence[int]) -> None:
         """Takes the offset that an answer has for each part."""
         if len(offsets) != len(self.parts):
-            words = f"offsets is {say(offsets)}; expected {len(self.parts)} integers"
-            self.driver.reject(Malformed(f"{words}, one for each cache of the list"))
-        for part, offset in zip(self.parts, offsets, strict=True):
-            part.offset = offset
+            text = f"offsets is {say(offsets)}; expected {len(self.parts)} integers"
+            self.driver.reject(Malformed(f"{text}, one for each cache of the list"))
+        for cache, offset in zip(self.parts, offsets, strict=True):
+            cache.offset = offset
 
 
 # --- by kind ----------------------------------------------------------------------------

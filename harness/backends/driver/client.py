@@ -65,8 +65,8 @@ def limit_by(
 ) -> Limits:
     """The limits in a pool whose workers may take `step_seconds` for a step: a message
     gets less, so that its operation can be named."""
-    own = step_seconds / 2, start_seconds
-    return Limits(*own, strict=strict, unsupported=unsupported)
+    message_seconds = step_seconds / 2
+    return Limits(message_seconds, start_seconds, strict=strict, unsupported=unsupported)
 
 
 # --- messages ---------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Driver:
         self.causal: Alignment = "lower-right"
         self.run = 0
         self.message = 0
-        self.asked = ""
+        self.current = ""
         self.is_fresh = True
         self.waiting: list[tuple[str, str, bytes]] = []
         self.dropped: dict[str, list[int]] = {}
@@ -118,15 +118,15 @@ class Driver:
         try:
             self.process = Process(self.command, self.limits.line_bytes)
         except OSError as error:
-            words = f"{self.command[0]} cannot be started: {error.strerror}"
-            raise Broken("crash", words) from None
+            problem = f"{self.command[0]} cannot be started: {error.strerror}"
+            raise Broken("crash", problem) from None
         self.stop = weakref.finalize(self, self.process.stop)
-        before = self.hello
+        declared = self.hello
         request = {"protocol": PROTOCOL}
         hello: Hello = self.exchange(
             "session", "hello", request, self.limits.start_seconds
         )
-        if before is not None and hello != before:
+        if declared is not None and hello != declared:
             self.misbehave("malformed", "declared something else than before")
         self.hello, self.causal = hello, hello.causal
         return hello
@@ -157,10 +157,10 @@ class Driver:
         request = encode(self.message, get_operation(message), fields)
         self.waiting.append((contract, message, request))
 
-    def drop(self, run: int, what: str, number: int) -> None:
+    def drop(self, run: int, sort: str, number: int) -> None:
         """Nobody will name this cache or snapshot again."""
         if run == self.run:
-            self.dropped.setdefault(what, []).append(number)
+            self.dropped.setdefault(sort, []).append(number)
 
     def post_dropped(self) -> None:
         if self.dropped:
@@ -178,7 +178,7 @@ class Driver:
                 kind = self.protocol.get_request(family, name)
                 check_request(kind, json.loads(request))
         first = self.message - len(posted) + 1
-        asked = [
+        operations = [
             f"'{get_operation(name)}' (message {number})"
             for number, (_, name, _) in enumerate(posted, first)
         ]
@@ -186,10 +186,10 @@ class Driver:
         self.on_send(requests)
         begun = time.monotonic()
         try:
-            lines = self.process.exchange(requests, asked, seconds)
+            lines = self.process.exchange(requests, operations, seconds)
         except Misbehaved as misbehaved:
             is_late = misbehaved.is_late and self.is_fresh
-            self.misbehave(misbehaved.what, str(misbehaved), is_late)
+            self.misbehave(misbehaved.sort, str(misbehaved), is_late)
         except BaseException:
             self.end()  # nobody reads the answer any more
             raise
@@ -200,7 +200,7 @@ class Driver:
         for number, ((family, name, _), line) in enumerate(
             zip(posted, lines, strict=True), first
         ):
-            self.asked = asked[number - first]
+            self.current = operations[number - first]
             answer = self.parse(family, name, number, line)
         return answer
 
@@ -238,24 +238,24 @@ class Driver:
 
     def reject(self, malformed: Malformed) -> NoReturn:
         """The last answer has the wrong form."""
-        self.misbehave("malformed", f"answered {self.asked} wrongly: {malformed}")
+        self.misbehave("malformed", f"answered {self.current} wrongly: {malformed}")
 
-    def misbehave(self, what: str, words: str, is_late: bool = False) -> NoReturn:
+    def misbehave(self, sort: str, problem: str, is_late: bool = False) -> NoReturn:
         """Ends the process, and raises Broken with what it did."""
         assert self.process is not None
         said = self.process.get_last_words()
         self.end()
-        if what == "hang" and self.hello is not None:
+        if sort == "hang" and self.hello is not None:
             longer = 4 * self.limits.message_seconds
-            words += f"; --step-time {longer:g} gives it twice the time"
+            problem += f"; --step-time {longer:g} gives it twice the time"
             self.seconds = min(self.seconds, max(AFTER_HANG, 20 * self.slowest))
-        if what == "malformed":
-            words += (
+        if sort == "malformed":
+            problem += (
                 "; harness/backends/driver/README.md says what each answer looks like"
             )
         if said:
-            words += f"; its last words: {said}"
-        raise Broken(what, clean(f"the driver {words}", MOST_WORDS), is_late=is_late)
+            problem += f"; its last words: {said}"
+        raise Broken(sort, clean(f"the driver {problem}", MOST_WORDS), is_late=is_late)
 
     def end(self) -> None:
         """Ends the process, if there is one."""

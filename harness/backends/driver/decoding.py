@@ -93,7 +93,9 @@ def decode(line: bytes) -> dict[str, Any]:
     return answer
 
 
-def parse(document: Any, kind: type[T], place: str = "the answer", *, strict: bool) -> T:
+def parse(
+    document: Any, kind: type[T], location: str = "the answer", *, strict: bool
+) -> T:
     """A document as a struct. Raises Malformed.
 
     Args:
@@ -105,50 +107,50 @@ def parse(document: Any, kind: type[T], place: str = "the answer", *, strict: bo
     try:
         parsed = msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise Malformed(explain(str(error), document, place)) from None
+        raise Malformed(explain(str(error), document, location)) from None
     if strict:
-        require_no_more(document, parsed, place)
+        require_no_more(document, parsed, location)
     return parsed
 
 
-def explain(text: str, document: Any, place: str) -> str:
+def explain(text: str, document: Any, location: str) -> str:
     """Words for the error of msgspec in a document, with its place and its value."""
-    found = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$([^`]*)`)?", text, re.DOTALL)
-    words, path = (found[1], found[2] or "") if found else (text, "")
+    match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$([^`]*)`)?", text, re.DOTALL)
+    message, path = (match[1], match[2] or "") if match else (text, "")
     fields = re.findall(r"\.(\w+)", path)
     value = document
     for name, at in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         value = value[name or int(at)]
-    place = path.removeprefix(".") or place
-    missing = re.fullmatch(r"Object missing required field `(\w+)`", words)
+    location = path.removeprefix(".") or location
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", message)
     if missing:
-        return f"{place} has no {missing[1]}"
-    if words.startswith("Invalid enum value"):
-        return f"{place} is {say(value)}; expected {CHOICES[fields[-1]]}"
-    expected = re.fullmatch(r"Expected `([^`]*)`(.*?)(, got .*)?", words)
+        return f"{location} has no {missing[1]}"
+    if message.startswith("Invalid enum value"):
+        return f"{location} is {say(value)}; expected {CHOICES[fields[-1]]}"
+    expected = re.fullmatch(r"Expected `([^`]*)`(.*?)(, got .*)?", message)
     if expected:
         kinds = TYPES.get(expected[1]) or " or ".join(
-            TYPES[each] for each in expected[1].split(" | ")
+            TYPES[kind_name] for kind_name in expected[1].split(" | ")
         )
-        return f"{place} is {say(value)}; expected {kinds}{expected[2]}"
-    return f"{place} {words}"
+        return f"{location} is {say(value)}; expected {kinds}{expected[2]}"
+    return f"{location} {message}"
 
 
-def require_no_more(document: Any, parsed: Any, place: str) -> None:
+def require_no_more(document: Any, parsed: Any, location: str) -> None:
     """Raises Malformed for a field that its struct does not have, however deep, and for
     an item that stands twice in a set."""
     if isinstance(parsed, frozenset) and len(parsed) != len(document):
-        raise Malformed(f"{place} has an item twice")
-    if isinstance(parsed, list | tuple) and place != "data":
+        raise Malformed(f"{location} has an item twice")
+    if isinstance(parsed, list | tuple) and location != "data":
         for value, item in zip(document, parsed, strict=True):
-            require_no_more(value, item, place)
+            require_no_more(value, item, location)
     if isinstance(parsed, msgspec.Struct):
         fields = dict.fromkeys(parsed.__struct_fields__)
         for name, value in document.items():
             if name not in fields:
                 hint = suggest(name, fields)
                 raise Malformed(
-                    f"{place} has {say(name)}, which its schema does not have{hint}"
+                    f"{location} has {say(name)}, which its schema does not have{hint}"
                 )
             require_no_more(value, getattr(parsed, name), name)
 
@@ -156,10 +158,10 @@ def require_no_more(document: Any, parsed: Any, place: str) -> None:
 # --- arrays: a shape and plain numbers --------------------------------------------------
 
 
-MOST_WORDS = 1 << 16
+MAX_KNOWN = 1 << 16
 
 # Numbers of float32 as JSON writes them: payloads are few numbers, many times.
-WORDS: dict[float, str] = {}
+KNOWN: dict[float, str] = {}
 
 
 # What printf writes of numbers that JSON does not have → what every parser reads.
@@ -169,15 +171,15 @@ SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
 def write_numbers(numbers: Sequence[float]) -> list[str]:
     """Each with nine digits, which tell any two apart; but 0 has no sign. NaN is null,
     infinity a text."""
-    words = list(map(WORDS.get, numbers))
-    if None not in words:
-        return words  # type: ignore[return-value]
-    texts = ("%.9g " * len(numbers) % tuple(numbers)).split()
-    written = [SPECIAL.get(text, text) for text in texts]
-    if len(WORDS) > MOST_WORDS:
-        WORDS.clear()
+    texts = list(map(KNOWN.get, numbers))
+    if None not in texts:
+        return texts  # type: ignore[return-value]
+    printed = ("%.9g " * len(numbers) % tuple(numbers)).split()
+    written = [SPECIAL.get(text, text) for text in printed]
+    if len(KNOWN) > MAX_KNOWN:
+        KNOWN.clear()
     pairs = zip(numbers, written, strict=True)
-    WORDS.update(pair for pair in pairs if pair[1] != "null")  # no NaN is found again
+    KNOWN.update(pair for pair in pairs if pair[1] != "null")  # no NaN is found again
     return written
 
 
@@ -305,9 +307,9 @@ def blame(
     data: Sequence[Any], name: str, is_right: Callable[[Any], bool], expected: str
 ) -> None:
     """Raises Malformed for the first number that is wrong."""
-    for place, number in enumerate(data):
+    for index, number in enumerate(data):
         if not is_right(number):
-            raise Malformed(f"{name}.data[{place}] is {say(number)}; expected {expected}")
+            raise Malformed(f"{name}.data[{index}] is {say(number)}; expected {expected}")
 
 
 def make_mask(

@@ -70,8 +70,8 @@ class Array(Struct):
     def __post_init__(self) -> None:
         count = math.prod(self.shape)
         if len(self.data) != count:
-            words = f"has {len(self.data)} numbers, but its shape {self.shape}"
-            raise ValueError(f"{words} is for {count}")
+            text = f"has {len(self.data)} numbers, but its shape {self.shape}"
+            raise ValueError(f"{text} is for {count}")
         if not count and math.prod(size or 1 for size in self.shape) > MAX_SIZE:
             raise ValueError(f"has no numbers, but its shape {self.shape} is too large")
 
@@ -191,13 +191,13 @@ def require_line(text: str, name: str) -> None:
         raise ValueError(f"has a {name} that is not one line of printable text")
 
 
-def require_names(names: Iterable[str], what: str) -> None:
+def require_names(names: Iterable[str], sort: str) -> None:
     """Raises ValueError for a name that cannot be the name of anything, or be shown."""
     for name in names:
         if not (0 < len(name) <= 64 and name.isascii() and name.isprintable()):
-            words = clean(ascii(name), 80)
+            text = clean(ascii(name), 80)
             raise ValueError(
-                f"names the {what} {words}; expected 1 to 64 printable ASCII characters"
+                f"names the {sort} {text}; expected 1 to 64 printable ASCII characters"
             )
 
 
@@ -346,10 +346,10 @@ def derive_message(fields: Mapping[str, Schema], answer: Schema) -> Message:
         TypeError: a field has a type that a message must spell out.
     """
     request = {name: fields[name] for name in fields if name != "cache"}
-    options = [each["properties"] for each in answer.get("anyOf", [answer])]
-    right = [option for option in options if "error" not in option]
-    shared = [name for name in right[0] if all(name in each for each in right)]
-    answered = {name: right[0][name] for name in shared}
+    options = [option["properties"] for option in answer.get("anyOf", [answer])]
+    accepted = [option for option in options if "error" not in option]
+    shared = [name for name in accepted[0] if all(name in option for option in accepted)]
+    answered = {name: accepted[0][name] for name in shared}
     return derive_types(request), derive_types(answered)
 
 
@@ -363,7 +363,7 @@ def derive_type(name: str, schema: Schema) -> Any:
         return derive_type(name, schema["anyOf"][0])
     types = schema.get("type", ())
     types = [types] if isinstance(types, str) else list(types)
-    match [each for each in types if each != "null"]:
+    match [sort for sort in types if sort != "null"]:
         case ["array"]:
             item = derive_type(name, {**schema["items"], **get_sort(schema)})
             plain: Any = list[item]  # type: ignore[valid-type]

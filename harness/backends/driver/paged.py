@@ -35,28 +35,31 @@ class PagedCache(Cache):
         for block, times in counted.items():
             if times > 1:
                 self.reject(f"references has block {block} {times} times")
-        more = [() if told is UNSET else told for told in (answer.pinned, answer.idle)]
-        return Pool(dict(answer.references), answer.free, answer.cached, *more)
+        optional = [
+            () if blocks is UNSET else blocks for blocks in (answer.pinned, answer.idle)
+        ]
+        return Pool(dict(answer.references), answer.free, answer.cached, *optional)
 
     def entries(self) -> list[Entry]:
-        return [make_entry(told) for told in self.ask("entries").entries]
+        return [make_entry(entry) for entry in self.ask("entries").entries]
 
     def host_entries(self) -> list[Entry]:
-        return [make_entry(told) for told in self.ask("host_entries").entries]
+        return [make_entry(entry) for entry in self.ask("host_entries").entries]
 
     def events(self) -> list[tuple[str, Entry | None]]:
         answer = self.ask("events")
-        for number, told in enumerate(answer.events):
-            if (told.entry is None) != (told.event == "cleared"):
-                has = "no entry" if told.entry is None else "an entry"
-                self.reject(f'events[{number}] is "{told.event}" and has {has}')
+        for number, event in enumerate(answer.events):
+            if (event.entry is None) != (event.event == "cleared"):
+                has = "no entry" if event.entry is None else "an entry"
+                self.reject(f'events[{number}] is "{event.event}" and has {has}')
         return [
-            (told.event, told.entry and make_entry(told.entry)) for told in answer.events
+            (event.event, event.entry and make_entry(event.entry))
+            for event in answer.events
         ]
 
-    def reject(self, words: str) -> NoReturn:
-        self.driver.reject(Malformed(words))
+    def reject(self, problem: str) -> NoReturn:
+        self.driver.reject(Malformed(problem))
 
 
-def make_entry(told: messages.Entry) -> Entry:
-    return Entry(*astuple(told))
+def make_entry(entry: messages.Entry) -> Entry:
+    return Entry(*astuple(entry))

@@ -30,20 +30,20 @@ class Misbehaved(Exception):
     """A driver did what it must not.
 
     Attributes:
-        what: malformed, crash or hang.
+        sort: malformed, crash or hang.
         is_late: whether that was before it read what it was asked.
     """
 
-    def __init__(self, what: str, words: str, is_late: bool = False) -> None:
-        super().__init__(words)
-        self.what = what
+    def __init__(self, sort: str, message: str, is_late: bool = False) -> None:
+        super().__init__(message)
+        self.sort = sort
         self.is_late = is_late
 
 
 class Process:
     """One run of the program `command`.
 
-    It stays in the process group of the worker: whoever ends that ends it, too. asked:
+    It stays in the process group of the worker: whoever ends that ends it, too. current:
     what it is at, in words; answered: what it was at before. Raises OSError if the
     program cannot be started.
     """
@@ -63,38 +63,39 @@ class Process:
         self.poll = select.poll()
         for number in (self.output, self.errors):
             self.poll.register(number, select.POLLIN)
-        self.words = b""
+        self.stderr = b""
         self.buffer = bytearray()
-        self.asked = self.answered = ""
+        self.current = self.answered = ""
         self.sent = self.lines = 0
 
     def exchange(
-        self, request: bytes, asked: Sequence[str], seconds: float
+        self, request: bytes, names: Sequence[str], seconds: float
     ) -> list[bytes]:
         """Writes whole lines; returns the lines that are answered, without their ends.
 
         Args:
             request: the lines.
-            asked: each of them in words.
+            names: each of them in words.
             seconds: for all answers.
 
         Raises:
             Misbehaved: the driver does not answer as it should.
         """
-        self.asked, self.seconds = asked[0], seconds
+        self.current, self.seconds = names[0], seconds
         self.sent = self.lines = 0
         self.check_silent()
         deadline = time.monotonic() + seconds
         self.write(request, deadline)
         lines: list[bytes] = []
-        for self.asked in asked:
+        for self.current in names:
             lines.append(self.read_line(deadline))
-            self.answered = self.asked
+            self.answered = self.current
             self.lines += 1
         if self.buffer:
             raise Misbehaved(
                 "malformed",
-                f"wrote more than one line as its answer to {self.asked}: {self.show()}",
+                f"wrote more than one line as its answer to {self.current}:"
+                f" {self.show()}",
             )
         return lines
 
@@ -106,8 +107,8 @@ class Process:
             else:
                 self.receive()
         if self.buffer:
-            words = f"wrote more after its answer to {self.answered}: {self.show()}"
-            raise Misbehaved("malformed", words, is_late=True)
+            message = f"wrote more after its answer to {self.answered}: {self.show()}"
+            raise Misbehaved("malformed", message, is_late=True)
 
     def read_line(self, deadline: float) -> bytes:
         searched = 0
@@ -119,12 +120,12 @@ class Process:
         return line
 
     def write(self, request: bytes, deadline: float) -> None:
-        rest = memoryview(request)
-        while rest:
+        unsent = memoryview(request)
+        while unsent:
             try:
-                written = os.write(self.input, rest)
+                written = os.write(self.input, unsent)
                 self.sent += written
-                rest = rest[written:]
+                unsent = unsent[written:]
             except BlockingIOError:
                 self.poll.register(self.input, select.POLLOUT)
                 try:
@@ -134,21 +135,21 @@ class Process:
             except BrokenPipeError:
                 raise self.describe_end("closed its input") from None
 
-    def wait(self, deadline: float, what: str) -> None:
+    def wait(self, deadline: float, action: str) -> None:
         """Until something has come, or can go. Raises Misbehaved when time is up, when
         the driver is gone, or when it says too much."""
-        left = deadline - time.monotonic()
-        ready = self.poll.poll(left * 1000) if left > 0 else ()
+        remaining = deadline - time.monotonic()
+        ready = self.poll.poll(remaining * 1000) if remaining > 0 else ()
         if not ready and self.popen.poll() is not None:
             raise self.describe_end("ended")  # a child of its own still has its output
         if not ready:
-            words = f"did not {what} {self.asked} within {self.seconds:g} s"
+            message = f"did not {action} {self.current} within {self.seconds:g} s"
             if self.buffer:
-                words += f"; it has written half a line: {self.show()}"
+                message += f"; it has written half a line: {self.show()}"
             is_late = self.has_read_nothing()
             if is_late:
-                words += f", and has read nothing since its answer to {self.answered}"
-            raise Misbehaved("hang", words, is_late)
+                message += f", and has read nothing since its answer to {self.answered}"
+            raise Misbehaved("hang", message, is_late)
         for number, _ in ready:
             if number == self.errors:
                 self.hear()
@@ -163,7 +164,7 @@ class Process:
         if len(self.buffer) > self.line_bytes:
             raise Misbehaved(
                 "malformed",
-                f"answered {self.asked} with more than {self.line_bytes:,} bytes:"
+                f"answered {self.current} with more than {self.line_bytes:,} bytes:"
                 f" {self.show()} …",
             )
 
@@ -177,21 +178,21 @@ class Process:
             with suppress(KeyError):
                 self.poll.unregister(self.errors)
             return False
-        self.words = (self.words + heard)[-LAST_WORDS:]
+        self.stderr = (self.stderr + heard)[-LAST_WORDS:]
         return True
 
     def describe_end(self, otherwise: str) -> Misbehaved:
         """Words for the end of the process, if it has ended."""
         try:
             code = self.popen.wait(GRACE)
-            words = format_exit(code).removeprefix("the process ")
+            message = format_exit(code).removeprefix("the process ")
         except subprocess.TimeoutExpired:
-            words = otherwise
+            message = otherwise
         if self.has_read_nothing():
-            after = f"{words} after its answer to {self.answered}"
+            after = f"{message} after its answer to {self.answered}"
             return Misbehaved("crash", after, is_late=True)
         half = f", after half a line: {self.show()}" if self.buffer else ""
-        return Misbehaved("crash", f"{words} at {self.asked}{half}")
+        return Misbehaved("crash", f"{message} at {self.current}{half}")
 
     def has_read_nothing(self) -> bool:
         """Whether it has done nothing since an earlier answer, where the system tells how
@@ -212,7 +213,7 @@ class Process:
         for _ in range(64):  # a driver that writes on and on is not heard to the end
             if not self.hear():
                 break
-        return clean(self.words[-SHOWN:].decode(errors="replace"), SHOWN)
+        return clean(self.stderr[-SHOWN:].decode(errors="replace"), SHOWN)
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""

@@ -21,9 +21,9 @@ from lockstep.harness.core.errors import Broken
 
 
 class Proxy:
-    """Something in a driver that has a number. what: caches, snapshots or saved."""
+    """Something in a driver that has a number. sort: caches, snapshots or saved."""
 
-    what = "caches"
+    sort = "caches"
     owned = True
 
     def __init__(self, driver: Driver, number: int) -> None:
@@ -35,23 +35,23 @@ class Proxy:
 
     def __del__(self) -> None:
         if self.owned:
-            self.driver.drop(self.driver_run, self.what, self.number)
+            self.driver.drop(self.driver_run, self.sort, self.number)
 
 
 class Snapshot(Proxy):
     """The positions [begin, end) of a cache."""
 
-    what = "snapshots"
+    sort = "snapshots"
 
-    def __init__(self, driver: Driver, told: messages.Snapshot) -> None:
-        super().__init__(driver, told.number)
-        self.begin, self.end = told.begin, told.end
+    def __init__(self, driver: Driver, answer: messages.Snapshot) -> None:
+        super().__init__(driver, answer.number)
+        self.begin, self.end = answer.begin, answer.end
 
 
 class Saved(Proxy):
     """All content of a unified cache, or of a batch."""
 
-    what = "saved"
+    sort = "saved"
 
 
 class Cache(Proxy):
@@ -92,8 +92,8 @@ class Cache(Proxy):
         """Sends the arguments as the fields of a message, and returns the fields of its
         answer: None, one or several."""
         message = self.get_message(name)
-        asked, _ = self.table[message]
-        fields = [field for field in asked if field not in messages.PLACE]
+        requested, _ = self.table[message]
+        fields = [field for field in requested if field not in messages.PLACE]
         sent = map(to_wire, arguments)
         answer = self.ask(name, **dict(zip(fields, sent, strict=True)))
         named = [field for field in answer.__struct_fields__ if field not in UNSAID]
@@ -121,7 +121,7 @@ class Cache(Proxy):
             return Snapshot(self.driver, value)
         if isinstance(value, messages.Pair | messages.State):
             pair = zip(value.__struct_fields__, astuple(value), strict=True)
-            return tuple([self.make_tensor(*each) for each in pair])
+            return tuple([self.make_tensor(*item) for item in pair])
         if name == "saved" and value is not None:
             return Saved(self.driver, value)
         return self.make_tensor(name, value) if name in ARRAYS else value
@@ -153,9 +153,9 @@ def open_parts(
 ) -> list[Part]:
     """Opens a proxy for each part of a cache, whose messages name the part in `field`."""
     parts = [open_part(whole.driver, whole.number, config) for config in configs]
-    for number, part in enumerate(parts):
-        part.place = {field: number}
-        part.release()  # each is dropped with the whole
+    for number, cache in enumerate(parts):
+        cache.place = {field: number}
+        cache.release()  # each is dropped with the whole
     return parts
 
 
@@ -295,15 +295,15 @@ class WrapperCache(UnifiedCache):
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
-        parts = [{**config, **part} for part in config["caches"]]
+        parts = [{**config, **sizes} for sizes in config["caches"]]
         self.parts = open_parts(self, parts, "type", UnifiedCache)
 
     def of(self, layer_type: int) -> UnifiedCache:
         return self.parts[layer_type]
 
     def expect_layers(self, count: int) -> None:
-        for part in self.parts:
-            part.expect_layers(count and part.config["layers"])
+        for cache in self.parts:
+            cache.expect_layers(count and cache.config["layers"])
 
 
 def open_unified(driver: Driver, number: int, config: Mapping[str, Any]) -> UnifiedCache:
@@ -330,30 +330,30 @@ class PrefixCache(Counting):
     """A session or a trie."""
 
     contract = "prefix"
-    known: list[LayerCache | None] | None = None
+    opened: list[LayerCache | None] | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
         if name in CHANGES:
-            self.known = None
+            self.opened = None
         return super().call(name, *arguments)
 
     @property
     def layers(self) -> list[LayerCache | None]:
-        if self.known is None:
-            specs, told = self.config["below"], self.ask("layers").layers
-            if [spec is None for spec in specs] != [layer is None for layer in told]:
-                words = f"{len(told)} layers, {told.count(None)} of them null; the config"
-                words += f" has {len(specs)}, {list(specs).count(None)} of them null"
-                self.driver.reject(Malformed(words))
-            self.known = [
+        if self.opened is None:
+            specs, answer = self.config["below"], self.ask("layers").layers
+            if [spec is None for spec in specs] != [layer is None for layer in answer]:
+                wrong = f"{len(answer)} layers, {answer.count(None)} of them null"
+                wanted = f"{len(specs)}, {list(specs).count(None)} of them null"
+                self.driver.reject(Malformed(f"{wrong}; the config has {wanted}"))
+            self.opened = [
                 layer and self.make_layer(spec, layer)
-                for spec, layer in zip(specs, told, strict=True)
+                for spec, layer in zip(specs, answer, strict=True)
             ]
-        return self.known
+        return self.opened
 
-    def make_layer(self, config: Any, told: Any) -> LayerCache:
-        layer = KINDS[config["kind"]](self.driver, told.cache, config)
-        layer.offset = told.offset
+    def make_layer(self, config: Any, answer: Any) -> LayerCache:
+        layer = KINDS[config["kind"]](self.driver, answer.cache, config)
+        layer.offset = answer.offset
         layer.release()
         return layer
 

@@ -58,8 +58,8 @@ def describe_one(kind: type[Struct]) -> dict[str, Any]:
     if "description" in schema:
         schema["description"] = " ".join(schema["description"].split())
     text = json.dumps({**schema, "additionalProperties": False})
-    for name, each in COMMON.items():
-        text = text.replace(f'"{REFERENCE}{each.__name__}"', f'"{REFERENCE}{name}"')
+    for name, struct in COMMON.items():
+        text = text.replace(f'"{REFERENCE}{struct.__name__}"', f'"{REFERENCE}{name}"')
     described: dict[str, Any] = json.loads(text)
     return described
 

@@ -164,12 +164,12 @@ def audit(path: Path, holds: Holds) -> Iterator[str]:
             raise UsageError(f"{location}: {kind}; the manifest says {holds.kind}")
         count += 1
         for step, (said, answer) in enumerate(zip(expected, trace(program), strict=True)):
-            if (said := write_json(said)) != (right := write_json(answer)):
+            if (said := write_json(said)) != (written := write_json(answer)):
                 op = program.ops[step]
                 yield (
                     f"{location}: step {step},"
                     f" {program.rules.operations[op['op']].describe(op)}: the set expects"
-                    f" {shorten(said)}, the reference {shorten(right)}"
+                    f" {shorten(said)}, the reference {shorten(written)}"
                 )
                 break
     if count != holds.programs:

@@ -28,7 +28,10 @@ def make_schema() -> dict[str, Any]:
 def make_branch(rules: Contract, kind: str) -> Schema:
     """Makes the schema of the lines of one kind."""
     operations = [rules.operations[name] for name in rules.list_operations(kind)]
-    ops = [record(op={"const": each.name}, **each.fields) for each in operations]
+    ops = [
+        record(op={"const": operation.name}, **operation.fields)
+        for operation in operations
+    ]
     program = record(
         format={"const": FORMAT},
         contract={"const": rules.name},
@@ -37,5 +40,5 @@ def make_branch(rules: Contract, kind: str) -> Schema:
         meta=record(name={"type": "string"}, level={"type": "string"}),
     )
     skipped = record(skipped={"type": "string"})
-    answers = list_of(*(each.get_answer(kind) for each in operations), skipped)
+    answers = list_of(*(operation.get_answer(kind) for operation in operations), skipped)
     return record(format={"const": TRACE_FORMAT}, program=program, expected=answers)

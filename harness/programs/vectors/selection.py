@@ -43,22 +43,24 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     """
     rules = CONTRACTS[contract]
     plain = rules.counted
-    every = frozenset(rules.list_operations(kind))
-    operations = every & {*rules.required}
+    all_operations = frozenset(rules.list_operations(kind))
+    operations = all_operations & {*rules.required}
     levels = {"core": operations}
     for level, effect in ADDED.items():
-        operations |= {name for name in every if rules.operations[name].effect is effect}
+        operations |= {
+            name for name in all_operations if rules.operations[name].effect is effect
+        }
         levels[level] = operations
-    levels["full"] = every
+    levels["full"] = all_operations
     declared = {level: Kind(names, plain) for level, names in levels.items()}
-    declared["usage"] = Kind(every, plain, refuses=True)
+    declared["usage"] = Kind(all_operations, plain, refuses=True)
     config = rules.get_plain_config(kind, declared["full"], DTYPES)
     settings = {
         name: values
         for name, values in rules.settings.items()
         if rules.why_illegal({**config, name: values[-1]}) is None
     }
-    declared["settings"] = Kind(every, {**plain, **settings})
+    declared["settings"] = Kind(all_operations, {**plain, **settings})
     return declared
 
 
