@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.batch import Batch, Ints, check_range
+from lockstep.impl.shared.batch import Ints, PassRows, check_range
 from lockstep.impl.shared.causal import Saved
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.errors import NotSupportedError, SharedError
@@ -113,7 +113,7 @@ def shift_twice(cache: Any) -> None:
             turn(np.flatnonzero(pending == distance), distance)
         pending[:] = 0
 
-    def settle_and_evict(batch: Batch) -> None:
+    def settle_and_evict(batch: PassRows) -> None:
         settle()
         evict(batch)
 

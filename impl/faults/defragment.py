@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.causal import Pass, round_up
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.mask_line import Sight
@@ -105,13 +105,13 @@ def defrag_range_stale(cache: Any) -> None:
     cells, add, make_mask = cache.cells, cache.cells.add, cache.make_mask
     shown: list[Ints] = []
 
-    def look_up(batch: Batch, owner: int) -> Ints:
+    def look_up(batch: PassRows, owner: int) -> Ints:
         index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
         starts: Ints = index.list_behind(low).copy()
         return starts
 
-    def look_up_and_add(batch: Batch) -> Ints:
+    def look_up_and_add(batch: PassRows) -> Ints:
         wanted = [look_up(batch, owner) for owner in batch.owners]
         added: Ints = add(batch)
         shown[:] = [*wanted, added]

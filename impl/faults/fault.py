@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lockstep.harness.backends import Backend, Kind, Planted
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.impl.shared.batched import Batch
+from lockstep.impl.shared.batched import CacheBatch
 
 Of = Literal["cache", "singles"]
 
@@ -197,7 +197,7 @@ class FaultedBackend:
             return spoil(form.build(cache, self.make_band) if form else cache)
 
         def spoil(cache: Any) -> Any:
-            if fault.contract == "batched" and not isinstance(cache, Batch):
+            if fault.contract == "batched" and not isinstance(cache, CacheBatch):
                 return cache  # a single one
             cache.make_band = self.make_band
             fault.change(cache)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
@@ -19,7 +19,7 @@ from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 def swa_idle_sequence(cache: Any) -> None:
     """Only the sequences of the batch are evicted; others keep their batch buffer."""
 
-    def evict(batch: Batch) -> None:
+    def evict(batch: PassRows) -> None:
         if cache.memory is None:
             return
         for owner in batch.owners:
@@ -44,7 +44,7 @@ def exceptions_by_position(cache: Any) -> None:
     """Non-causal rows are matched by position, not by row."""
     compute_limits = cache.compute_limits
 
-    def compute_more(batch: Batch) -> Ints:
+    def compute_more(batch: PassRows) -> Ints:
         limits: Ints = compute_limits(batch)
         _, ends = limits
         ends[np.isin(batch.positions, batch.positions[batch.free])] = FAR
@@ -59,7 +59,7 @@ def exceptions_leak(cache: Any) -> None:
     add = cache.add
     freed: list[int] = []
 
-    def add_with_exceptions(batch: Batch) -> None:
+    def add_with_exceptions(batch: PassRows) -> None:
         if len(batch.free):
             freed[:] = batch.free.tolist()
         rows = [row for row in freed if row < len(batch)]
@@ -74,7 +74,7 @@ def reserve_writes(cache: Any) -> None:
     """Reserving memory changes metadata."""
     reserve = cache.reserve
 
-    def take_and_reserve(batch: Batch) -> None:
+    def take_and_reserve(batch: PassRows) -> None:
         if len(batch) <= cache.cells.free:
             cache.cells.add(batch)
         reserve(batch)
@@ -90,9 +90,9 @@ def wrapper_unwind(wrapper: Any) -> None:
 
 
 def unwind(
-    refuse: Callable[[Batch], None], state: Sequence[Any]
-) -> Callable[[Batch], None]:
-    def refuse_and_unwind(batch: Batch) -> None:
+    refuse: Callable[[PassRows], None], state: Sequence[Any]
+) -> Callable[[PassRows], None]:
+    def refuse_and_unwind(batch: PassRows) -> None:
         try:
             refuse(batch)
         except (CacheFullError, NotSupportedError):
@@ -103,7 +103,7 @@ def unwind(
     return refuse_and_unwind
 
 
-def remove_rows(cache: Any, batch: Batch) -> None:
+def remove_rows(cache: Any, batch: PassRows) -> None:
     rows = batch.positions.tolist(), batch.sequences.tolist()
     for position, sequence in zip(*rows, strict=True):
         with suppress(NotSupportedError, CacheFullError):
@@ -119,9 +119,9 @@ def wrapper_evicts_more(wrapper: Any) -> None:
 
 
 def evict_more(
-    refuse: Callable[[Batch], None], caches: Sequence[Any]
-) -> Callable[[Batch], None]:
-    def refuse_and_evict(batch: Batch) -> None:
+    refuse: Callable[[PassRows], None], caches: Sequence[Any]
+) -> Callable[[PassRows], None]:
+    def refuse_and_evict(batch: PassRows) -> None:
         try:
             refuse(batch)
         except (CacheFullError, NotSupportedError):
@@ -138,7 +138,7 @@ def encoder_position(encoder: Any) -> None:
     """The first position of the batch is taken for that of the image."""
     add = encoder.add
 
-    def add_at_first(batch: Batch) -> None:
+    def add_at_first(batch: PassRows) -> None:
         add(batch)
         if len(batch.images):
             encoder.image = int(batch.positions[0])
@@ -152,7 +152,7 @@ def looks_ahead_within_batch(cache: Any) -> None:
     tokens stored behind it before."""
     compute_limits = cache.compute_limits
 
-    def compute_less(batch: Batch) -> Ints:
+    def compute_less(batch: PassRows) -> Ints:
         limits: Ints = compute_limits(batch)
         limits[1, batch.free] = batch.positions.max() + 1
         return limits

@@ -7,7 +7,7 @@ import numpy as np
 
 from lockstep.impl.mlx.kv import KVCache
 from lockstep.impl.mlx.memory import Pair, make_band
-from lockstep.impl.mlx.pool import Pool
+from lockstep.impl.mlx.pool import RowPool
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.batched import Bools
@@ -27,7 +27,7 @@ class BatchedCache(TokenBatch):
     """
 
     singles = KVCache, RotatingCache
-    pool: Pool
+    pool: RowPool
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class BatchedCache(TokenBatch):
         mask: mx.Dtype = mx.bool_,
     ) -> None:
         super().__init__(rows, window, step, fill, mask)
-        self.pool = Pool(rows, window, step, fill)
+        self.pool = RowPool(rows, window, step, fill)
         self.line: tuple[Starts, int, mx.array] | None = None
 
     def get_ends(self) -> Ints:

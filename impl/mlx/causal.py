@@ -11,7 +11,7 @@ from lockstep.impl.mlx.masks import CPU, allocate, convert, get_numbers, paste
 from lockstep.impl.mlx.memory import Pair
 from lockstep.impl.mlx.places import COLUMNS, ROWS, SMALL, Places
 from lockstep.impl.mlx.rope import Rope
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 
 FEW_NUMBERS = 8192
@@ -64,7 +64,7 @@ class CausalCache(CausalCacheBase):
 
     # --- a pass -------------------------------------------------------------------------
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: PassRows) -> None:
         super().add(batch)
         cells = self.get_pass().cells
         assert cells is not None

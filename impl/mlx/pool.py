@@ -15,14 +15,14 @@ import numpy as np
 from lockstep.impl.mlx.memory import Pair, join, make_compact
 from lockstep.impl.mlx.wide import can_widen, write_wide
 from lockstep.impl.shared.batch import Ints
-from lockstep.impl.shared.pool import Pool as PoolBase
+from lockstep.impl.shared.pool import RowPool as RowPoolBase
 
 
-class Pool(PoolBase):
+class RowPool(RowPoolBase):
     """K and V of the rows of a batch.
 
     Args:
-        rows, window, step: see `impl.shared.pool.Pool`.
+        rows, window, step: see `impl.shared.pool.RowPool`.
         fill: initial content of the memory.
     """
 
@@ -97,10 +97,10 @@ class Pool(PoolBase):
     def move(self, source: int, target: int, begin: int, end: int) -> None:
         self.write_slots(target, begin, self.copy(self.read_slot(source, begin, end)))
 
-    def clone(self) -> Pool:
+    def clone(self) -> RowPool:
         """Returns a pool with the same arrays; the first of the two to write gets a
         copy."""
-        copied = Pool(self.rows, self.window, self.step, self.fill)
+        copied = RowPool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
             copied.arrays, copied.form = (
                 (*(array[...] for array in self.arrays),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.impl.prefix.layers import Layer, Snapshot
+from lockstep.impl.prefix.layers import Layer, LayerSnapshot
 
 
 class Captures:
@@ -22,7 +22,7 @@ class Captures:
     def __init__(self, number: int, layer: Layer) -> None:
         self.number, self.layer = number, layer
         self.scheduled: list[int] = []
-        self.held: dict[int, Snapshot] = {}
+        self.held: dict[int, LayerSnapshot] = {}
 
     def schedule(self, offsets: Sequence[int]) -> None:
         """Schedules captures at these offsets, ascending.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lockstep.impl.prefix.layers import Layer, Snapshot
+from lockstep.impl.prefix.layers import Layer, LayerSnapshot
 from lockstep.impl.prefix.node import Node
 
 Numbered = Iterable[tuple[int, Layer]]
@@ -27,12 +27,12 @@ class Cut:
 
     node: Node
     at: int
-    remaining: dict[int, Snapshot]
+    remaining: dict[int, LayerSnapshot]
 
     @classmethod
     def make(cls, node: Node, at: int, layers: Numbered) -> Cut:
         """Cuts the snapshots that were not copied yet; a copied one needs no cut."""
-        remaining: dict[int, Snapshot] = {}
+        remaining: dict[int, LayerSnapshot] = {}
         for number, layer in layers:
             snapshot = node.snapshots[number]
             if layer.can_split and snapshot is not None and snapshot.memory is not None:
@@ -67,10 +67,10 @@ class Cut:
                 self.node.snapshots[number] = layer.merge(*pair)
 
 
-def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[Snapshot]:
+def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[LayerSnapshot]:
     """Snapshots a layer from `begin` on, cut at `ends`; the layer may be ahead of the
     last."""
-    pieces, remaining = list[Snapshot](), layer.snapshot(begin)
+    pieces, remaining = list[LayerSnapshot](), layer.snapshot(begin)
     for end in ends:
         piece, remaining = layer.split(remaining, end)
         pieces.append(piece)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class Snapshot(Protocol):
+class LayerSnapshot(Protocol):
     """A snapshot of a layer's content at the positions [begin, end)."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.impl.prefix.layers import Snapshot
+from lockstep.impl.prefix.layers import LayerSnapshot
 from lockstep.impl.prefix.tokens import Path
 
 
@@ -35,7 +35,7 @@ class Node:
         self.parent, self.tokens = parent, tokens
         self.begin = parent.end if parent else 0
         self.children: dict[int, Node] = {}
-        self.snapshots: list[Snapshot | None] = [None] * layers
+        self.snapshots: list[LayerSnapshot | None] = [None] * layers
         self.size = self.used = 0
         self.queued = False
 

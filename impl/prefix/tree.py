@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.impl.prefix.cut import Cut, take_pieces
-from lockstep.impl.prefix.layers import Layer, Layers, Snapshot
+from lockstep.impl.prefix.layers import Layer, Layers, LayerSnapshot
 from lockstep.impl.prefix.node import Node
 from lockstep.impl.prefix.tokens import Path, count_common
 
@@ -169,7 +169,7 @@ class Tree:
 
     def split_snapshot(
         self, node: Node, number: int, layer: Layer, end: int
-    ) -> tuple[Snapshot | None, Snapshot | None]:
+    ) -> tuple[LayerSnapshot | None, LayerSnapshot | None]:
         """Returns the parts before and behind `end`, which may have been cut already."""
         snapshot = node.snapshots[number]
         if snapshot is None:
@@ -196,7 +196,7 @@ class Tree:
             self.cut.undo(self.layers)
             self.cut = None
 
-    def put(self, node: Node, captured: Mapping[int, Snapshot]) -> None:
+    def put(self, node: Node, captured: Mapping[int, LayerSnapshot]) -> None:
         """Stores captures, by layer number, that the node does not have yet."""
         for number, snapshot in captured.items():
             assert node.snapshots[number] is None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from lockstep.impl.prefix.captures import Captures
 from lockstep.impl.prefix.eviction import Eviction
-from lockstep.impl.prefix.layers import Layers, Snapshot
+from lockstep.impl.prefix.layers import Layers, LayerSnapshot
 from lockstep.impl.prefix.node import Node
 from lockstep.impl.prefix.reach import Reach
 from lockstep.impl.prefix.request import Requests
@@ -182,7 +182,7 @@ class Trie(Requests):
             self.tree.put(node, self.take_captures(node))
             self.eviction.touch(node)
 
-    def take_captures(self, node: Node) -> dict[int, Snapshot]:
+    def take_captures(self, node: Node) -> dict[int, LayerSnapshot]:
         """Takes the captures at a node, except of layers that it already has one of."""
         return {
             captures.number: captures.held.pop(node.end)

@@ -59,7 +59,7 @@ class Owners:
 get_owners = lru_cache(maxsize=16)(Owners)
 
 
-class Batch:
+class PassRows:
     """The rows of one forward pass, one for each token.
 
     Args:

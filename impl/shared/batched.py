@@ -24,7 +24,7 @@ Saved = dict[str, Any]
 """Arrays by name, and the lengths of the rows."""
 
 
-class Batch(ABC):
+class CacheBatch(ABC):
     """The caches of several requests in one layer, one for each row.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Self
 
-from lockstep.impl.shared.batched import Batch
+from lockstep.impl.shared.batched import CacheBatch
 from lockstep.impl.shared.errors import MisuseError
 
 Open = Callable[[Mapping[str, Any]], Any]
@@ -80,14 +80,14 @@ def in_all(method: Callable[..., None]) -> Callable[..., None]:
 class ListBatch(Parts):
     """Batches of one layer, all with the rows of the same requests."""
 
-    parts: tuple[Batch, ...]
+    parts: tuple[CacheBatch, ...]
 
-    pad_left = in_all(Batch.pad_left)
-    pad_right = in_all(Batch.pad_right)
-    finalize = in_all(Batch.finalize)
-    filter = in_all(Batch.filter)
-    select = in_all(Batch.select)
-    repeat = in_all(Batch.repeat)
+    pad_left = in_all(CacheBatch.pad_left)
+    pad_right = in_all(CacheBatch.pad_right)
+    finalize = in_all(CacheBatch.finalize)
+    filter = in_all(CacheBatch.filter)
+    select = in_all(CacheBatch.select)
+    repeat = in_all(CacheBatch.repeat)
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row; returns how many, 0 if a part
@@ -124,7 +124,9 @@ class ListBatch(Parts):
         return ListCache([cache.extract(row) for cache in self.parts])
 
     @classmethod
-    def stack(cls, caches: Sequence[ListCache], batches: Sequence[type[Batch]]) -> Self:
+    def stack(
+        cls, caches: Sequence[ListCache], batches: Sequence[type[CacheBatch]]
+    ) -> Self:
         """Returns a batch of single lists, which are used up.
 
         Args:
@@ -158,7 +160,7 @@ class ListBatch(Parts):
 
 
 def open_list(
-    config: Mapping[str, Any], open_part: Open, batches: Mapping[str, type[Batch]]
+    config: Mapping[str, Any], open_part: Open, batches: Mapping[str, type[CacheBatch]]
 ) -> ListBatch | ListCache:
     """Returns a batch of config["rows"] empty lists, or one of the single lists in
     config["caches"], which are used up; with neither a single list.

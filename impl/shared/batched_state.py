@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
+from lockstep.impl.shared.batched import Bools, CacheBatch, Saved, check_stack
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.state import check_form
 
 
-class StateBatch(Batch):
+class StateBatch(CacheBatch):
     """The convolution and delta states of several requests, one in each row.
 
     A write replaces the states of all rows. So there is no pool: when rows leave or join,

@@ -6,17 +6,17 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from lockstep.impl.shared.batched import Batch, Bools, Saved, check_stack
+from lockstep.impl.shared.batched import Bools, CacheBatch, Saved, check_stack
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.memory import Arrays
-from lockstep.impl.shared.pool import Pool, Row, cut
+from lockstep.impl.shared.pool import Row, RowPool, cut
 from lockstep.impl.shared.rows import add, cut_ring
 
 Span = tuple[int, int]
 Starts = Sequence[int]
 
 
-class TokenBatch(Batch):
+class TokenBatch(CacheBatch):
     """A batch of full caches, or of sliding windows.
 
     The columns of the returned arrays are those of the pool, see there. Only where an
@@ -26,13 +26,13 @@ class TokenBatch(Batch):
     Args:
         rows: number of rows.
         window: number of tokens that a query sees, itself included; None for all.
-        step: see `Pool`.
+        step: see `RowPool`.
         fill: initial content of the memory; None for any.
         mask: has the dtype, and on torch the device, of masks.
     """
 
     singles: tuple[Any, Any]  # classes: full, rotating
-    pool: Pool
+    pool: RowPool
 
     def __init__(
         self, rows: int, window: int | None, step: int, fill: Any, mask: Any

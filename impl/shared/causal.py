@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lockstep.impl.shared.batch import (
-    Batch,
     Ints,
+    PassRows,
     check_copy,
     check_position,
     check_range,
@@ -101,7 +101,7 @@ class Pass(NamedTuple):
             a cell ends the pass first, so it is never out of date.
     """
 
-    batch: Batch
+    batch: PassRows
     cells: Ints | None
     begin: int
     end: int
@@ -158,7 +158,7 @@ class CausalCacheBase(ABC):
         """Opens a pass with one token for each row; then every layer is put and got.
 
         Args:
-            positions, sequences, exceptions, multimodal: see `Batch`.
+            positions, sequences, exceptions, multimodal: see `PassRows`.
             reserve: only reserve memory for the largest pass; nothing is stored.
 
         Raises:
@@ -174,30 +174,30 @@ class CausalCacheBase(ABC):
         self.refuse(batch)
         self.add(batch)
 
-    def make_batch(self, *rows: Sequence[int]) -> Batch:
+    def make_batch(self, *rows: Sequence[int]) -> PassRows:
         positions, sequences, exceptions, multimodal = rows
         count, most = self.sizes.sequences, self.sizes.batch
-        return Batch(positions, sequences, exceptions, multimodal, count, most)
+        return PassRows(positions, sequences, exceptions, multimodal, count, most)
 
     def close(self) -> None:
         """Ends the pass."""
         self.current = self.mask = None
 
-    def check_rows(self, batch: Batch) -> None:  # noqa: B027
+    def check_rows(self, batch: PassRows) -> None:  # noqa: B027
         """Does nothing: rows of any number fit together."""
 
-    def reserve(self, batch: Batch) -> None:
+    def reserve(self, batch: PassRows) -> None:
         """Opens a pass over all cells that stores nothing."""
         self.current = Pass(batch, None, 0, self.cells.count)
 
-    def evict(self, batch: Batch) -> None:
+    def evict(self, batch: PassRows) -> None:
         if self.memory is not None:
             self.cells.evict(batch, self.memory)
 
-    def refuse(self, batch: Batch) -> None:
+    def refuse(self, batch: PassRows) -> None:
         self.cells.check(len(batch))
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: PassRows) -> None:
         cells = self.cells.add(batch)
         limits = self.compute_limits(batch)
         sight = Sight.find(batch, limits, self.cells.indexes)
@@ -218,7 +218,7 @@ class CausalCacheBase(ABC):
             low = np.maximum(low, positions - positions % self.chunk)
         return low
 
-    def compute_limits(self, batch: Batch) -> Ints:
+    def compute_limits(self, batch: PassRows) -> Ints:
         """Returns [2, rows]: for each row the first position that it may see, and the one
         behind the last."""
         limits = np.empty((2, len(batch)), np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.errors import CacheFullError, MisuseError
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
@@ -86,7 +86,7 @@ class Cells:
         while self.freed:
             self.release(*self.freed.pop())
 
-    def add(self, batch: Batch) -> Ints:
+    def add(self, batch: PassRows) -> Ints:
         """Stores the rows and returns the cell of each.
 
         Raises:
@@ -150,7 +150,7 @@ class Cells:
         if first < last:
             self.freed.append((owner, index.cut(first, last)))
 
-    def evict(self, batch: Batch, memory: int) -> None:
+    def evict(self, batch: PassRows, memory: int) -> None:
         """Drops from every sequence the tokens over `memory` before its next token."""
         for owner, index in enumerate(self.indexes):
             if not len(index):

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.impl.shared.batch import Batch, check_copy, check_position, check_range
+from lockstep.impl.shared.batch import PassRows, check_copy, check_position, check_range
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 from lockstep.impl.shared.memory import Arrays
 
@@ -43,27 +43,27 @@ class EncoderCacheBase:
         else:
             self.add(batch)
 
-    def make_batch(self, *rows: Sequence[int]) -> Batch:
+    def make_batch(self, *rows: Sequence[int]) -> PassRows:
         positions, sequences, exceptions, multimodal = rows
         count, most = self.sequences, self.batch
-        return Batch(positions, sequences, exceptions, multimodal, count, most)
+        return PassRows(positions, sequences, exceptions, multimodal, count, most)
 
     def close(self) -> None:
         self.image, self.is_open, self.is_reserving = None, False, False
 
-    def reserve(self, batch: Batch) -> None:
+    def reserve(self, batch: PassRows) -> None:
         self.is_open = self.is_reserving = True
 
-    def evict(self, batch: Batch) -> None:
+    def evict(self, batch: PassRows) -> None:
         """Does nothing: an image is not evicted."""
 
-    def check_rows(self, batch: Batch) -> None:
+    def check_rows(self, batch: PassRows) -> None:
         """Does nothing: rows of any number fit together."""
 
-    def refuse(self, batch: Batch) -> None:
+    def refuse(self, batch: PassRows) -> None:
         """Does nothing: there is always room."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: PassRows) -> None:
         self.is_open = True
         if len(batch.images):
             self.image = int(batch.positions[batch.images.max()])

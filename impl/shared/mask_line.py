@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.impl.shared.batch import Batch, Ints, as_slice, get_bounds, is_run
+from lockstep.impl.shared.batch import Ints, PassRows, as_slice, get_bounds, is_run
 from lockstep.impl.shared.sequence_index import Indexes, Places
 
 Seen = npt.NDArray[np.bool_]
@@ -80,14 +80,14 @@ class Sight(NamedTuple):
             those at [ranges[1], ranges[2]).
     """
 
-    batch: Batch
+    batch: PassRows
     limits: Ints
     indexes: Indexes
     owners: Ints
     ranges: tuple[Ints, ...]
 
     @classmethod
-    def find(cls, batch: Batch, limits: Ints, indexes: Indexes) -> Sight:
+    def find(cls, batch: PassRows, limits: Ints, indexes: Indexes) -> Sight:
         if batch.is_step:  # one row of each: what some see, all see
             owners = batch.sequences
             first, last = indexes.find(owners, limits)
@@ -202,7 +202,7 @@ class Sight(NamedTuple):
                     yield Patch(numbers, columns, seen)
 
 
-def compute_bounds(batch: Batch, limits: Ints) -> Ints:
+def compute_bounds(batch: PassRows, limits: Ints) -> Ints:
     """Returns [4, sequences]: the lowest and the highest first position that a row of the
     sequence sees, and the lowest and the highest position behind the last one."""
     groups = [limits[:, rows] for rows in batch.groups.values()]

@@ -31,7 +31,7 @@ class Row(NamedTuple):
     length: int
 
 
-class Pool(Form, Columns, ABC):
+class RowPool(Form, Columns, ABC):
     """K and V of the rows, in two arrays [slots, heads, room, dim].
 
     The rows are in consecutive slots, in order: together they are one view.
@@ -274,7 +274,7 @@ class Pool(Form, Columns, ABC):
         return [*map(Row, self.list_slots(), self.starts, lengths)]
 
     def extend(
-        self, lengths: Sequence[int], joined: Pool, more_lengths: Sequence[int]
+        self, lengths: Sequence[int], joined: RowPool, more_lengths: Sequence[int]
     ) -> None:
         """Adds the rows of another pool behind its own.
 

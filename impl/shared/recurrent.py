@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.impl.shared.batch import Batch, check_range
+from lockstep.impl.shared.batch import PassRows, check_range
 from lockstep.impl.shared.causal import CausalCacheBase, Sizes
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 from lockstep.impl.shared.slots import Checkpoint, Slots
@@ -44,7 +44,7 @@ class RecurrentCacheBase(CausalCacheBase):
     def make_states(self, conv: Sequence[int], delta: Sequence[int]) -> None:
         """Makes the states of all slots, zeros, of these shapes."""
 
-    def check_rows(self, batch: Batch) -> None:
+    def check_rows(self, batch: PassRows) -> None:
         """Refuses sequences that differ in their number of rows."""
         lengths = set(batch.count_rows())
         if len(lengths) > 1:
@@ -53,12 +53,12 @@ class RecurrentCacheBase(CausalCacheBase):
                 " layers take the same number of each"
             )
 
-    def refuse(self, batch: Batch) -> None:
+    def refuse(self, batch: PassRows) -> None:
         self.check_rows(batch)
         super().refuse(batch)
         self.slots.check(batch.owners)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: PassRows) -> None:
         super().add(batch)
         fresh, copies = self.slots.own(batch.owners)
         if fresh:
@@ -67,7 +67,7 @@ class RecurrentCacheBase(CausalCacheBase):
             self.copy_slots(*zip(*copies, strict=True))
         self.pending = [self.advance(owner, batch) for owner in batch.owners]
 
-    def advance(self, owner: int, batch: Batch) -> Checkpoint | None:
+    def advance(self, owner: int, batch: PassRows) -> Checkpoint | None:
         """Advances the state of one sequence by its rows of the batch; returns the
         checkpoint to fill, if one is due."""
         return self.slots.advance(owner, batch.get_span(owner)[1])

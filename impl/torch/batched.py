@@ -13,7 +13,7 @@ from lockstep.impl.torch.kernels import choose, upload
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.masks import BOOLEAN, make_additive
 from lockstep.impl.torch.memory import Pair, make_band
-from lockstep.impl.torch.pool import Pool
+from lockstep.impl.torch.pool import RowPool
 from lockstep.impl.torch.rotating import RotatingCache
 
 
@@ -30,7 +30,7 @@ class BatchedCache(TokenBatch):
     """
 
     singles = KVCache, RotatingCache
-    pool: Pool
+    pool: RowPool
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class BatchedCache(TokenBatch):
         mask: torch.Tensor = BOOLEAN,
     ) -> None:
         super().__init__(rows, window, step, fill, mask)
-        self.pool = Pool(rows, window, step, 0 if fill is None else fill)
+        self.pool = RowPool(rows, window, step, 0 if fill is None else fill)
         self.device_lengths: tuple[tuple[int, ...], torch.Tensor] | None = None
         self.begins: tuple[Starts, torch.Tensor] | None = None
         self.kernels = choose(mask.device)

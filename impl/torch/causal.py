@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 from lockstep.impl.shared.cells import mark_limits
 from lockstep.impl.shared.errors import MisuseError
@@ -120,7 +120,7 @@ class CausalCache(CausalCacheBase):
         axis = COLUMNS if self.permuted else ROWS
         return keys.narrow(ROWS, begin, width), values.narrow(axis, begin, width)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: PassRows) -> None:
         super().add(batch)
         self.index = None
 

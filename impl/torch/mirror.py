@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lockstep.impl.shared.batch import Batch, Ints
+from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.sequence_index import Places
 from lockstep.impl.torch.kernels import Kernels, Table, upload
@@ -26,7 +26,7 @@ class WatchedCells(Cells):
         self.changed = np.zeros(self.count, np.bool_)
         self.first, self.end = self.count, 0  # all changed cells are in [first, end)
 
-    def add(self, batch: Batch) -> Ints:
+    def add(self, batch: PassRows) -> Ints:
         return self.note(super().add(batch))
 
     def release(self, owner: int, cells: Places) -> None:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import torch
 
-from lockstep.impl.shared.pool import Pool as PoolBase
+from lockstep.impl.shared.pool import RowPool as RowPoolBase
 from lockstep.impl.torch.memory import (
     Buffer,
     Pair,
@@ -22,11 +22,11 @@ ALIGNMENT = 64
 """Of an array, in bytes."""
 
 
-class Pool(PoolBase):
+class RowPool(RowPoolBase):
     """K and V of the rows of a batch.
 
     Args:
-        rows, window, step: see `impl.shared.pool.Pool`.
+        rows, window, step: see `impl.shared.pool.RowPool`.
         fill: initial content of the memory.
 
     Attributes:
@@ -112,8 +112,8 @@ class Pool(PoolBase):
     def copy(self, arrays: Pair) -> Pair:
         return clone(arrays)
 
-    def clone(self) -> Pool:
-        copied = Pool(self.rows, self.window, self.step, self.fill)
+    def clone(self) -> RowPool:
+        copied = RowPool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
             copied.arrays, copied.form = clone(self.read(0, self.room)), self.form
             copied.slots, copied.room = self.rows, self.room
