@@ -440,9 +440,6 @@ dies_later = from_third_token(die)
 dies_when_freed = partial(declare, DiesWhenFreed)
 returns_colours = misbehave(lambda *_: Coloured())
 raises_colours = misbehave(lambda *_: throw(RuntimeError(ESCAPES)))
-declares_colours = lambda: replace(  # noqa: E731
-    correct(), device=ESCAPES, versions={"numpy": ESCAPES}
-)
 says_colours = misbehave(lambda *_: os.write(1, ESCAPES.encode()) and os._exit(3))
 hangs = misbehave(lambda *_: time.sleep(3600))
 babbles = misbehave(babble)

@@ -11,15 +11,11 @@ import pytest
 from lockstep.harness.backends.backend import Backend, list_unchecked
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, fit
 from lockstep.harness.programs.ledger import find_unclear, why_unsupported
-from lockstep.harness.programs.program import Program, walk
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 from tests.harness.building import (
-    count_cells,
-    declare_all,
     draw,
-    draw_some,
     forward,
     make,
 )
@@ -39,47 +35,6 @@ SHARED = [forward([0, 1], [0, 0]), COPY, remove(0, 0, 1)]
 
 def make_shared(*ops: dict[str, Any]) -> Program:
     return make(*SHARED, *ops, contract="unified", kind="causal", sequences=2)
-
-
-def count_refused(program: Program) -> int:
-    """Counts the refused removals that something follows."""
-    count = 0
-    for step in walk(program, rows=False):
-        if step.skipped is None:
-            step.finish()
-            refused = UNIFIED.get_clearing(step.model) is not None
-            count += refused and step.number + 1 < len(program.ops)
-    return count
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_clearing_is_drawn_at_once(kind: str) -> None:
-    """Where refusals are atomic, other operations follow, too."""
-    declared = declare_all("unified", kind)
-    programs = draw_some(100, "unified", kind, replace(declared, atomic=False))
-    assert sum(map(count_refused, programs)) > 10
-    assert {find_unclear(program) for program in programs} == {None}
-    cells = UNIFIED.list_cells(kind, replace(declared, atomic=False))
-    assert set(count_cells(programs)) <= set(cells)
-    programs = draw_some(100, "unified", kind, declared)
-    assert sum(find_unclear(program) is not None for program in programs) > 10
-
-
-def test_the_clearing_comes_next_in_every_program_of_a_domain() -> None:
-    declared = declare_all("unified", "recurrent", config={"interval": (None,)})
-    domain = UNIFIED.get_domain("recurrent", "standard")
-    moves = [forward([0, 1], [0, 0]), remove(0, 0, 1), remove(0, 0)]
-    reached = 0
-    for atomic in (False, True):
-        own = replace(declared, atomic=atomic)
-        world = fit(domain, UNIFIED, "recurrent", own, ["float32"])
-        moves = [UNIFIED.operations[move["op"]].complete(move) for move in moves]
-        found = Walk(UNIFIED, replace(world, moves=moves, symmetries=()), never)
-        programs = [found.make_program(one) for one in found.find_longest(ROOT, 4)]
-        unclear = [find_unclear(program) is not None for program in programs]
-        assert any(unclear) == atomic
-        reached += sum(map(count_refused, programs))
-    assert reached > 10
 
 
 def never(ops: Any, op: Any, model: Any) -> bool:

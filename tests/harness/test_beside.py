@@ -25,7 +25,6 @@ from lockstep.harness.execution.executor import (
     run_together,
 )
 from lockstep.harness.execution.record import Record
-from lockstep.harness.jobs import related
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import OFTEN, Outcome, Pair
@@ -203,29 +202,6 @@ def test_where_there_is_a_choice_each_result_is_that_of_a_run_alone(
     assert [not count for count in wrong] == right
 
 
-def test_another_order_of_columns_is_no_other_choice() -> None:
-    pytest.importorskip("torch")
-    from lockstep.impl.torch.backend import cpu
-
-    class Flipped:
-        def __init__(self, config: Any) -> None:
-            self.cache = cpu().open(config)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.cache, name)
-
-        def get(self, layer: int) -> Any:
-            keys, values, mask = self.cache.get(layer)
-            return keys.flip(2), values.flip(2), mask.flip(1)
-
-    declared = cpu().contracts["unified"]["causal"]
-    config = {"permuted_values": (False,), "cache_padding": (1,)}
-    declared = replace(declared, config={**declared.config, **config})
-    for program in draw_some(30, "unified", "causal", declared, dtypes=("float32",)):
-        for one in run_beside(program, cpu(), replace(cpu(), open=Flipped)):
-            assert (one.result.divergence, one.is_apart) == (None, False)
-
-
 def test_an_answer_is_compared_without_its_layout() -> None:
     parts = [{"visible": [[0]], "columns": columns} for columns in ([1, 0], [0, 1])]
     for names in ("caches", "layers"):
@@ -260,24 +236,6 @@ def test_a_backend_that_chooses_otherwise_runs_alone() -> None:
         apart += second.is_apart
         assert bool(second.coverage) != second.is_apart
     assert 0 < apart < 100
-
-
-def test_other_words_for_a_refusal_are_no_other_choice() -> None:
-    refused = 0
-
-    class Terse(paging.Storing):
-        def get(self, request: str) -> paging.Request:
-            nonlocal refused
-            try:
-                return super().get(request)
-            except ValueError:
-                refused += 1
-                raise ValueError("unknown") from None
-
-    for runs in run_paged(paging.make(), paging.declare(Terse)):
-        for one in runs:
-            assert (one.result.divergence, one.is_apart) == (None, False)
-    assert refused
 
 
 # --- one slice --------------------------------------------------------------------------
@@ -332,15 +290,6 @@ def test_each_backend_comes_first_in_turns() -> None:
             assert max(first.values()) <= min(first.values()) + 2, first
 
 
-def test_a_mistake_that_is_known_of_one_is_new_of_the_other(tmp_path: Path) -> None:
-    (name,) = check_slice(tmp_path, misbehave(forget)(), plain())[1].counts.signatures
-    known = {name: Shown(64, {"0" * 12: []})}
-    wrong = misbehave(forget)()
-    events, _ = check_slice(tmp_path, wrong, wrong, group={"second": known})
-    assert any(isinstance(one, Found) for one in choose(events, False))
-    assert not any(isinstance(one, Found) for one in choose(events, True))
-
-
 def test_a_worker_is_told_what_is_known_of_each(tmp_path: Path) -> None:
     names = f"{HERE}:raises", "layer", "kv", 0
     known = {"layer-kv-update-error": Shown(64, {"0" * 12: []})}
@@ -368,32 +317,6 @@ def test_the_record_names_the_backend_whose_turn_it_is(tmp_path: Path) -> None:
 
     check_slice(tmp_path, look(0), look(1))
     assert {*seen} == {(0, 0), (1, 1)}
-
-
-def test_it_does_so_when_an_answer_is_confirmed(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-
-    def look(side: int) -> Backend:
-        class Looking(paging.Storing):
-            def pool(self) -> Any:
-                meta = json.loads((tmp_path / "record.json").read_bytes())["meta"]
-                seen.append((side, meta["side"]))
-                return super().pool()
-
-        return paging.declare(Looking)
-
-    check_slice(tmp_path, look(0), look(1), "paged-full")
-    assert {*seen} == {(0, 0), (1, 1)}
-
-
-def test_a_program_that_runs_again_alone_is_in_the_digest_once(tmp_path: Path) -> None:
-    backends = paging.make(), paging.declare(Sparing)
-    events, first = check_slice(tmp_path, *backends, kind="paged-full")
-    second = choose(events, True)[-1]
-    assert isinstance(second, SliceDone)
-    assert second.digest == first.digest
-    _, alone = check_slice(tmp_path, *backends[::-1], kind="paged-full")
-    assert second.coverage == alone.coverage != first.coverage
 
 
 def test_a_digest_is_that_of_the_programs_as_a_backend_declares_them(
@@ -440,22 +363,6 @@ def test_those_that_declare_the_same_run_together() -> None:
     held = replace(PLAIN, inputs="kept", held=2.0)
     # The programs of all are drawn as the one declares that has the most fields.
     assert group({"a": PLAIN, "b": more, "c": held}) == {"b": ["a", "c"]}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"operations": frozenset({"update"})},
-        {"config": {"window": (2, 3)}},
-        {"config": {"window": (2, 4), "step": (1,)}},
-        {"config": {"window": (2, 4), "keep": (0,)}},
-        {"config": {}},
-        {"refuses": False},
-        {"atomic": False},
-    ],
-)
-def test_no_others_do(more: dict[str, Any]) -> None:
-    assert group({"a": PLAIN, "b": replace(PLAIN, **more)}) == {}
 
 
 @pytest.mark.parametrize(
@@ -579,14 +486,6 @@ def test_no_backend_lives_on_what_another_leaves_behind(
     assert pairs["takes"]["failures"] and not pairs["leaves"]["failures"]
 
 
-def test_backends_that_fail_together_are_told_apart(run: Command) -> None:
-    ended, pairs = check(run, "plain", "has_no_trim_yet", "raises")
-    assert ended.status == 1
-    assert pairs["plain"]["programs"] == PROGRAMS and not pairs["plain"]["failures"]
-    assert pairs["has_no_trim_yet"]["missing"]
-    assert pairs["raises"]["failures"]
-
-
 @pytest.mark.parametrize("other", ["plain", "plain_with_variants"])
 def test_what_is_not_written_yet_is_left_out_after_a_slice(
     run: Command, other: str
@@ -655,15 +554,3 @@ def test_a_backend_that_dies_is_not_asked_again(tmp_path: Path) -> None:
     assert len(watched) == 3
     found = {tuple(one.answers.items()) for one in pairs[0].failures}
     assert found == {(("right", "agrees"),)}
-
-
-def test_of_many_failures_one_of_each_cause_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(related, "MAX_COMPARED", 2)
-    kind = plain().contracts["layer"]["kv"]
-    pairs = [Pair(name, "layer", "kv", kind) for name in ("first", "right")]
-    pairs[0].failures += [replace(FAILURE, cause=cause) for cause in (1, 1, 2)]
-    with Answering(tmp_path) as pool:
-        compare_backends(pool, pairs, lambda: None)
-    assert [bool(one.answers) for one in pairs[0].failures] == [True, False, True]

@@ -10,14 +10,12 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.contract import SIZES, Contract
+from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op, advance
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, World, fit, make_key
-from lockstep.harness.programs.program import parse_program
 from tests.harness.building import KINDS, declare_all
 
 EVERY_KIND = [(CONTRACTS[contract], kind) for contract, kind in KINDS]
-EVERY_SIZE = [(*one, size) for one in EVERY_KIND for size in SIZES]
 
 
 def ask_for_all(rules: Contract, kind: str, size: str) -> World:
@@ -92,27 +90,6 @@ def test_parts_make_the_whole(rules: Contract, kind: str) -> None:
     assert parts == whole
 
 
-@pytest.mark.parametrize(
-    ("rules", "kind", "size"), EVERY_SIZE, ids=[f"{k}-{s}" for _, k, s in EVERY_SIZE]
-)
-def test_every_move_can_be_made(rules: Contract, kind: str, size: str) -> None:
-    """Within a few operations; what a program file could not hold would be no program."""
-    world = ask_for_all(rules, kind, size)
-    assert len(world.moves) >= {"tiny": 8, "small": 15, "standard": 24}[size]
-    walk, made = make_walk(rules, world), set[int]()
-    starts = [ROOT]
-    for _ in range(5):
-        longer = [each for start in starts for each in walk.list_longer(start)]
-        fresh = [branch for branch in longer if branch.path[-1] not in made]
-        made |= {branch.path[-1] for branch in longer}
-        starts = (fresh + longer)[:60]
-    for start in starts:
-        program = walk.make_program(start)
-        again = parse_program(program.to_json(), "here")
-        assert (again.config, list(again.ops)) == (program.config, list(program.ops))
-    assert made == set(range(len(world.moves)))
-
-
 def test_what_a_backend_does_not_declare_is_left_out() -> None:
     rules = CONTRACTS["layer"]
     declared = Kind(frozenset({"update", "trim"}), {"window": (4, 8), "heads": (1, 2)})
@@ -121,13 +98,3 @@ def test_what_a_backend_does_not_declare_is_left_out() -> None:
     assert {move["op"] for move in world.moves} == {"update", "trim"}
     wanted = {"window": 4, "heads": 2, "dtype": "float16", "chunk": None, "keep": 0}
     assert {name: world.config[name] for name in wanted} == wanted
-
-
-def test_what_the_ledger_knows_is_left_out_and_counted() -> None:
-    rules = CONTRACTS["layer"]
-    world = ask_for_all(rules, "kv", "tiny")
-    walk = Walk(rules, world, lambda ops, op, model: op["op"] == "trim")
-    found = list(walk.find_longest(ROOT, 2))
-    assert all(op["op"] != "trim" for branch in found for op in branch.ops)
-    firsts = {branch.path[0] for branch in found}
-    assert walk.avoided == 1 + len(firsts)

@@ -58,14 +58,6 @@ def test_if_there_is_no_outcome_either_it_is_a_line(
     assert run("replay", "kept.json", "--backend", NAN).status == 1
 
 
-def test_agreement_without_an_outcome_is_not_green(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outcome_file, "write_whole", refuse)
-    ended = run("check", "--backend", CORRECT, "--programs", 5)
-    assert (ended.status, "cannot be written" in ended.err) == (2, True)
-
-
 LIMITED = [
     # KiB of a file, operations, words
     (
@@ -118,13 +110,3 @@ def test_a_disk_that_is_full(tmp_path: Path, tiny: Path, backend: str) -> None:
         (tmp_path / "kept.json").write_text(line)
         files.append(tmp_path / "kept.json")
     assert any("layer" in path.read_text() for path in files)
-
-
-def test_a_disk_without_room_for_the_record(tmp_path: Path, tiny: Path) -> None:
-    """The file could be as large as it should be, but its pages could not be written."""
-    (tiny / "other").write_bytes(bytes(50 << 10))
-    size = ("--programs", 20, "--jobs", 1, "--failures", tiny / "f")
-    done = run_in_shell(tmp_path, "", "check", "--backend", CORRECT, *size)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "record cannot be written (No space left on device)" in said

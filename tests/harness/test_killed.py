@@ -269,22 +269,6 @@ def test_ctrl_c_ends_a_check_at_once(check: Check, tmp_path: Path, is_up: bool) 
     assert not running.exists()
 
 
-def test_ctrl_c_keeps_a_hang_that_is_shrunk(check: Check, tmp_path: Path) -> None:
-    def is_shrinking() -> bool:
-        running = find_running(tmp_path / "f")
-        saved = any((tmp_path / "f").rglob("layer-*/*.json"))
-        return running is not None and saved
-
-    process = check(HANGS, "--programs", 20, "--step-time", 0.3)
-    wait_for(is_shrinking)
-    process.send_signal(signal.SIGINT)
-    status, words = end(process)
-    assert status == 1
-    assert "layer-kv-update-hang" in words
-    (path,) = (tmp_path / "f").rglob("layer-*/*.json")
-    assert load_programs(path)[0].meta["signature"] == "layer-kv-update-hang"
-
-
 INTERRUPTED = """
 import signal, sys
 
@@ -336,12 +320,3 @@ def test_ctrl_c_while_a_worker_starts_leaves_nothing(
         for one in left:
             one.kill()
     assert done and not left and not (tmp_path / "f").exists()
-
-
-def test_two_pools_of_one_process_keep_their_records_apart(tmp_path: Path) -> None:
-    """While the program of a crash is shrunk, the workers of the check go on."""
-    pools = Pool(1, tmp_path / "running"), Pool(1, tmp_path / "running")
-    processes = [pool.spawn() for pool in pools]
-    for process in processes:
-        process.stop()
-    assert processes[0].record != processes[1].record

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.harness.cli import doctor, jobs
 from lockstep.harness.workers.guard import YOUNG
-from tests.harness.commands import CORRECT, ROOT, Ended, Run
+from tests.harness.commands import CORRECT, ROOT, Run
 
 Find = Callable[..., None]
 
@@ -127,18 +127,3 @@ def test_a_backend_without_the_kinds_that_were_asked_for(
     assert ended.status == 2
     why = "not checked: declares no cache of kind trie (it has: kv)"
     assert f"{CORRECT}: {why}" in ended.words
-
-
-LISTED: dict[str, Callable[[Ended], bool]] = {
-    "doctor": lambda ended: "✗ of_breaks:make: could not be loaded: " in ended.words,
-    "backends": lambda ended: "of_breaks:make: importing of_breaks raised" in ended.words,
-    "faults": lambda ended: "of_breaks:make: ERROR: could not be" in ended.words,
-}
-
-
-@pytest.mark.parametrize("command", LISTED)
-def test_other_commands_say_so_too(run_workers: Run, find: Find, command: str) -> None:
-    find("breaks", "absent")
-    ended = run_workers(command)
-    assert LISTED[command](ended)
-    assert ended.status == (2 if command == "faults" else 0)

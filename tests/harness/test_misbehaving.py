@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.harness.programs.program import load_programs
 from tests.harness.building import update
-from tests.harness.commands import CORRECT, HERE, Ended, Run
+from tests.harness.commands import HERE, Ended, Run
 from tests.harness.misbehaving import PID_FILE
 
 DIVERGES, CANNOT = 1, 2
@@ -191,32 +191,9 @@ def test_what_a_backend_says_does_nothing_to_the_terminal(
         assert ended.text.replace("\n", "").isprintable()
 
 
-def test_what_a_backend_declares_does_nothing_to_the_terminal(run: Run) -> None:
-    ended = run("backends", "--backend", f"{HERE}:declares_colours")
-    assert (ended.status, "title" in ended.out) == (0, True)
-    assert ended.text.replace("\n", "").isprintable()
-
-
-def test_what_cannot_be_checked_is_said_in_a_line(run: Run) -> None:
-    ended = check(run, *UNLOADABLE)
-    assert ended.status == CANNOT
-    for name, words in UNLOADABLE.items():
-        assert f"{HERE}:{name}: ERROR: could not be loaded: " in ended.words
-        assert words in ended.words
-    assert [path.name for path in Path("failures").iterdir()] == ["outcome.json"]
-
-
 def test_answers_that_are_no_numbers_of_json(run: Run) -> None:
     """trim answers with a number of numpy, and a wrong one: a plain divergence."""
     ended = check(run, "answers_in_numpy")
     assert (ended.status, "layer-kv-trim-result" in ended.out) == (DIVERGES, True)
     (path,) = Path("failures").glob("layer-*/*.json")
     assert load_programs(path)[0].meta["got"]["trimmed"] == 1
-
-
-def test_the_correct_one_agrees(run: Run) -> None:
-    for _ in range(2):  # the folder for failures is there in the second run
-        ended = run("check", "--backend", CORRECT, "--programs", 20)
-        assert (ended.status, ended.err) == (0, "")
-        assert "✓ 20" in ended.out
-        assert [path.name for path in Path("failures").iterdir()] == ["outcome.json"]

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.contracts import CONTRACTS, KINDS
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports import console as reports
@@ -65,12 +65,6 @@ def test_the_status_says_how_far_how_fast_and_how_long() -> None:
     assert re.search(rf"50 of {cells} cells, 0 failures, about 3\d s left$", words)
 
 
-def test_no_longer_is_left_than_the_time_that_was_given() -> None:
-    for seconds, left in ((15, "[45]"), (5, "0")):
-        words = get_check_status(Pace(), make_outcome(seconds=seconds)).plain
-        assert re.search(rf"about {left} s left$", words)
-
-
 def test_what_is_left_follows_the_recent_rate() -> None:
     """10 programs a second at first, then 1: the mean of all says 18 s."""
     pace = Pace()
@@ -98,20 +92,6 @@ def test_brackets_in_names_are_no_markup() -> None:
         assert words in file.getvalue()
 
 
-def test_a_line_in_a_pipe_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "QUIET_SECONDS", -1)
-    file = io.StringIO()
-    line = " ".join(["word"] * 40)
-    with Progress(Console(file=file, width=80), Text, Text) as shown:
-        shown.show(line)
-    assert file.getvalue() == f"{line}\n"
-
-
-def test_the_status_of_a_check_comes_first() -> None:
-    """A terminal cuts off the end."""
-    assert show(draw_progress(Pace(), 80, make_outcome()), 80).startswith("1")
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     """And names and numbers can be read."""
@@ -123,42 +103,6 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
         assert max(map(len, text.splitlines())) <= width
         assert "torch-cpu" in text
     assert f"50/{len(outcome.pairs[0].cells)}" in print_all(outcome, width)
-
-
-def test_many_pairs_and_backends_take_few_lines() -> None:
-    """What is usual is counted below the matrix; with --verbose it is listed."""
-    outcome = make_outcome()
-    kinds = [kind for kind in KINDS if kind.startswith(("batch", "paged", "s"))]
-    declared = outcome.pairs[0].declared
-    outcome.pairs = [
-        Pair(f"b{n}", get_contract(kind), kind, declared, unchecked=["memory held"])
-        for n, kind in enumerate(kinds)
-    ]
-    outcome.pairs[0].wanted = 1
-    outcome.unavailable = {f"x{n}": f"needs snow: pip install {n}" for n in range(9)}
-    outcome.unavailable["y"] = "declares no cache of kind trie (it has: kv)"
-    text = print_all(outcome, 80)
-    below = text[text.rindex(f"b{len(kinds) - 1} ") :].splitlines()[1:]
-    assert len(list(filter(str.strip, below))) <= 10
-    assert f"{len(kinds)} backends have promises that cannot be checked" in text
-    assert "10 backends were not checked: `lockstep doctor`" in text
-    assert "needs snow" not in text
-    words = " ".join(print_all(outcome, 80, verbose=True).split())
-    assert f"b3 × {kinds[3]}: not checked: memory held" in words
-    causes = (
-        "needs snow (x0, x1, x2, 6 more); declares no cache of kind trie (it has: kv)"
-    )
-    assert f"10 backends: not checked: {causes} (y); to see what to install" in words
-
-
-def test_long_names_and_kinds_fit_in_80_columns() -> None:
-    outcome = make_outcome()
-    kinds = [kind for kind in KINDS if kind.startswith("batch")]
-    name = "transformers-batched-static-encoder-decoder"
-    outcome.pairs = [
-        Pair(name, "batched", kind, outcome.pairs[0].declared) for kind in kinds
-    ]
-    assert f" {name} " in print_all(outcome, 80)
 
 
 def get_contract(kind: str) -> str:
@@ -179,16 +123,16 @@ def test_where_nothing_can_be_redrawn_there_is_a_line_now_and_then(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pipe, and on a terminal that is dumb: without control sequences."""
-    monkeypatch.setattr(reports, "QUIET_SECONDS", 0.05)
-    file = io.StringIO()
-    console = Console(file=file, width=80, **options)
-    with Progress(console, lambda _: Text("drawn"), lambda n: Text(f"line {n}")) as shown:
-        for number in range(4):
-            shown.show(number)
-            time.sleep(0.03)
-    assert "\x1b" not in file.getvalue()
-    assert "drawn" not in file.getvalue()
-    assert file.getvalue() == "line 2\n"
+    for seconds, lines in ((-1.0, ["line 0", "line 1"]), (3600.0, [])):
+        monkeypatch.setattr(reports, "QUIET_SECONDS", seconds)
+        file = io.StringIO()
+        console = Console(file=file, width=80, **options)
+        with Progress(
+            console, lambda _: Text("drawn"), lambda n: Text(f"line {n}")
+        ) as shown:
+            for number in range(2):
+                shown.show(number)
+        assert file.getvalue().splitlines() == lines
 
 
 def read_all(master: int) -> str:
@@ -232,7 +176,7 @@ def test_a_real_terminal(
     os.close(slave)
     text = read_all(master)
     os.close(master)
-    assert process.wait(10) == 0
+    assert process.wait(600) == 0
     assert "all agree" in CONTROL.sub("", text)
     assert ("\x1b[2K" in text) == has_control
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", text)) == has_colour

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
-from lockstep.harness.workers.registry import get_target, list_names, load
+from lockstep.harness.core.errors import Unloadable, UsageError
+from lockstep.harness.workers.registry import get_target, load
 from tests.harness import misbehaving
 from tests.harness.commands import CORRECT, HERE
 from tests.harness.misbehaving import OPERATIONS, correct
@@ -33,13 +33,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
     yield write
     sys.modules.pop("written", None)
-
-
-def test_registered_names_are_known_in_order() -> None:
-    names = list(list_names())
-    assert names == sorted(names)
-    assert {"torch-cpu", "torch-cuda", "mlx-cpu", "mlx-lm"} <= {*names}
-    assert get_target("torch-cpu") == "lockstep.impl.torch.backend:cpu"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +171,6 @@ def test_a_module_that_is_broken(
     assert str(caught.value).isprintable()
 
 
-ABSENT = "from lockstep.harness.backends import Unavailable\n"
-
-
 @pytest.mark.parametrize(
     ("errors", "words"),
     [
@@ -196,24 +186,6 @@ def test_errors_that_are_no_refusals(
     monkeypatch.setattr(misbehaving, "correct", lambda: declared)
     with pytest.raises(Unloadable, match=re.escape(words)):
         load(CORRECT)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import no_such_package", "needs the package no_such_package: pip install no_"),
-        ("import no_such.part", "needs the package no_such: pip install no_such"),
-        ("def make(): import mlx_lm_x", "needs the package mlx_lm_x: pip install mlx_l"),
-        (f"{ABSENT}raise Unavailable('no GPU')", "no GPU"),
-        (f"{ABSENT}def make(): raise Unavailable('no GPU')", "no GPU"),
-    ],
-)
-def test_a_module_that_needs_what_is_not_here(
-    write: Write, text: str, words: str
-) -> None:
-    with pytest.raises(Unavailable) as caught:
-        load(f"{write(text)}:make")
-    assert words in str(caught.value)
 
 
 def test_ctrl_c_of_the_user_while_a_backend_is_loaded(

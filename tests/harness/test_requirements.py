@@ -63,18 +63,6 @@ def test_what_is_not_tested_is_not_run(
     assert str(caught.value).startswith(why)
 
 
-@pytest.mark.parametrize(
-    "requirement",
-    ["numpy>=1; extra == 'engine'", "numpy<1; extra == 'other'", "numpy<1"],
-)
-def test_what_the_extra_does_not_exclude_runs(
-    requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(tmp_path, requirement)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert load("mine").name == "misbehaving"
-
-
 def test_the_range_of_an_extra_with_a_hyphen_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,16 +93,6 @@ def test_what_is_not_installed_is_asked_for_all_the_same(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(Unavailable, match="needs the package no-such-engine"):
         load("mine", Limits(unsupported=True))
-
-
-def test_a_version_that_is_not_tested_is_no_divergence(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(tmp_path, "numpy<1; extra == 'engine'")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    ended = run("check", "--backend", "mine", "--programs", 1)
-    assert ended.status == 2
-    assert "mine: not checked: unsupported version: numpy" in ended.words
 
 
 def test_every_backend_of_a_framework_says_what_it_needs() -> None:

@@ -14,7 +14,7 @@ import pytest
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.jobs import saved
 from lockstep.harness.jobs.failures import make_failure, save
-from lockstep.harness.jobs.outcome import Pair, Rerun
+from lockstep.harness.jobs.outcome import Pair
 from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.runner import Runner
 from tests.harness.building import SMALL, make, trim, update
@@ -29,7 +29,6 @@ BLIND = 28
 
 SHORT, LONG = make(update(5), **SMALL), make(*[update(1)] * 9, update(6), **SMALL)
 AFTER_TRIM = make(update(2), trim(1), update(1), **SMALL)
-AGREEING = make(update(1), **SMALL)
 
 Check = Callable[..., tuple[dict[str, Any], Ended]]
 
@@ -149,16 +148,6 @@ def test_one_that_ends_its_process(run_workers: Run) -> None:
     assert set(paths) == list_files() and not Path("failures/running").exists()
 
 
-def test_one_that_hangs(run_workers: Run) -> None:
-    path = keep(make(update(3), **SMALL), f"{HERE}:hangs", "hang")
-    ended = run_workers(
-        *("check", "--backend", f"{HERE}:hangs", "--jobs", 1, "--json", "--programs", 1),
-        *("--step-time", 0.3),
-    )
-    outcome = json.loads(ended.out)
-    assert (ended.status, list_paths(outcome)) == (1, [path])
-
-
 # --- what does not ----------------------------------------------------------------------
 
 
@@ -206,12 +195,6 @@ def test_what_cannot_run_is_passed_over(check: Check) -> None:
     assert outcome["saved"] == {
         "ran": 0, "agreeing": [], "absent": [], "broken": [], "left_out": 0
     }  # fmt: skip
-
-
-def test_a_part_that_is_not_written_is_no_failure(check: Check) -> None:
-    keep(make(update(1), trim(1), **SMALL), f"{HERE}:has_no_trim_yet")
-    outcome, _ = check(f"{HERE}:has_no_trim_yet")
-    assert (outcome["saved"]["ran"], list_paths(outcome)) == (0, [])
 
 
 def wrong_and_known() -> Backend:
@@ -274,17 +257,3 @@ def test_only_files_of_the_pair_are_read(tmp_path: Path) -> None:
     assert saved.list_files(tmp_path, pair) == [names[1], names[0]]
     assert saved.list_files(tmp_path, make_pair("unified", "swa-memory")) == [names[2]]
     assert saved.list_files(tmp_path / "lost", pair) == []
-
-
-def test_the_shortest_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(saved, "MAX_SAVED", 2)
-    paths = [keep(program, "mine") for program in (LONG, SHORT, AFTER_TRIM)]
-    rerun = Rerun()
-    found = saved.find_saved(Path("failures"), make_pair("layer", "kv"), rerun)
-    assert [one.path for one in found] == paths[1:]
-    assert rerun == Rerun(left_out=1)
-    keep(SHORT, "a:b")
-    same = make_pair("layer", "kv", "a-b")  # files of both have the same name
-    assert len(saved.list_files(Path("failures"), same)) == 1
-    assert saved.find_saved(Path("failures"), same, Rerun()) == []
