@@ -68,7 +68,7 @@ def campaign() -> None:
     """
 
 
-folder_argument = click.argument("place", metavar="FOLDER")
+folder_argument = click.argument("location", metavar="FOLDER")
 
 
 # --- it runs ----------------------------------------------------------------------------
@@ -130,7 +130,7 @@ where = compose(
 @shared("step", "start", "strict")
 @command
 def start(
-    place: str,
+    location: str,
     backends: Sequence[str],
     kinds: Sequence[str],
     programs: int | None,
@@ -154,7 +154,7 @@ def start(
         seconds=seconds,
         **options,
     )
-    folder = open_folder(place)
+    folder = open_folder(location)
     begin(folder, terms)
     return run(folder, terms, jobs, address, gpu)
 
@@ -163,14 +163,14 @@ def start(
 @folder_argument
 @where
 @command
-def resume(place: str, jobs: int, address: str | None, gpu: float) -> int:
+def resume(location: str, jobs: int, address: str | None, gpu: float) -> int:
     """Goes on with the campaign in FOLDER, with what is left of its budget.
 
     Shards that are done do not run again. The machines may be others than before.
     """
-    folder = open_folder(place)
+    folder = open_folder(location)
     terms = require_terms(folder)
-    require_version(folder.place, terms)
+    require_version(folder.location, terms)
     return run(folder, terms, jobs, address, gpu)
 
 
@@ -193,15 +193,15 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
     for failure in outcome.failures:
         if failure.unsaved:
             print_line(json.dumps(failure.to_json()))
-    return print_campaign(outcome, folder.place)
+    return print_campaign(outcome, folder.location)
 
 
 # --- what it has come to ----------------------------------------------------------------
 
 
-def load(place: str) -> Outcome:
+def load(location: str) -> Outcome:
     """A campaign as its folder has it; it may be running elsewhere."""
-    folder = open_folder(place)
+    folder = open_folder(location)
     work = Campaign(folder, require_terms(folder))
     work.load()
     print_damaged(work, RUNS_AGAIN)
@@ -216,11 +216,11 @@ def print_damaged(work: Campaign, consequence: str) -> None:
         print_error(f"{message}; {consequence}")
 
 
-def print_campaign(outcome: Outcome, place: str) -> int:
+def print_campaign(outcome: Outcome, location: str) -> int:
     with printing(outcome.get_exit_status):
         console = PlainConsole()
         print_outcome(console, outcome)
-        console.print(describe_state(outcome, place), soft_wrap=True)
+        console.print(describe_state(outcome, location), soft_wrap=True)
     return outcome.get_exit_status()
 
 
@@ -228,14 +228,14 @@ def print_campaign(outcome: Outcome, place: str) -> int:
 @folder_argument
 @shared("json")
 @command
-def status(place: str, as_json: bool) -> int:
+def status(location: str, as_json: bool) -> int:
     """Says how far the campaign in FOLDER is, and what it has found.
 
     Exit status: that of the campaign so far.
     """
-    outcome = load(place)
+    outcome = load(location)
     if not as_json:
-        return print_campaign(outcome, place)
+        return print_campaign(outcome, location)
     with printing(outcome.get_exit_status):
         click.echo(json.dumps(to_json(outcome), indent=1))
     return outcome.get_exit_status()
@@ -252,7 +252,7 @@ def status(place: str, as_json: bool) -> int:
 )
 @shared("given", "step", "start", "failures")
 @command
-def report(settings: Settings, place: str, output: Path) -> int:
+def report(settings: Settings, location: str, output: Path) -> int:
     """Makes the page that `lockstep report` makes, of the campaign in FOLDER.
 
     Each failing program runs again, on a backend given or on the registered one that its
@@ -260,7 +260,7 @@ def report(settings: Settings, place: str, output: Path) -> int:
     page was made, 2 if not.
     """
     material = Material()
-    add_outcome(json.loads(json.dumps(to_json(load(place)))), place, material)
+    add_outcome(json.loads(json.dumps(to_json(load(location)))), location, material)
     with open_pool(settings, 1) as pool:
         text = render_html(make_report(material, Stage(pool, settings)))
     click.echo(str(save_page(output, "report.html", text)))
@@ -271,12 +271,12 @@ def report(settings: Settings, place: str, output: Path) -> int:
 @folder_argument
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
 @command
-def merge_command(place: str, sources: Sequence[str]) -> int:
+def merge_command(location: str, sources: Sequence[str]) -> int:
     """Adds the shards of each SOURCE to the campaign in FOLDER, which may be new.
 
     All must have the same settings, but for --shard. A shard that several have counts
     once. Exit status: that of the campaign so far.
     """
-    work = merge(open_folder(place), [open_folder(source) for source in sources])
+    work = merge(open_folder(location), [open_folder(source) for source in sources])
     print_damaged(work, RUNS_AGAIN)
-    return print_campaign(work.outcome, place)
+    return print_campaign(work.outcome, location)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 from secrets import token_hex
@@ -16,18 +16,18 @@ from typing import Any
 from lockstep.harness.core.document import MAX_BYTES, check_size, read_bytes, walk_files
 from lockstep.harness.core.errors import UsageError, format_error
 
-MOST_AT_ONCE = 200
-"""Files of a store that are read or written together."""
+MAX_TOGETHER = 200
+"""Files of a store that are read together."""
 
 
 class Folder(ABC):
     """A folder of files with names such as ``shards/x.json``.
 
     Attributes:
-        place: as the user wrote it.
+        location: as the user wrote it.
     """
 
-    place: str
+    location: str
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class Folder(ABC):
 
     @abstractmethod
     def replace(self, name: str, content: bytes) -> None:
-        """Writes a file in the place of what is there. Raises OSError."""
+        """Writes a file over what is there. Raises OSError."""
 
     @abstractmethod
     def take(self, name: str) -> bool:
@@ -62,28 +62,8 @@ class Folder(ABC):
             UsageError: it cannot be read, or is a file.
         """
 
-    def exists(self) -> bool:
-        """Says whether the folder is there; in a store it is if it has files."""
-        return bool(self.list())
-
-    def replace_all(self, contents: Mapping[str, bytes]) -> None:
-        """Writes files in the place of what is there. Raises OSError.
-
-        Args:
-            contents: name → what the file is to hold.
-        """
-        for name, content in contents.items():
-            self.replace(name, content)
-
-    def sweep(self, records: str) -> None:  # noqa: B027
-        """Removes what a process that was killed has written half.
-
-        Args:
-            records: the folder of its write-ahead records: those shards run again.
-        """
-
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | UsageError]]:
-        """The contents of files; in the place of one that cannot be read, why."""
+        """The contents of files; for one that cannot be read, why."""
         for name in names:
             try:
                 content = self.read(name)
@@ -97,12 +77,12 @@ class Folder(ABC):
 class LocalFolder(Folder):
     """A folder on a file system."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, location: str) -> None:
+        self.location = location
 
     @property
     def path(self) -> Path:
-        return Path(self.place)
+        return Path(self.location)
 
     def read(self, name: str) -> bytes | None:
         path = self.path / name
@@ -149,21 +129,12 @@ class LocalFolder(Folder):
             path.parent.rmdir()  # if it is empty now
         return True
 
-    def sweep(self, records: str) -> None:
-        drafts = self.path.rglob(".*.tmp")
-        for path in [*drafts, *(self.path / records).glob("*.json")]:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def exists(self) -> bool:
-        return self.path.is_dir()
-
     def list(self, below: str = "") -> list[str]:
         if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"{self.place}: is not a folder; give a folder")
-        found = walk_files(self.path / below)
-        names = [path for path in found if path.suffix != ".tmp"]
-        return sorted(path.relative_to(self.path).as_posix() for path in names)
+            raise UsageError(f"{self.location}: is not a folder; give a folder")
+        files = walk_files(self.path / below)
+        paths = [path for path in files if path.suffix != ".tmp"]
+        return sorted(path.relative_to(self.path).as_posix() for path in paths)
 
 
 class RemoteFolder(Folder):
@@ -174,19 +145,19 @@ class RemoteFolder(Folder):
     which of two writers was first.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, location: str) -> None:
         try:
             from fsspec.core import url_to_fs
         except ImportError:
             raise UsageError(
-                f"{place}: a store needs fsspec; pip install 'kv-lockstep[ray]', or give"
-                " a folder of this machine"
+                f"{location}: a store needs fsspec; pip install 'kv-lockstep[ray]', or"
+                " give a folder of this machine"
             ) from None
-        self.place = place.rstrip("/")
+        self.location = location.rstrip("/")
         try:
-            self.store, self.root = url_to_fs(self.place)
+            self.store, self.root = url_to_fs(self.location)
         except (ValueError, ImportError, OSError) as error:
-            raise UsageError(f"{place}: cannot be opened: {error}") from None
+            raise UsageError(f"{location}: cannot be opened: {error}") from None
 
     @property
     def path(self) -> PurePath:
@@ -205,7 +176,7 @@ class RemoteFolder(Folder):
         except OSError:
             raise
         except Exception as error:
-            raise OSError(f"{self.place}: {format_error(error)}") from error
+            raise OSError(f"{self.location}: {format_error(error)}") from error
 
     def locate(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -216,25 +187,25 @@ class RemoteFolder(Folder):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UsageError(f"{self.place}/{name}: cannot be read: {error}") from None
-        return check_size(content, MAX_BYTES, f"{self.place}/{name}")
+            raise UsageError(f"{self.location}/{name}: cannot be read: {error}") from None
+        return check_size(content, MAX_BYTES, f"{self.location}/{name}")
 
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | UsageError]]:
         """Many at once: a store takes a while for each answer."""
         waiting = [*names]
-        for begin in range(0, len(waiting), MOST_AT_ONCE):
-            own = waiting[begin : begin + MOST_AT_ONCE]
+        for begin in range(0, len(waiting), MAX_TOGETHER):
+            batch = waiting[begin : begin + MAX_TOGETHER]
             try:
-                found = self.store.cat([*map(self.locate, own)], on_error="return")
+                contents = self.store.cat([*map(self.locate, batch)], on_error="return")
             except Exception as error:
-                why = f"{self.place}: cannot be read: {format_error(error)}"
+                why = f"{self.location}: cannot be read: {format_error(error)}"
                 raise UsageError(why) from None
-            for name in own:
-                content = found[self.locate(name)]
+            for name in batch:
+                content = contents[self.locate(name)]
                 if isinstance(content, bytes):
-                    yield name, check_size(content, MAX_BYTES, f"{self.place}/{name}")
+                    yield name, check_size(content, MAX_BYTES, f"{self.location}/{name}")
                 elif not isinstance(content, FileNotFoundError):  # else it has gone
-                    yield name, UsageError(f"{self.place}/{name}: cannot be read")
+                    yield name, UsageError(f"{self.location}/{name}: cannot be read")
 
     def put(self, name: str, content: bytes) -> bool:
         if self.call("exists", self.locate(name)):
@@ -243,19 +214,9 @@ class RemoteFolder(Folder):
         return self.read(name) == content
 
     def replace(self, name: str, content: bytes) -> None:
-        place = self.locate(name)
-        self.call("makedirs", place.rpartition("/")[0], True)
-        self.call("pipe_file", place, content)
-
-    def replace_all(self, contents: Mapping[str, bytes]) -> None:
-        """Many at once, as they are read."""
-        waiting = {self.locate(name): content for name, content in contents.items()}
-        for place in {place.rpartition("/")[0] for place in waiting}:
-            self.call("makedirs", place, True)
-        places = [*waiting]
-        for begin in range(0, len(places), MOST_AT_ONCE):
-            own = places[begin : begin + MOST_AT_ONCE]
-            self.call("pipe", {place: waiting[place] for place in own})
+        location = self.locate(name)
+        self.call("makedirs", location.rpartition("/")[0], True)
+        self.call("pipe_file", location, content)
 
     def take(self, name: str) -> bool:
         try:
@@ -268,19 +229,19 @@ class RemoteFolder(Folder):
         root = self.locate(below) if below else self.root
         try:
             self.store.invalidate_cache()
-            found: list[str] = self.call("find", root)
+            paths: list[str] = self.call("find", root)
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise UsageError(f"{self.place}: cannot be read: {error}") from None
-        if found == [self.root]:
-            raise UsageError(f"{self.place}: is not a folder; give a folder")
+            raise UsageError(f"{self.location}: cannot be read: {error}") from None
+        if paths == [self.root]:
+            raise UsageError(f"{self.location}: is not a folder; give a folder")
         start = f"{self.root}/"
-        return sorted(name.removeprefix(start) for name in found)
+        return sorted(name.removeprefix(start) for name in paths)
 
 
-def open_folder(place: str) -> Folder:
+def open_folder(location: str) -> Folder:
     """A folder by its path or URL."""
-    if place.startswith("file://"):
-        return LocalFolder(place.removeprefix("file://"))
-    return RemoteFolder(place) if "://" in place else LocalFolder(place)
+    if location.startswith("file://"):
+        return LocalFolder(location.removeprefix("file://"))
+    return RemoteFolder(location) if "://" in location else LocalFolder(location)

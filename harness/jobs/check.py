@@ -79,7 +79,7 @@ def plan_saved(shards: Shards) -> None:
     saved = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
     files = [list_files(folder, pair) for pair in outcome.pairs]
     names = {f"{path.parent.name}/{path.name}" for path in chain.from_iterable(files)}
-    shards.failures.kept |= names
+    shards.failures.protected |= names
     shards.saved = list(chain.from_iterable(saved))
     shards.tasks.extend(failure.task for failure in shards.saved)
 

@@ -165,10 +165,10 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
 
 def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
     """Why a task has no answer; the program at which the harness failed is saved."""
-    words = stopped.describe()
+    message = stopped.describe()
     if isinstance(stopped, HarnessFailed):
-        words += f"; {save_harness_failure(folder, stopped, backend)}"
-    return words
+        message += f"; {save_harness_failure(folder, stopped, backend)}"
+    return message
 
 
 def slug(backend: str) -> str:
@@ -185,11 +185,11 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
 
 def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
     """The command that runs a failure again. options: see `Failure`."""
-    words = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
+    command = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
     for name, value in options.items():
-        words.append(f"--{name.replace('_', '-')}")
-        words += [] if value is True else [f"{value:g}"]
-    return " ".join(words)
+        command.append(f"--{name.replace('_', '-')}")
+        command += [] if value is True else [f"{value:g}"]
+    return " ".join(command)
 
 
 # --- of one job -------------------------------------------------------------------------
@@ -215,10 +215,10 @@ class Failures:
     Attributes:
         shrunk: form → the simplest failure.
         unshrunk: digest → a failure that was not made shorter.
-        met: backend and digest of all programs that were found.
+        reported: backend and digest of all programs that were found.
         replaced: backend, digest and `what` of programs that were made shorter.
-        kept: names of files that are never removed.
-        left: file → a failure of a shard that did not end; it may be the only one.
+        protected: names of files that are never removed.
+        unreported: file → a failure of a shard that did not end; it may be the only one.
         agreed: file → the program that an entry of the ledger describes.
         written: name of a file that is there → its program, if it is known.
         unsaved: name of a file that could not be written → why.
@@ -228,10 +228,10 @@ class Failures:
         self.folder, self.below = folder, below
         self.shrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
         self.unshrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
-        self.met: set[Key] = set()
+        self.reported: set[Key] = set()
         self.replaced: set[tuple[str, str, str]] = set()
-        self.kept: set[str] = set()
-        self.left: dict[str, Failure] = {}
+        self.protected: set[str] = set()
+        self.unreported: dict[str, Failure] = {}
         self.agreed: dict[str, Program] = {}
         self.written: dict[str, Program | None] = {}
         self.unsaved: dict[str, str] = {}
@@ -239,8 +239,8 @@ class Failures:
     def add(self, failure: Failure, original: str | None) -> None:
         """Adds a failure. original: the digest of the program that was made shorter."""
         key, digest = (failure.backend, failure.signature), failure.program.digest()
-        for met in (digest, original or digest):
-            self.met.add((slug(failure.backend), met))
+        for program in (digest, original or digest):
+            self.reported.add((slug(failure.backend), program))
         if original is None:
             self.unshrunk[key][digest] = failure
             return
@@ -264,7 +264,11 @@ class Failures:
                 for group in groups
             )
             chosen += simplest[:MAX_KEPT] or whole[:1]
-        chosen += [self.left[name] for name in sorted(self.left) if not self.is_met(name)]
+        chosen += [
+            self.unreported[name]
+            for name in sorted(self.unreported)
+            if not self.is_reported(name)
+        ]
         return [
             replace(failure, unsaved=self.unsaved.get(self.get_name(failure)))
             for failure in chosen
@@ -281,9 +285,9 @@ class Failures:
         for name, program in programs.items():
             if self.written.get(name) is not program:
                 self.write_file(name, program)
-        for name in sorted(self.written.keys() - programs.keys() - self.kept):
+        for name in sorted(self.written.keys() - programs.keys() - self.protected):
             # A longer program with a file is better than one without.
-            if self.is_met(name) and not self.unsaved:
+            if self.is_reported(name) and not self.unsaved:
                 self.folder.take(name)
                 del self.written[name]
 
@@ -299,10 +303,10 @@ class Failures:
     def get_name(self, failure: Failure) -> str:
         return f"{self.below}{failure.signature}/{failure.path.name}"
 
-    def is_met(self, name: str) -> bool:
+    def is_reported(self, name: str) -> bool:
         """Says whether a file is of a program that this job has found."""
         digest, _, backend = PurePath(name).stem.partition("-")
-        return (backend, digest) in self.met
+        return (backend, digest) in self.reported
 
     def save_agreed(self, program: Program, entry: str, backend: str) -> str:
         """Writes a program that should show a known divergence, of each entry and backend
@@ -315,7 +319,7 @@ class Failures:
             return f" (not saved: {error}): {json.dumps(program.to_json())}"
         return f": {self.folder.path / name}"
 
-    def read_left(self) -> None:
+    def read_unreported(self) -> None:
         """Reads the files of programs that no shard has reported: they are kept."""
         for name, content in self.folder.read_all(
             list_failure_files(self.folder, self.below.rstrip("/"))
@@ -325,7 +329,9 @@ class Failures:
                 if isinstance(content, UsageError):
                     raise content
                 (program,) = parse_programs(decode(content, name), name).values()
-                self.left[name] = read_failure(Path(self.folder.path / name), program)
+                self.unreported[name] = read_failure(
+                    Path(self.folder.path / name), program
+                )
                 self.written[name] = program
             except (UsageError, ValueError):
                 continue  # somebody else's, or half a file

@@ -172,7 +172,7 @@ class Hunt:
 
     def list_faults(self, pool: Pool) -> None:
         """Asks each backend for the mistakes that are planted in it."""
-        known: list[str] = []
+        ids: list[str] = []
         events: dict[str, messages.Event] = {}
         for task, event in pool.run(deque(map(messages.ListFaults, self.names))):
             events[task.backend] = event
@@ -185,12 +185,14 @@ class Hunt:
                 self.searches.dead[name] = event.describe()
                 continue
             assert isinstance(event, messages.FaultsListed)
-            known += [fault.id for fault in event.faults]
-            chosen = [one for one in event.faults if not self.ids or one.id in self.ids]
+            ids += [fault.id for fault in event.faults]
+            chosen = [
+                fault for fault in event.faults if not self.ids or fault.id in self.ids
+            ]
             self.searches.all += [Search(name, fault) for fault in chosen]
-        for missing in set(self.ids) - set(known) if not self.searches.dead else ():
-            near = get_close_matches(missing, known) or sorted(set(known))
-            raise UsageError(f"there is no fault {missing}; known: {', '.join(near)}")
+        for missing in set(self.ids) - set(ids) if not self.searches.dead else ():
+            matches = get_close_matches(missing, ids) or sorted(set(ids))
+            raise UsageError(f"there is no fault {missing}; known: {', '.join(matches)}")
 
     def add_task(self, search: Search, number: int) -> None:
         """The next programs for one fault."""
@@ -204,9 +206,8 @@ class Hunt:
         self.tasks.append(task)
 
     def handle(self, task: messages.RandomTask, event: messages.Event) -> None:
-        search = next(
-            one for one in self.searches.all if one.planted.backend == task.backend
-        )
+        searches = self.searches.all
+        search = next(item for item in searches if item.planted.backend == task.backend)
         if isinstance(event, messages.Found):
             self.keep(search, task, event)
         elif isinstance(event, messages.SliceDone):

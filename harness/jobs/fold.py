@@ -33,14 +33,14 @@ def declare(
 ) -> dict[str, messages.Declared]:
     """Asks each backend for its declaration, and adds its pairs to the outcome."""
     declared: dict[str, messages.Declared] = {}
-    asked = list_asked(outcome, names)
-    tasks: deque[messages.Task[messages.Declared]] = deque(map(messages.Declare, asked))
+    chosen = list_asked(outcome, names)
+    tasks: deque[messages.Task[messages.Declared]] = deque(map(messages.Declare, chosen))
     for task, event in pool.run(tasks, lambda: watch(outcome)):
         if isinstance(event, messages.Declared):
             declared[task.backend] = event
         elif isinstance(event, messages.Stopped):
             add_refusal(outcome, task.backend, event)
-    for name in asked:
+    for name in chosen:
         if name in declared:
             add_pairs(outcome, name, declared[name])
     return declared
@@ -54,8 +54,8 @@ def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
     outcome.versions.update(declared.versions)
     if not pairs and name in settings.backends:
         kinds = [kind for kinds in declared.contracts.values() for kind in kinds]
-        asked = " or ".join(settings.kinds)
-        why = f"declares no cache of kind {asked} (it has: {', '.join(kinds)})"
+        wanted = " or ".join(settings.kinds)
+        why = f"declares no cache of kind {wanted} (it has: {', '.join(kinds)})"
         outcome.unavailable[name] = why
 
 
@@ -67,8 +67,8 @@ def list_pairs(
         for kind, promised in kinds.items():
             if not settings.kinds or kind in settings.kinds:
                 unchecked = declared.unchecked.get(kind, [])
-                given = promised, environment, declared.share, unchecked, declared.name
-                yield Pair(name, contract, kind, *given)
+                about = promised, environment, declared.share, unchecked, declared.name
+                yield Pair(name, contract, kind, *about)
 
 
 def add_refusal(outcome: Outcome, name: str, event: messages.Stopped) -> None:
@@ -174,14 +174,14 @@ def describe_failure(
     environment: Mapping[str, Any],
 ) -> Failure:
     """Describes a program of a shard, with the content and the place of its file."""
-    found: dict[str, Any] = {
+    source: dict[str, Any] = {
         "front": settings.generator,
         "seed": settings.seed,
         "shard": task.number,
     }
     if event.programs:
-        found |= {"programs": event.programs, "seconds": event.seconds}
-    meta: dict[str, Any] = {"found": found}
+        source |= {"programs": event.programs, "seconds": event.seconds}
+    meta: dict[str, Any] = {"found": source}
     meta |= {} if event.flaky is None else {"flaky": event.flaky}
     meta |= {"states": event.states} if event.original and event.programs else {}
     about = event.parsed, event.divergence, pair.backend, environment, meta
@@ -207,7 +207,7 @@ def save_agreed(failures: Failures, event: messages.Agreed, backend: str) -> str
         The message about it.
     """
     program = parse_program(event.program, "a program of the ledger")
-    what = f"the ledger's entry {event.entry} describes an operation that agrees"
-    program = replace(program, meta={"backend": backend, "what": what})
+    message = f"the ledger's entry {event.entry} describes an operation that agrees"
+    program = replace(program, meta={"backend": backend, "what": message})
     message = f"{event.entry}: describes an operation that agrees: its `when` is too wide"
     return f"{message}{failures.save_agreed(program, event.entry, backend)}"

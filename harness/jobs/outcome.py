@@ -126,7 +126,9 @@ class Pair(Counts):
     def get_progress(self) -> tuple[int, int]:
         """Programs and steps so far, those of unfinished slices included."""
         slices = [self, *self.running.values()]
-        return sum(one.programs for one in slices), sum(one.steps for one in slices)
+        return sum(counts.programs for counts in slices), sum(
+            counts.steps for counts in slices
+        )
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -144,17 +146,17 @@ class Pair(Counts):
         """Counts the programs with each signature, those of unfinished slices
         included."""
         slices = (self, *self.running.values())
-        return sum((Counter(one.signatures) for one in slices), Counter[str]())
+        return sum((Counter(counts.signatures) for counts in slices), Counter[str]())
 
     def count_entered(self) -> int:
         """Counts the programs that ran on into a known divergence, those of unfinished
         slices included."""
         slices = [self, *self.running.values()]
-        return sum(sum(one.entered.values()) for one in slices)
+        return sum(sum(counts.entered.values()) for counts in slices)
 
     def get_seconds(self) -> float:
         """Of one core, those of unfinished slices included."""
-        return self.seconds + sum(one.seconds for one in self.running.values())
+        return self.seconds + sum(counts.seconds for counts in self.running.values())
 
     def stop(self) -> None:
         """Unfinished slices do no more than they have done."""
@@ -164,8 +166,8 @@ class Pair(Counts):
 
     def list_undeclared(self) -> list[str]:
         """The operations of the contract that the backend does not declare."""
-        every = CONTRACTS[self.contract].list_operations(self.kind)
-        return [name for name in every if name not in self.declared.operations]
+        names = CONTRACTS[self.contract].list_operations(self.kind)
+        return [name for name in names if name not in self.declared.operations]
 
     def group_empty_cells(self) -> dict[str, list[str]]:
         """The cells that were not reached: state → operations."""
@@ -260,8 +262,8 @@ class Outcome:
         130 Ctrl-C, 143 SIGTERM."""
         if any(pair.is_diverging for pair in self.pairs):
             return 1
-        asked = set(self.settings.backends) & set(self.unavailable)
-        if asked or self.dead or any(pair.is_error for pair in self.pairs):
+        missing = set(self.settings.backends) & set(self.unavailable)
+        if missing or self.dead or any(pair.is_error for pair in self.pairs):
             return 2
         if self.unwritten:
             return 2

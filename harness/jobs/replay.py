@@ -69,12 +69,12 @@ def find_backend(named: object, settings: Settings) -> str | None:
 
 def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
     """See `find_backend`. Raises UsageError if there is none."""
-    found = find_backend(program.meta.get("backend"), settings)
-    if found is None:
-        named = program.meta.get("backend")
-        own = f" (it names {clean(named)})" if isinstance(named, str) and named else ""
-        raise UsageError(f"{path}: names no registered backend{own}; {HINT}")
-    return found
+    named = program.meta.get("backend")
+    backend = find_backend(named, settings)
+    if backend is None:
+        note = f" (it names {clean(named)})" if isinstance(named, str) and named else ""
+        raise UsageError(f"{path}: names no registered backend{note}; {HINT}")
+    return backend
 
 
 def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[str]:
@@ -85,21 +85,21 @@ def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[
 HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 
 
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
     """The only program at paths. why: there may be no more, for the message."""
-    found = load_saved(paths)
-    if len(found) > 1:
-        raise UsageError(f"{why} takes one program, not {len(found)}: {name_all(found)}")
-    return found[0]
+    saved = load_saved(paths)
+    if len(saved) > 1:
+        raise UsageError(f"{why} takes one program, not {len(saved)}: {name_all(saved)}")
+    return saved[0]
 
 
-def name_all(found: Sequence[tuple[Path, Program]]) -> str:
-    names = [str(path) for path, _ in found[:MOST_NAMED]]
-    more = len(found) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+def name_all(saved: Sequence[tuple[Path, Program]]) -> str:
+    names = [str(path) for path, _ in saved[:MAX_NAMED]]
+    unnamed = len(saved) - len(names)
+    return ", ".join(names) + (f" and {unnamed} more" if unnamed else "")
 
 
 def get_replay_status(results: Sequence[Replayed]) -> Literal[0, 1, 2]:
@@ -142,14 +142,14 @@ def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replaye
 def make_replayed(
     path: Path, program: Program, backend: str, event: Ran | Stopped
 ) -> Replayed:
-    status, words = judge(event, program, read_flaky(program.meta))
+    status, message = judge(event, program, read_flaky(program.meta))
     if isinstance(event, HarnessFailed):
-        words += f"; please report this with {path}"
+        message += f"; please report this with {path}"
     if status in AGREEING and isinstance(event, Ran):
-        words += format_environment(event, program, backend)
-    found = get_divergence(event)
-    signature = None if found is None else found.get_signature(program)
-    return Replayed(str(path), backend, status, words, signature)
+        message += format_environment(event, program, backend)
+    divergence = get_divergence(event)
+    signature = None if divergence is None else divergence.get_signature(program)
+    return Replayed(str(path), backend, status, message, signature)
 
 
 def get_divergence(event: Ran | Stopped) -> Divergence | None:
@@ -175,30 +175,30 @@ def judge(
         if blamed is None:
             return "ERROR", event.describe()
         return judge_divergence(blamed[1], program)
-    now = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
+    rate = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
     if event.divergence is not None:
-        status, words = judge_divergence(event.divergence, program)
-        return status, words if flaky is None else f"flaky: {now}: {words}"
+        status, message = judge_divergence(event.divergence, program)
+        return status, message if flaky is None else f"flaky: {rate}: {message}"
     if flaky is not None:
-        return "FLAKY", f"flaky: {now}, {flaky} when it was found"
+        return "FLAKY", f"flaky: {rate}, {flaky} when it was found"
     steps = event.steps
     if program.ops and not steps:
         return "ERROR", f"no step was run; the first: {event.why_skipped}"
-    words = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
+    message = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
     if event.skipped:
-        words += f"; {event.skipped} skipped, first: {event.why_skipped}"
-    return "FIXED" if program.meta.get("signature") else "AGREES", words
+        message += f"; {event.skipped} skipped, first: {event.why_skipped}"
+    return "FIXED" if program.meta.get("signature") else "AGREES", message
 
 
 def judge_divergence(divergence: Divergence, program: Program) -> tuple[Status, str]:
-    words = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
-    before, now = program.meta.get("signature"), divergence.get_signature(program)
-    if before and before != now:
-        words = f"in another way than before, {now}: {words}"
-    return "ERROR" if divergence.is_unwritten else "FAILED", words
+    message = f"step {divergence.step} ({divergence.operation}): {divergence.message}"
+    former, signature = program.meta.get("signature"), divergence.get_signature(program)
+    if former and former != signature:
+        message = f"in another way than before, {signature}: {message}"
+    return "ERROR" if divergence.is_unwritten else "FAILED", message
 
 
 def format_environment(event: Ran, program: Program, backend: str) -> str:
     """The differences from the place where a program failed, as the end of a line."""
-    words = compare_environments(program.meta, backend, event.get_environment())
-    return f"; {words}" if words else ""
+    message = compare_environments(program.meta, backend, event.get_environment())
+    return f"; {message}" if message else ""

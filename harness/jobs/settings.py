@@ -74,12 +74,12 @@ class Settings:
 
     def get_options(self) -> dict[str, Any]:
         """The options of `OPTIONS` that are not at their default."""
-        own = {
+        options = {
             "strict": (self.strict, False),
             "step_time": (self.step_seconds, STEP_SECONDS),
             "start_time": (self.start_seconds, START_SECONDS),
         }
-        return {name: value for name, (value, usual) in own.items() if value != usual}
+        return {name: value for name, (value, usual) in options.items() if value != usual}
 
     def list_slices(self) -> list[tuple[int, int]]:
         """(number, programs) of the slices."""

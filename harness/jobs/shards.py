@@ -210,8 +210,8 @@ class Shards:
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
         for pair, alone in zip(group, task.list_alone(), strict=True):
-            others = ", ".join(member.backend for member in group if member is not pair)
-            pair.parted = f"a slice beside {others} had to end: {why}"
+            peers = ", ".join(member.backend for member in group if member is not pair)
+            pair.parted = f"a slice beside {peers} had to end: {why}"
             if task.number not in pair.digests:  # or it was done before
                 self.tasks.append(alone)
             self.go_on(pair)
@@ -232,20 +232,20 @@ class Shards:
             pair.errors.append(describe_stop(failures, event, pair.backend))
             return
         pair.crashes += 1
-        for found in report_crash(
+        for report in report_crash(
             pair.backend,
             event,
             lambda signature: self.failures.is_known(pair.backend, signature),
             lambda: open_pool(self.settings, 1, BLOCKING),
         ):
-            fold_shard(self.outcome, self.failures, pair, task, found)
+            fold_shard(self.outcome, self.failures, pair, task, report)
 
     def tell(self, pair: Pair, known: Mapping[str, Shown]) -> None:
         """Tells tasks that wait which programs have shown a signature."""
         for task in chain(self.tasks, *self.deferred.values()):
             if isinstance(task, messages.SliceTask) and pair.backend in task.knowing:
-                told = task.knowing[pair.backend]
+                signatures = task.knowing[pair.backend]
                 for signature, addition in known.items():
-                    shown = told.setdefault(signature, Shown())
+                    shown = signatures.setdefault(signature, Shown())
                     shown.programs = max(shown.programs, addition.programs)
                     shown.states.update(addition.states)

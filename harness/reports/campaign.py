@@ -22,8 +22,10 @@ def get_campaign_status(outcome: Outcome) -> Text:
     return Text(f"{text}{len(outcome.failures)} failures", "dim")
 
 
-def describe_state(outcome: Outcome, place: str) -> Text:
+def describe_state(outcome: Outcome, location: str) -> Text:
     """Whether a campaign is over, or can go on."""
     if outcome.is_cut or not outcome.pairs:
-        return Text(f"not over; go on with: lockstep campaign resume {place}", "yellow")
+        return Text(
+            f"not over; go on with: lockstep campaign resume {location}", "yellow"
+        )
     return Text("the campaign is over", "dim")

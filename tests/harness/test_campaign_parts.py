@@ -198,7 +198,7 @@ def test_a_failure_of_a_shard_that_never_ended_is_kept(tmp_path: Path) -> None:
     again = Failures(folder)
     for program in PROGRAMS[1:]:
         again.add(fail(folder, program), program.digest())
-    again.read_left()
+    again.read_unreported()
     again.write()
     names = [failure.program.digest() for failure in again.choose()]
     assert PROGRAMS[0].digest() in names and len(names) == MAX_KEPT + 1

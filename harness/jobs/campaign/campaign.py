@@ -81,7 +81,7 @@ class Campaign:
         missing = [name for name in self.terms.backends if name not in self.declared]
         why = "no machine of the campaign has had it so far"
         self.outcome.unavailable.update(dict.fromkeys(missing, why))
-        self.failures.read_left()
+        self.failures.read_unreported()
         show_failures(self.outcome, self.failures)
         self.count_wanted()
         self.outcome.is_cut = self.outcome.seconds < (self.terms.seconds or 0)
@@ -110,7 +110,7 @@ class Campaign:
         elif before.contracts != event.contracts:
             raise UsageError(
                 f"{backend}: declares other kinds or operations than when the campaign in"
-                f" {self.folder.place} began; start another campaign"
+                f" {self.folder.location} began; start another campaign"
             )
 
     def list_pairs(self, task: messages.Task[Any]) -> list[Pair]:
@@ -263,13 +263,13 @@ def begin(folder: Folder, terms: Terms) -> None:
     """
     before = read_terms(folder)
     if before is None and folder.list():
-        raise UsageError(f"{folder.place}: has files, and no campaign")
+        raise UsageError(f"{folder.location}: has files, and no campaign")
     if before is None:
         write_terms(folder, terms)
     elif (why := compare(before, terms)) is not None:
         raise UsageError(
-            f"{folder.place}: holds another campaign: {why}; choose another folder, or go"
-            " on with `lockstep campaign resume`"
+            f"{folder.location}: holds another campaign: {why}; choose another folder, or"
+            " go on with `lockstep campaign resume`"
         )
 
 
@@ -284,10 +284,10 @@ def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
     parts = [(source, require_terms(source)) for source in sources]
     whole = structs.replace(read_terms(target) or parts[0][1], shard=None)
     for folder, terms in parts:
-        require_version(folder.place, terms)
+        require_version(folder.location, terms)
         why = compare(whole, structs.replace(terms, shard=None))
         if why is not None:
-            raise UsageError(f"{folder.place}: is of another campaign: {why}")
+            raise UsageError(f"{folder.location}: is of another campaign: {why}")
     begin(target, whole)
     campaign = Campaign(target, whole)
     try:

@@ -140,11 +140,11 @@ def read_terms(folder: Folder) -> Terms | None:
     content = folder.read(CAMPAIGN)
     if content is None:
         return None
-    path = f"{folder.place}/{CAMPAIGN}"
+    path = f"{folder.location}/{CAMPAIGN}"
     document = parse_json(decode(content, path), path)
     if isinstance(document, dict) and document.get("format") == "lockstep-campaign/1":
         raise UsageError(
-            f"{folder.place}: is a campaign of an older version, which cannot go on;"
+            f"{folder.location}: is a campaign of an older version, which cannot go on;"
             " start another one"
         )
     try:
@@ -159,17 +159,17 @@ def require_terms(folder: Folder) -> Terms:
     terms = read_terms(folder)
     if terms is None:
         raise UsageError(
-            f"{folder.place}: holds no campaign; `lockstep campaign start` makes one"
+            f"{folder.location}: holds no campaign; `lockstep campaign start` makes one"
         )
     return terms
 
 
-def require_version(place: str, begun: Versions) -> None:
+def require_version(location: str, begun: Versions) -> None:
     """Raises UsageError unless this version draws the programs that another has drawn."""
     for name, version in (("lockstep", __version__), ("python", PYTHON)):
         if getattr(begun, name) != version:
             raise UsageError(
-                f"{place}: was begun with {name} {getattr(begun, name)}, and this is"
+                f"{location}: was begun with {name} {getattr(begun, name)}, and this is"
                 f" {version}, which may draw other programs; use that version"
             )
 
@@ -185,4 +185,4 @@ def write_terms(folder: Folder, terms: Terms) -> None:
 
 def describe_unwritable(folder: Folder, error: OSError) -> str:
     why = error.strerror or error
-    return f"{folder.place}: cannot be written: {why}; nothing that was done is lost"
+    return f"{folder.location}: cannot be written: {why}; nothing that was done is lost"
