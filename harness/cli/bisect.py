@@ -93,11 +93,11 @@ def bisect(
     path, program = get_single(paths, "a search")
     name = backend or get_own_backend(path, program, settings)
     commits = {"--git": repository, "--good": good, "--bad": bad, "--build": build}
-    given = [option for option, value in commits.items() if value]
-    if package is not None and given:
-        raise UsageError(f"--package does not go together with {given[0]}")
-    with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as made:
-        folder = Path(made).resolve()
+    chosen = [option for option, value in commits.items() if value]
+    if package is not None and chosen:
+        raise UsageError(f"--package does not go together with {chosen[0]}")
+    with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as scratch:
+        folder = Path(scratch).resolve()
         source: Source
         if package is not None:
             source = Releases(package, versions, companions)

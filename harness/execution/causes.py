@@ -60,20 +60,20 @@ def gather_evidence(
     step: the one that fails; None for the last.
     """
     at = len(program.ops) - 1 if step is None else step
-    before, last = program.ops[: max(0, at)], program.ops[max(0, at) : at + 1]
-    traits = frozenset(trait for op in before for trait in list_traits(program, op))
-    own = frozenset(trait for op in last for trait in list_traits(program, op))
-    found = RAISED.match(message)
+    leading, last = program.ops[: max(0, at)], program.ops[max(0, at) : at + 1]
+    traits = frozenset(trait for op in leading for trait in list_traits(program, op))
+    last_traits = frozenset(trait for op in last for trait in list_traits(program, op))
+    raised = RAISED.match(message)
     return Evidence(
         (program.contract, program.kind),
-        tuple(op["op"] for op in before),
-        traits or own,
+        tuple(op["op"] for op in leading),
+        traits or last_traits,
         not traits,
-        traits | own,
+        traits | last_traits,
         last[0]["op"] if last else "open",
         what,
         normalize(what, message),
-        f"{found[1]} {found[2]}" if found else "",
+        f"{raised[1]} {raised[2]}" if raised else "",
         program.rules.leaves_choices,
     )
 
@@ -130,17 +130,17 @@ def have_same_essentials(first: Evidence, second: Evidence) -> bool:
 def join_causes(
     evidence: Sequence[Evidence], joined: Iterable[tuple[int, int]] = ()
 ) -> list[int]:
-    """For each failure the place of the first one with its cause.
+    """For each failure the index of the first one with its cause.
 
     Args:
         evidence: of failures of one backend.
-        joined: pairs of places that are known to have one cause.
+        joined: pairs of indices that are known to have one cause.
     """
     first = list(range(len(evidence)))
     pairs = combinations(range(len(evidence)), 2)
     alike = (pair for pair in pairs if have_one_cause(*(evidence[n] for n in pair)))
-    for one, other in (*joined, *alike):
-        low, high = sorted((first[one], first[other]))
+    for earlier, later in (*joined, *alike):
+        low, high = sorted((first[earlier], first[later]))
         if low != high:
             first = [low if root == high else root for root in first]
     return first
@@ -151,28 +151,28 @@ MOST_TOLD = 5
 
 def tell_cause(evidence: Sequence[Evidence]) -> str:
     """What failures with one cause share, in a sentence."""
-    shared = frozenset.intersection(*(one.traits for one in evidence))
-    raised = {one.raised for one in evidence}
+    shared = frozenset.intersection(*(failure.traits for failure in evidence))
+    raised = {failure.raised for failure in evidence}
     if len(raised) == 1 and "" not in raised:
-        words = f"each raises {raised.pop()}"
+        sentence = f"each raises {raised.pop()}"
     elif shared:
-        words = f"each needs {join(sorted(shared), ' and ')}"
-    elif len({one.steps for one in evidence}) == 1:
-        before = list(dict.fromkeys(evidence[0].steps))
-        words = f"each needs nothing but {join(before, ' and ')} before it"
-        words = words if before else "each fails in the first step"
+        sentence = f"each needs {join(sorted(shared), ' and ')}"
+    elif len({failure.steps for failure in evidence}) == 1:
+        steps = list(dict.fromkeys(evidence[0].steps))
+        sentence = f"each needs nothing but {join(steps, ' and ')} before it"
+        sentence = sentence if steps else "each fails in the first step"
     else:
-        words = "the same steps lead to each"
-    seen = join(sorted({one.seen for one in evidence}), " and ")
-    whats = ", ".join(sorted({one.what for one in evidence}))
-    return f"{words}; shows at {seen} ({whats})"
+        sentence = "the same steps lead to each"
+    seen = join(sorted({failure.seen for failure in evidence}), " and ")
+    whats = ", ".join(sorted({failure.what for failure in evidence}))
+    return f"{sentence}; shows at {seen} ({whats})"
 
 
-def join(words: Sequence[str], last: str) -> str:
+def join(names: Sequence[str], last: str) -> str:
     """Words in a list; of a long one the beginning."""
-    if len(words) > MOST_TOLD:
-        words = [*words[: MOST_TOLD - 1], f"{len(words) - MOST_TOLD + 1} more"]
-    return last.join([", ".join(words[:-1]), words[-1]]) if words[1:] else "".join(words)
+    if len(names) > MOST_TOLD:
+        names = [*names[: MOST_TOLD - 1], f"{len(names) - MOST_TOLD + 1} more"]
+    return last.join([", ".join(names[:-1]), names[-1]]) if names[1:] else "".join(names)
 
 
 # --- which failures the same steps lead to ----------------------------------------------
@@ -185,28 +185,28 @@ FindSignature = Callable[[Program], str | None]
 def find_likely(
     failing: Sequence[tuple[Program, str]],
     find: FindSignature,
-    known: Sequence[int] | None = None,
+    causes: Sequence[int] | None = None,
 ) -> dict[int, int]:
     """Finds failures that are likely one bug with an earlier one.
 
     Args:
         failing: shrunk programs with their signatures.
         find: runs a program.
-        known: for each the place of one with the same cause, as `join_causes` says; None
+        causes: for each the index of one with the same cause, as `join_causes` says; None
             if nothing is known.
 
     Returns:
-        The place of each such failure → the place of the earliest one with that bug.
+        The index of each such failure → that of the earliest one with that bug.
     """
-    first = list(range(len(failing)) if known is None else known)
+    first = list(range(len(failing)) if causes is None else causes)
     for later, earlier in ((n, m) for n in range(len(failing)) for m in range(n)):
         if first[later] == first[earlier]:
             continue
-        one, other = failing[earlier], failing[later]
-        if is_likely_one(one[0], *other, find) or is_likely_one(other[0], *one, find):
+        older, newer = failing[earlier], failing[later]
+        if is_likely_one(older[0], *newer, find) or is_likely_one(newer[0], *older, find):
             low, high = sorted((first[earlier], first[later]))
             first = [low if root == high else root for root in first]
-    return {place: root for place, root in enumerate(first) if place != root}
+    return {index: root for index, root in enumerate(first) if index != root}
 
 
 def is_likely_one(
@@ -225,7 +225,7 @@ def is_likely_one(
         shorter = [
             replace(program, ops=[*ops[:n], *ops[n + 1 :]]) for n in range(len(ops) - 1)
         ]
-        if all(find(one) != signature for one in shorter):
+        if all(find(candidate) != signature for candidate in shorter):
             return True
     return False
 

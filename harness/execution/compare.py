@@ -109,8 +109,8 @@ def find_difference(
         elif name == STATES:
             difference = compare_states(wanted, got or [])
         else:
-            what = NAMED.get(name, "result")
-            difference = Difference(what, format_difference(name, got, wanted))
+            kind = NAMED.get(name, "result")
+            difference = Difference(kind, format_difference(name, got, wanted))
         if difference:
             return locate(difference, observed)
     for layer in observed.get(LAYERS, ()):
@@ -137,11 +137,13 @@ def compare_answers(
     allowed: Sequence[Answer], observed: Answer, describe: Describe
 ) -> Difference | None:
     """Compares with each answer that is allowed; the difference is from the first."""
-    found = [find_difference(answer, observed, describe) for answer in allowed]
-    if found[0] is None or None in found:
+    differences = [find_difference(answer, observed, describe) for answer in allowed]
+    if differences[0] is None or None in differences:
         return None
-    others = " or ".join(dict.fromkeys(map(say_answer, allowed[1:])))
-    return replace(found[0], words=f"{found[0].words}; also allowed: {others}")
+    alternatives = " or ".join(dict.fromkeys(map(say_answer, allowed[1:])))
+    return replace(
+        differences[0], words=f"{differences[0].words}; also allowed: {alternatives}"
+    )
 
 
 def say_answer(answer: Answer) -> str:
@@ -157,12 +159,12 @@ def compare_choice(
     name: str, wanted: Mapping[str, Any], observed: Answer, describe: Describe
 ) -> Difference | None:
     """Compares one value with a list of values, or with two bounds."""
-    got, what = observed.get(name), NAMED.get(name, "result")
+    got, kind = observed.get(name), NAMED.get(name, "result")
     if BETWEEN in wanted:
         low, high = wanted[BETWEEN]
         if isinstance(got, Real) and low <= got <= high:
             return None
-        return Difference(what, f"{name} is {say(got)}, allowed: {low} to {high}")
+        return Difference(kind, f"{name} is {say(got)}, allowed: {low} to {high}")
     alone = {key: value for key, value in observed.items() if key != LAYERS}
     answers = [{name: value} for value in wanted[ONE_OF]]
     difference = compare_answers(answers, alone, describe)
@@ -210,13 +212,13 @@ def compare_parts(
 
 def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
     """Compares what states have read; the order of tokens counts."""
-    for number, (right, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
-        if list(right) != list(seen):
+    for number, (right_row, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
+        if list(right_row) != list(seen):
             return Difference(
                 "contents",
                 f"state {number} has read {format_tokens(seen)}, but should have read"
-                f" {format_tokens(right)}",
-                get_tags([*subtract(right, seen), *subtract(seen, right)]),
+                f" {format_tokens(right_row)}",
+                get_tags([*subtract(right_row, seen), *subtract(seen, right_row)]),
             )
     return None
 
@@ -226,10 +228,12 @@ def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
     if len(wanted) != len(got):
         words = f"{len(got)} positions came back, not {len(wanted)}"
         return Difference("contents", words)
-    for position, (right, seen) in enumerate(zip(wanted, got, strict=True), first):
-        if right != seen:
-            words = f"position {position} holds {format_slot(seen)}, not token {right}"
-            return Difference("contents", words, get_tags([right, seen]))
+    for position, (right_token, seen) in enumerate(zip(wanted, got, strict=True), first):
+        if right_token != seen:
+            words = (
+                f"position {position} holds {format_slot(seen)}, not token {right_token}"
+            )
+            return Difference("contents", words, get_tags([right_token, seen]))
     return None
 
 
@@ -239,9 +243,11 @@ def format_slot(token: Any) -> str:
 
 def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
     """Compares the last token that a state has read; an empty list stands for none."""
-    right, seen = (", ".join(map(format_slot, one)) or "none" for one in (wanted, got))
-    words = f"the last token of the state is {seen}, not {right}"
-    return Difference("contents", words, get_tags([*wanted, *got]))
+    right_words, seen = (
+        ", ".join(map(format_slot, tokens)) or "none" for tokens in (wanted, got)
+    )
+    names = f"the last token of the state is {seen}, not {right_words}"
+    return Difference("contents", names, get_tags([*wanted, *got]))
 
 
 def compare_rows(
@@ -252,24 +258,24 @@ def compare_rows(
 ) -> Difference | None:
     if len(wanted) != len(got):
         return Difference("mask", f"{len(got)} rows came back, not {len(wanted)}")
-    for row, (right, seen) in enumerate(zip(wanted, got, strict=True)):
-        missing, extra = subtract(right, seen), subtract(seen, right)
+    for row, (wanted_row, seen) in enumerate(zip(wanted, got, strict=True)):
+        missing, extra = subtract(wanted_row, seen), subtract(seen, wanted_row)
         if missing or extra:
             return Difference(
                 judge_row(missing, extra, columns),
-                format_row(seen, right, missing, extra),
+                format_row(seen, wanted_row, missing, extra),
                 get_tags([*missing, *extra]),
                 (describe(row),),
             )
     return None
 
 
-def format_row(seen: Tokens, right: Tokens, missing: Tokens, extra: Tokens) -> str:
+def format_row(seen: Tokens, wanted: Tokens, missing: Tokens, extra: Tokens) -> str:
     """Words for the difference of a row."""
-    if told := find_sentence(extra):
-        return told
+    if sentence := find_sentence(extra):
+        return sentence
     return (
-        f"{SEES}{format_tokens(seen)}, but should see {format_tokens(right)}"
+        f"{SEES}{format_tokens(seen)}, but should see {format_tokens(wanted)}"
         f"{format_parts(missing, extra)}"
     )
 
@@ -284,25 +290,25 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
     missing, extra = subtract(wanted, got), subtract(got, wanted)
     if not missing and not extra:
         return None
-    told = f"holds {format_tokens(got)}, but should hold {format_tokens(wanted)}"
-    message = find_sentence(extra) or told + format_parts(missing, extra)
+    message = f"holds {format_tokens(got)}, but should hold {format_tokens(wanted)}"
+    message = find_sentence(extra) or message + format_parts(missing, extra)
     return Difference("contents", message, get_tags([*missing, *extra]))
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
     """Blames the mask if all missing tokens did come back and all extra ones are padding,
     or tokens, which other rows may see; otherwise the contents."""
-    words = [token for token in extra if isinstance(token, str)]
-    if columns is None or not all(word.startswith(f"{PADDING} ") for word in words):
+    texts = [token for token in extra if isinstance(token, str)]
+    if columns is None or not all(word.startswith(f"{PADDING} ") for word in texts):
         return "contents"
     if not subtract(missing, columns):
         return "mask"
     return "contents"
 
 
-def subtract(left: Tokens, right: Tokens) -> list[Any]:
+def subtract(tokens: Tokens, removed: Tokens) -> list[Any]:
     """The tokens that are more often in `left` than in `right`, in its order."""
-    return list((Counter(left) - Counter(right)).elements())
+    return list((Counter(tokens) - Counter(removed)).elements())
 
 
 def get_tags(tokens: Tokens) -> tuple[int, ...]:
@@ -319,12 +325,12 @@ def format_tokens(tokens: Tokens) -> str:
 
 
 def format_parts(missing: Tokens, extra: Tokens) -> str:
-    parts = []
+    phrases = []
     if missing:
-        parts.append(f"{join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+        phrases.append(f"{join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     if extra:
-        parts.append(f"{join(extra)} {'is' if len(extra) == 1 else 'are'} too much")
-    return f" ({'; '.join(parts)})"
+        phrases.append(f"{join(extra)} {'is' if len(extra) == 1 else 'are'} too much")
+    return f" ({'; '.join(phrases)})"
 
 
 def join(tokens: Tokens, most: int = 12) -> str:

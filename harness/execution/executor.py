@@ -62,9 +62,9 @@ class Result:
     left_out: dict[int, Entry] = field(default_factory=dict)
     choices: set[int] = field(default_factory=set)
 
-    def skip(self, why: str) -> None:
+    def skip(self, reason: str) -> None:
         """Counts an operation that did not run."""
-        self.why_skipped = self.why_skipped or why
+        self.why_skipped = self.why_skipped or reason
         self.skipped += 1
 
 
@@ -114,7 +114,7 @@ class Run:
     def take_part(self) -> Generator[None, Step | None]:
         """Runs the steps that are sent to it, until the first divergence; None is sent
         when the program is over. A step is sent once more if the answer to it `waits`."""
-        number, operation = before = 0, "open"
+        number, operation = previous = 0, "open"
         scope = self.backend.get_scope(self.program.config["scope"])
         whole, turn = (nullcontext, scope) if self.is_beside else (scope, nullcontext)
         try:
@@ -140,7 +140,7 @@ class Run:
                             self.announce(number)
                             self.confirm(step, observed)
                         self.waits = False
-                    before = number, operation
+                    previous = number, operation
                     self.result.steps += step.skipped is None
                     self.backend.follow(False)
                     if difference is not None:
@@ -160,7 +160,7 @@ class Run:
         except Broken as broken:
             self.require_device(broken.__cause__)
             if broken.is_late:
-                number, operation = before
+                number, operation = previous
             blamed = broken.operation or operation
             self.diverge(Difference(broken.what, str(broken)), number, blamed)
         except NotImplementedError as error:
@@ -289,34 +289,34 @@ def run_together(runs: Sequence[Run]) -> None:
     """
     for run in runs:
         run.is_beside = len(runs) > 1
-    parts = {run: run.take_part() for run in runs}
-    left = [run for run in runs if send(parts[run], None)]
+    generators = {run: run.take_part() for run in runs}
+    active = [run for run in runs if send(generators[run], None)]
     for step in runs[0].steps:
-        left = [run for run in left if send(parts[run], step)]
-        if any(run.waits for run in left):
-            left = [run for run in left if send(parts[run], step)]
-        if not left:
+        active = [run for run in active if send(generators[run], step)]
+        if any(run.waits for run in active):
+            active = [run for run in active if send(generators[run], step)]
+        if not active:
             return
-    for run in left:
-        send(parts[run], None)
+    for run in active:
+        send(generators[run], None)
 
 
-def send(part: Generator[None, Step | None], step: Step | None) -> bool:
+def send(generator: Generator[None, Step | None], step: Step | None) -> bool:
     """Says whether a part of a run goes on behind a step."""
     try:
-        part.send(step)
+        generator.send(step)
     except StopIteration:
         return False
     return True
 
 
-def is_same(answer: Answer, other: Answer | None) -> bool:
+def is_same(answer: Answer, expected: Answer | None) -> bool:
     """Says whether two answers are the same, whatever the words of a refusal and the
     order in which tokens came back."""
-    if other is None:
+    if expected is None:
         return False
-    mine, others = leave_out_columns(answer), leave_out_columns(other)
-    return bool({**mine, "why": None} == {**others, "why": None})
+    mine, theirs = leave_out_columns(answer), leave_out_columns(expected)
+    return bool({**mine, "why": None} == {**theirs, "why": None})
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:
@@ -331,21 +331,21 @@ def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bo
 
 def require_backend(error: Exception, program: Program) -> None:
     """Raises HarnessError for an error in which the backend has no part."""
-    place = find_own_place(error)
-    if place is not None:
-        raise HarnessError(f"{format_error(error)}, in {place}", program) from error
+    location = find_own_place(error)
+    if location is not None:
+        raise HarnessError(f"{format_error(error)}, in {location}", program) from error
 
 
 def leave_out_columns(answer: Any) -> Any:
     """The answer without fields that only the comparison and pictures need."""
     if isinstance(answer, list):
-        return [leave_out_columns(part) for part in answer]
+        return [leave_out_columns(item) for item in answer]
     if not isinstance(answer, Mapping):
         return answer
-    kept = {name: value for name, value in answer.items() if name not in LAYOUT}
+    fields = {name: value for name, value in answer.items() if name not in LAYOUT}
     return {
         name: leave_out_columns(value) if name in ("caches", "layers") else value
-        for name, value in kept.items()
+        for name, value in fields.items()
     }
 
 

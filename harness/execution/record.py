@@ -64,10 +64,10 @@ class Record:
     def make_map(self, size: int) -> mmap.mmap:
         """Writes blanks behind what stands there: a page that is mapped where the disk is
         full ends the process."""
-        rest = size - self.file.seek(0, os.SEEK_END)
+        missing = size - self.file.seek(0, os.SEEK_END)
         try:
-            while rest > 0:
-                rest -= self.file.write(b" " * rest)
+            while missing > 0:
+                missing -= self.file.write(b" " * missing)
         except OSError as error:
             raise self.explain(error) from None
         self.used = size

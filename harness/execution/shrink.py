@@ -60,7 +60,7 @@ def get_rank(program: Program) -> Rank:
             else:
                 numbers += count_numbers(value)
                 names |= set(list_names(value))
-    own = drop_defaults(config, rules.config)
+    fields = drop_defaults(config, rules.config)
     return Rank(
         operations=len(program.ops),
         tokens=program.count_tags(),
@@ -69,8 +69,8 @@ def get_rank(program: Program) -> Rank:
         layers=rules.count_layers(config) + len(config.get("caches", ())),
         heads=config["heads"],
         narrow=config["dtype"] != "float32",
-        fields=len(own),
-        sizes=derived + sum(map(count_numbers, own.values())),
+        fields=len(fields),
+        sizes=derived + sum(map(count_numbers, fields.values())),
     )
 
 
@@ -162,9 +162,9 @@ class Shrinker:
             self.take_candidates(get_domain_steps),
             self.take_candidates(get_simpler_fields),
         )
-        before = None
-        while self.best is not before and not self.is_over():
-            before = self.best
+        previous = None
+        while self.best is not previous and not self.is_over():
+            previous = self.best
             for improve in passes:
                 improve()
         self.take(rename(self.best))
@@ -210,11 +210,11 @@ class Shrinker:
 
     def leave_out_pairs(self) -> None:
         """Leaves out two that need each other, such as a snapshot and its restore."""
-        found = True
-        while found and 2 < len(self.best.ops) <= FEW:
+        is_shorter = True
+        while is_shorter and 2 < len(self.best.ops) <= FEW:
             ops = self.best.ops
             pairs = [(a, b) for b in range(len(ops)) for a in range(b)]
-            found = any(
+            is_shorter = any(
                 self.take(replace(self.best, ops=leave_out(ops, pair))) for pair in pairs
             )
 
@@ -230,18 +230,18 @@ class Shrinker:
         return improve
 
 
-def leave_out(ops: Sequence[Op], places: Sequence[int]) -> list[Op]:
-    return [op for place, op in enumerate(ops) if place not in places]
+def leave_out(ops: Sequence[Op], indices: Sequence[int]) -> list[Op]:
+    return [op for index, op in enumerate(ops) if index not in indices]
 
 
 def get_merged(program: Program) -> Iterator[Program]:
     """Programs in which one operation replaces two neighbours."""
     ops = program.ops
-    for place in range(len(ops) - 1):
-        merged = program.rules.merge_operations(ops[place], ops[place + 1])
+    for index in range(len(ops) - 1):
+        merged = program.rules.merge_operations(ops[index], ops[index + 1])
         if merged is not None:
             config = program.rules.fit_config(program.config, merged)
-            merged_ops = [*ops[:place], merged, *ops[place + 2 :]]
+            merged_ops = [*ops[:index], merged, *ops[index + 2 :]]
             yield replace(program, config=config, ops=merged_ops)
 
 
@@ -267,12 +267,12 @@ def get_simpler_configs(program: Program) -> Iterator[Program]:
 
 def get_simpler_fields(program: Program) -> Iterator[Program]:
     """Each field of each operation at its default, or lower."""
-    for place, op in enumerate(program.ops):
+    for index, op in enumerate(program.ops):
         fields = program.rules.operations[op["op"]].fields
         for name, schema in fields.items():
             for value in get_simpler(op[name], schema):
                 simpler = {**op, name: value}
-                ops = [*program.ops[:place], simpler, *program.ops[place + 1 :]]
+                ops = [*program.ops[:index], simpler, *program.ops[index + 1 :]]
                 yield replace(program, ops=ops)
 
 
@@ -286,7 +286,7 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
         simpler.append(None)
     if isinstance(value, list):
         fewer = range(len(value)) if len(value) > schema.get("minItems", 0) else ()
-        shorter = [leave_out(value, [place]) for place in fewer]
+        shorter = [leave_out(value, [index]) for index in fewer]
         return simpler + shorter + lower_items(value)
     if isinstance(value, bool) or not isinstance(value, int):
         return simpler
@@ -301,8 +301,8 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
 def lower_items(values: list[Any]) -> list[list[Any]]:
     """The lists in which one number is lower, and none of the others."""
     return [
-        [*values[:place], value - less, *values[place + 1 :]]
-        for place, value in enumerate(values)
+        [*values[:index], value - less, *values[index + 1 :]]
+        for index, value in enumerate(values)
         if isinstance(value, int)
         for less in list_steps(value)
         if value - less not in values
@@ -344,6 +344,6 @@ class SideFailures:
     def add(self, program: Program, divergence: Divergence) -> None:
         signature = divergence.get_signature(program)
         program = replace(program, ops=program.ops[: divergence.step + 1])
-        before = self.shortest.get(signature)
-        if before is None or len(program.ops) < len(before[0].ops):
+        previous = self.shortest.get(signature)
+        if previous is None or len(program.ops) < len(previous[0].ops):
             self.shortest[signature] = program, divergence

@@ -19,9 +19,9 @@ SORTS = {
 def format_verdict(work: Bisection, number: int) -> str:
     """A line for a release that was tried."""
     verdict = work.verdicts[number]
-    words = "skipped" if verdict.shown is None else format_shown(verdict.shown)
+    outcome = "skipped" if verdict.shown is None else format_shown(verdict.shown)
     name = work.source.names[number]
-    return f"{name}: {words} ({verdict.seconds:.1f} s): {verdict.words}"
+    return f"{name}: {outcome} ({verdict.seconds:.1f} s): {verdict.words}"
 
 
 def format_shown(shown: str | None) -> str:
@@ -29,28 +29,30 @@ def format_shown(shown: str | None) -> str:
 
 
 def name_change(work: Bisection, change: Change) -> str:
-    before, after = (work.shown[n] == AGREES for n in (change.before, change.after))
-    return SORTS[before, after]
+    agreed_before, after = (
+        work.shown[n] == AGREES for n in (change.before, change.after)
+    )
+    return SORTS[agreed_before, after]
 
 
 def format_conclusion(work: Bisection) -> str:
     """What is known, and no more."""
     change, names = work.change, work.source.names
     if change is None:
-        words = format_nothing(work)
+        text = format_nothing(work)
     else:
         old, new = names[change.before], names[change.after]
         verb = name_change(work, change)
-        words = f"{new} {verb}" if change.is_exact else f"{verb} between {old} and {new}"
+        text = f"{new} {verb}" if change.is_exact else f"{verb} between {old} and {new}"
         shown = [format_shown(work.shown[n]) for n in (change.before, change.after)]
-        words += f": {old} {shown[0]}, {new} {shown[1]}"
+        text += f": {old} {shown[0]}, {new} {shown[1]}"
         between = range(change.before + 1, change.after)
         if skipped := [names[n] for n in between if n in work.verdicts]:
-            words += f"; not testable: {', '.join(skipped)}"
+            text += f"; not testable: {', '.join(skipped)}"
         if untried := len(between) - len(skipped):
-            words += f"; not tried: {untried}"
+            text += f"; not tried: {untried}"
     stopped = "" if work.is_over else " (stopped before the end)"
-    return f"{words}; {len(work.verdicts)} of {len(names)} tried{stopped}"
+    return f"{text}; {len(work.verdicts)} of {len(names)} tried{stopped}"
 
 
 def format_nothing(work: Bisection) -> str:

@@ -73,40 +73,40 @@ class Known:
         if isinstance(token, str):
             return make_odd_chip(token)
         position, tag = token if isinstance(token, tuple) else (None, token)
-        own = self.places.get(tag)
-        place = own or self.elsewhere.get(tag)
+        held_token = self.places.get(tag)
+        token_place = held_token or self.elsewhere.get(tag)
         if not mark:
-            mark = "gone" if own is None else "old" if own.is_old else ""
-        if position is None and place is not None:
-            position = place.position
-        sequences = place.sequences if place is not None else ()
-        words = self.say(tag, position, sequences, mark)
-        return Chip(str(tag), words, tag, position, sequences, mark)
+            mark = "gone" if held_token is None else "old" if held_token.is_old else ""
+        if position is None and token_place is not None:
+            position = token_place.position
+        sequences = token_place.sequences if token_place is not None else ()
+        description = self.say(tag, position, sequences, mark)
+        return Chip(str(tag), description, tag, position, sequences, mark)
 
     def say(
         self, tag: int, position: int | None, sequences: Sequence[int], mark: str
     ) -> str:
-        parts = [f"token {tag}"]
+        phrases = [f"token {tag}"]
         if position is not None:
-            parts.append(f"position {position}")
+            phrases.append(f"position {position}")
         if sequences:
             word = "sequence" if len(sequences) == 1 else "sequences"
-            parts.append(f"{word} {', '.join(map(str, sequences))}")
+            phrases.append(f"{word} {', '.join(map(str, sequences))}")
         if tag in self.born:
-            parts.append(f"written in step {self.born[tag]}")
+            phrases.append(f"written in step {self.born[tag]}")
         if mark in SAYINGS:
-            parts.append(SAYINGS[mark])
-        return ", ".join(parts)
+            phrases.append(SAYINGS[mark])
+        return ", ".join(phrases)
 
 
-def make_odd_chip(words: str) -> Chip:
+def make_odd_chip(text: str) -> Chip:
     """A column in which no token stands."""
-    if words in UNREAD:
-        return Chip("·", words, mark="unread")
-    if padding := PADDING.fullmatch(words):
+    if text in UNREAD:
+        return Chip("·", text, mark="unread")
+    if padding := PADDING.fullmatch(text):
         row, column = padding.groups()
-        return Chip(words, f"padding, column {column} of row {row}", mark="pad")
-    return Chip("!", words, mark="odd")
+        return Chip(text, f"padding, column {column} of row {row}", mark="pad")
+    return Chip("!", text, mark="odd")
 
 
 PADDING = re.compile(r"pad (\d+)\.(\d+)")
@@ -141,8 +141,8 @@ class Sights:
         pairs = zip_longest(self.wanted, self.got, fillvalue=())
         return [
             row
-            for row, (right, seen) in enumerate(pairs)
-            if right != seen and Counter(right) != Counter(seen)
+            for row, (wanted, seen) in enumerate(pairs)
+            if wanted != seen and Counter(wanted) != Counter(seen)
         ]
 
     def count_rows(self) -> int:
@@ -156,18 +156,23 @@ def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
     rows = choose(range(total), wrong, bounds.rows)
     columns, seen = get_columns(sights, rows)
     absent = list_absent(sights, columns, rows)
-    every = [*columns, *absent]
+    all_columns = [*columns, *absent]
     squares = {
-        row: get_squares(get_row(sights.wanted, row), every, seen[row], sights)
+        row: get_squares(get_row(sights.wanted, row), all_columns, seen[row], sights)
         for row in rows
     }
     marked = sorted(
-        {at for row in squares.values() for at, one in enumerate(row) if one in WRONG}
+        {
+            at
+            for row in squares.values()
+            for at, square in enumerate(row)
+            if square in WRONG
+        }
     )
-    shown = choose(range(len(every)), marked, bounds.columns)
+    shown = choose(range(len(all_columns)), marked, bounds.columns)
     chips = [
         known.make_chip(token, "absent" if at >= len(columns) else "")
-        for at, token in enumerate(every)
+        for at, token in enumerate(all_columns)
         if at in shown
     ]
     breaks = find_breaks(shown)
@@ -184,7 +189,7 @@ def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
         is_layout=sights.columns is not None and sights.got is not None,
         wrong=len(wrong),
         rows_left_out=total - len(rows),
-        columns_left_out=len(every) - len(shown),
+        columns_left_out=len(all_columns) - len(shown),
     )
 
 
@@ -225,12 +230,12 @@ def place_token(token: Token) -> Any:
 def find_columns(columns: Sequence[Token], row: Sequence[Token]) -> list[int]:
     """The first columns that hold what a row sees."""
     wanted = Counter(row)
-    found = []
+    indices = []
     for at, token in enumerate(columns):
         if wanted[token] > 0:
             wanted[token] -= 1
-            found.append(at)
-    return found
+            indices.append(at)
+    return indices
 
 
 def list_absent(
@@ -247,33 +252,33 @@ def get_squares(
     wanted: Sequence[Token], columns: Sequence[Token], seen: Sequence[int], sights: Sights
 ) -> list[str]:
     """One row: a square for each column."""
-    left = Counter(wanted)
+    unseen = Counter(wanted)
     squares = [HIDDEN] * len(columns)
     for at in seen:
         token = columns[at]
-        squares[at] = SEEN if left[token] > 0 else EXTRA
-        left[token] -= 1
+        squares[at] = SEEN if unseen[token] > 0 else EXTRA
+        unseen[token] -= 1
     for at, token in enumerate(columns):
-        if squares[at] == HIDDEN and left[token] > 0:
+        if squares[at] == HIDDEN and unseen[token] > 0:
             squares[at] = MISSING
-            left[token] -= 1
+            unseen[token] -= 1
     return squares
 
 
 # --- what is left out -------------------------------------------------------------------
 
 
-def choose(places: Sequence[int], first: Sequence[int], most: int) -> list[int]:
+def choose(indices: Sequence[int], first: Sequence[int], most: int) -> list[int]:
     """At most `most` of `places`, in order: those of `first`, then their neighbours,
     then the last ones."""
-    if len(places) <= most:
-        return list(places)
+    if len(indices) <= most:
+        return list(indices)
     chosen = dict.fromkeys(first[:most])
-    near = [at + step for step in (-1, 1, -2, 2) for at in first[:most]]
-    for at in (*near, *reversed(places)):
+    neighbours = [at + step for step in (-1, 1, -2, 2) for at in first[:most]]
+    for at in (*neighbours, *reversed(indices)):
         if len(chosen) >= most:
             break
-        if at in places:
+        if at in indices:
             chosen.setdefault(at)
     return sorted(chosen)
 
@@ -316,70 +321,75 @@ class Found:
     sights: list[tuple[int, str, Sights]] = field(default_factory=list)
 
     def list_facts(self, number: int | None) -> tuple[Fact, ...]:
-        return tuple(fact for part, fact in self.facts if part == number)
+        return tuple(fact for index, fact in self.facts if index == number)
 
 
 def draw_step(
     step: Step,
     answers: tuple[Answer, Answer | None],
-    held: Sequence[Held],
+    contents: Sequence[Held],
     known: Known,
     describe: Callable[[int], str],
     bounds: Bounds,
-    told: Told = MappingProxyType({}),
+    reports: Told = MappingProxyType({}),
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
     `Contract.open_model`. describe: a row in words. told: see `System.tell_held`."""
-    found = Found()
-    collect(found, *answers, describe)
+    shown = Found()
+    collect(shown, *answers, describe)
     grids: dict[int, list[Grid]] = {}
-    for number, title, sights in found.sights:
+    for number, title, sights in shown.sights:
         grids.setdefault(number, []).append(
-            draw_grid(title, sights, known.within(held[number][1]), bounds)
+            draw_grid(title, sights, known.within(contents[number][1]), bounds)
         )
-    wrong = {number for number, some in grids.items() if any(g.wrong for g in some)}
+    wrong = {number for number, drawn in grids.items() if any(g.wrong for g in drawn)}
     wrong |= {
-        number for number, fact in found.facts if number is not None and fact.differs
+        number for number, fact in shown.facts if number is not None and fact.differs
     }
-    order = choose(range(len(held)), sorted(wrong) or [0], bounds.parts)
-    parts = []
+    order = choose(range(len(contents)), sorted(wrong) or [0], bounds.parts)
+    drawn_parts = []
     for number in order:
-        part = draw_part(*held[number], known, bounds)
-        own = tuple(grids.get(number, ()))
-        facts = [*found.list_facts(number), *list_told(told.get(part.title, ()))]
-        parts.append(replace(part, grids=own, facts=tuple(facts)))
+        drawn_part = draw_part(*contents[number], known, bounds)
+        part_grids = tuple(grids.get(number, ()))
+        facts = [*shown.list_facts(number), *list_told(reports.get(drawn_part.title, ()))]
+        drawn_parts.append(replace(drawn_part, grids=part_grids, facts=tuple(facts)))
     return replace(
         step,
-        facts=found.list_facts(None),
-        parts=tuple(parts),
-        parts_left_out=len(held) - len(parts),
+        facts=shown.list_facts(None),
+        parts=tuple(drawn_parts),
+        parts_left_out=len(contents) - len(drawn_parts),
     )
 
 
 def list_told(told: Sequence[tuple[str, str]]) -> Iterator[Fact]:
     """What a backend told of a part, which is compared with nothing."""
-    for name, words in told:
-        words = clean(words, MOST_WORDS)
-        yield Fact(name, words, words, False)
+    for name, text in told:
+        text = clean(text, MOST_WORDS)
+        yield Fact(name, text, text, False)
 
 
-def draw_part(title: str, places: Sequence[Any], known: Known, bounds: Bounds) -> Part:
+def draw_part(title: str, tokens: Sequence[Any], known: Known, bounds: Bounds) -> Part:
     """The last of its tokens: the latest are those that a step is about."""
-    shown = places[-bounds.columns :]
-    chips = [make_held_chip(place, known) for place in shown]
-    return Part(title, tuple(chips), len(places) - len(shown), ())
+    shown = tokens[-bounds.columns :]
+    chips = [make_held_chip(token, known) for token in shown]
+    return Part(title, tuple(chips), len(tokens) - len(shown), ())
 
 
-def make_held_chip(place: Any, known: Known) -> Chip:
-    mark = "old" if place.is_old else ""
-    words = known.say(place.tag, place.position, place.sequences, mark)
+def make_held_chip(token: Any, known: Known) -> Chip:
+    mark = "old" if token.is_old else ""
+    description = known.say(token.tag, token.position, token.sequences, mark)
     return Chip(
-        str(place.tag), words, place.tag, place.position, tuple(place.sequences), mark
+        str(token.tag),
+        description,
+        token.tag,
+        token.position,
+        tuple(token.sequences),
+        mark,
     )
 
 
 def collect(
-    found: Found,
+    shown: Found,
     expected: Answer,
     got: Answer | None,
     describe: Callable[[int], str],
@@ -389,7 +399,7 @@ def collect(
     """Collects what two answers say, number by number and row by row.
 
     Args:
-        found: gets it.
+        shown: gets it.
         expected: the reference's answer.
         got: the backend's; None if it gave none.
         describe: puts a row in words.
@@ -401,9 +411,9 @@ def collect(
         The number of the next part.
     """
     if got is not None and "error" in got and "error" not in expected:
-        words = f"{got['error']} error: {got.get('why', '')}"
-        fact = Fact("error", "none", clean(words, MOST_WORDS), True)
-        found.facts.append((number, fact))
+        message = f"{got['error']} error: {got.get('why', '')}"
+        fact = Fact("error", "none", clean(message, MOST_WORDS), True)
+        shown.facts.append((number, fact))
         got = None  # it says nothing else
     at = number or 0
     after = at + 1
@@ -411,19 +421,19 @@ def collect(
         value = None if got is None else got.get(name)
         if name == PARTS:
             answers, after = value if isinstance(value, list) else [], at
-            for part, own in zip_longest(wanted, answers[: len(wanted)]):
-                after = collect(found, part, own, describe, after, title)
+            for wanted_part, answer in zip_longest(wanted, answers[: len(wanted)]):
+                after = collect(shown, wanted_part, answer, describe, after, title)
         elif name in (ROWS, TAGS) or (name == STORED and isinstance(wanted, list)):
-            found.sights.append((at, title, make_sights(name, wanted, got, describe)))
+            shown.sights.append((at, title, make_sights(name, wanted, got, describe)))
         elif name == STATES:
             facts = compare_states(wanted, value, got is not None)
-            found.facts += [(number, fact) for fact in facts]
+            shown.facts += [(number, fact) for fact in facts]
         else:
             fact = compare_fact(name, wanted, value, got is not None)
-            found.facts.append((number, fact))
+            shown.facts.append((number, fact))
     for layer_number, layer in enumerate((got or {}).get(LAYERS, ()), 1):
         if find_difference(expected, layer, describe):
-            collect(found, expected, layer, describe, number, f"layer {layer_number}")
+            collect(shown, expected, layer, describe, number, f"layer {layer_number}")
     return after
 
 
@@ -455,12 +465,12 @@ def is_same(wanted: Any, value: Any) -> bool:
 
 def compare_states(wanted: Any, value: Any, answered: bool) -> Iterator[Fact]:
     """Compares what each state has read; the order counts."""
-    for number, (right, read) in enumerate(
+    for number, (wanted_tokens, read) in enumerate(
         zip_longest(wanted, value or (), fillvalue=())
     ):
-        differs = answered and list(right) != list(read)
-        words = join(read) or "nothing" if answered else None
-        yield Fact(f"state {number}", join(right) or "nothing", words, differs)
+        differs = answered and list(wanted_tokens) != list(read)
+        text = join(read) or "nothing" if answered else None
+        yield Fact(f"state {number}", join(wanted_tokens) or "nothing", text, differs)
 
 
 def shorten(value: Any) -> str:

@@ -97,11 +97,11 @@ class Grid:
     def left_out(self) -> str:
         """Words for what is not shown; empty if everything is."""
         counts = {"row": self.rows_left_out, "column": self.columns_left_out}
-        parts = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
-        if not parts:
+        counted = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
+        if not counted:
             return ""
-        more = f"; {self.wrong} rows differ in all" if self.wrong > 1 else ""
-        return f"left out: {' and '.join(parts)}{more}"
+        suffix = f"; {self.wrong} rows differ in all" if self.wrong > 1 else ""
+        return f"left out: {' and '.join(counted)}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -149,22 +149,22 @@ class Step:
     @property
     def left_out(self) -> str:
         """Words for the caches that are not shown; empty if all are."""
-        more = self.parts_left_out
-        if not more:
+        suffix = self.parts_left_out
+        if not suffix:
             return ""
-        return f"{more} more cache{' is' if more == 1 else 's are'} not shown"
+        return f"{suffix} more cache{' is' if suffix == 1 else 's are'} not shown"
 
     def count_squares(self) -> int:
         """Counts the squares to draw."""
         return sum(
-            len(part.held)
-            + sum(len(grid.columns) * (1 + len(grid.rows)) for grid in part.grids)
-            for part in self.parts
+            len(drawn.held)
+            + sum(len(grid.columns) * (1 + len(grid.rows)) for grid in drawn.grids)
+            for drawn in self.parts
         )
 
     @property
     def is_wrong(self) -> bool:
         """Whether anything in it is marked."""
-        grids = (grid for part in self.parts for grid in part.grids)
-        facts = chain(self.facts, *(part.facts for part in self.parts))
+        grids = (grid for drawn in self.parts for grid in drawn.grids)
+        facts = chain(self.facts, *(drawn.facts for drawn in self.parts))
         return any(fact.differs for fact in facts) or any(g.wrong for g in grids)

@@ -26,8 +26,8 @@ OnStep = Callable[[int], None]
 
 
 @dataclass
-class Kept:
-    """One step. got: None as long as the backend has not answered. told: see
+class RecordedStep:
+    """One step. got: None as long as the backend has not answered. reported: see
     `System.tell_held`."""
 
     number: int
@@ -35,8 +35,8 @@ class Kept:
     skipped: str | None = None
     expected: Answer | None = None
     got: Answer | None = None
-    held: Sequence[Held] = ()
-    told: Told = field(default_factory=dict)
+    contents: Sequence[Held] = ()
+    reported: Told = field(default_factory=dict)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -53,8 +53,8 @@ class Recorder(Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.kept: list[Kept] = []
-        self.now = Kept(0, {})
+        self.recorded: list[RecordedStep] = []
+        self.current = RecordedStep(0, {})
         self.born: dict[int, int] = {}
 
     def run(self) -> Result:
@@ -83,72 +83,72 @@ class Recorder(Run):
 
     def begin(self, step: Walked) -> None:
         super().begin(step)
-        self.now = Kept(step.number, step.op, step.skipped)
+        self.current = RecordedStep(step.number, step.op, step.skipped)
         first = step.model.tag
         tags = range(first, first + step.operation.count_tags(step.op))
         self.born.update(dict.fromkeys(tags, step.number))
-        if self.is_kept(step.number):
-            self.kept.append(self.now)
-        self.keep_held(step)
+        if self.is_recorded(step.number):
+            self.recorded.append(self.current)
+        self.record_contents(step)
 
-    def is_kept(self, step: int) -> bool:
+    def is_recorded(self, step: int) -> bool:
         bounds = self.bounds
         return step < bounds.first or step >= len(self.program.ops) - bounds.last
 
     def run_reference(self, step: Walked) -> Answer:
-        self.now.expected = super().run_reference(step)
-        self.keep_held(step)
-        return self.now.expected
+        self.current.expected = super().run_reference(step)
+        self.record_contents(step)
+        return self.current.expected
 
     def run_backend(self, step: Walked) -> Answer:
-        self.now.got = super().run_backend(step)
-        return self.now.got
+        self.current.got = super().run_backend(step)
+        return self.current.got
 
     def take(self, step: Walked) -> tuple[Answer, Difference | None]:
         try:
             return super().take(step)
         finally:
-            if self.is_kept(step.number):
-                self.now.told = self.system.tell_held()
+            if self.is_recorded(step.number):
+                self.current.reported = self.system.tell_held()
 
-    def keep_held(self, step: Walked) -> None:
-        if self.is_kept(self.now.number):
-            self.now.held = step.model.list_held(step.op)
+    def record_contents(self, step: Walked) -> None:
+        if self.is_recorded(self.current.number):
+            self.current.contents = step.model.list_held(step.op)
 
     # --- what is drawn ------------------------------------------------------------------
 
     def draw(self) -> list[Step]:
         """The steps that were kept, in order; with pictures from the last one backwards,
         as far as the bounds go."""
-        divergence, left = self.result.divergence, self.bounds.squares
+        divergence, squares = self.result.divergence, self.bounds.squares
         drawn: list[Step] = []
-        for kept in reversed(self.kept):
-            is_last = divergence is not None and kept.number == divergence.step
-            step = self.draw_one(kept)
+        for recorded in reversed(self.recorded):
+            is_last = divergence is not None and recorded.number == divergence.step
+            step = self.draw_recorded(recorded)
             if not is_last:
-                left -= step.count_squares()
-                if left < 0:
+                squares -= step.count_squares()
+                if squares < 0:
                     step = replace(step, parts=(), facts=(), is_drawn=False)
             drawn.append(step)
         return drawn[::-1]
 
-    def draw_one(self, kept: Kept) -> Step:
-        operation = self.rules.operations[kept.op["op"]]
-        expected = choose_answer(kept.expected or {}, kept.got)
+    def draw_recorded(self, recorded: RecordedStep) -> Step:
+        operation = self.rules.operations[recorded.op["op"]]
+        expected = choose_answer(recorded.expected or {}, recorded.got)
         return draw_step(
             Step(
-                kept.number,
-                operation.describe(kept.op),
-                kept.skipped,
-                describe_outcome(kept.skipped, kept.op, expected),
-                answered=kept.got is not None,
+                recorded.number,
+                operation.describe(recorded.op),
+                recorded.skipped,
+                describe_outcome(recorded.skipped, recorded.op, expected),
+                answered=recorded.got is not None,
             ),
-            (expected, kept.got),
-            kept.held,
-            Known({}, get_places(kept.held), self.born),
-            lambda row: operation.describe_row(kept.op, row),
+            (expected, recorded.got),
+            recorded.contents,
+            Known({}, get_places(recorded.contents), self.born),
+            lambda row: operation.describe_row(recorded.op, row),
             self.bounds,
-            kept.told,
+            recorded.reported,
         )
 
 
@@ -158,9 +158,9 @@ def choose_answer(expected: Answer, got: Answer | None) -> Answer:
     return next((answer for answer in allowed if agrees(answer, got)), allowed[0])
 
 
-def get_places(held: Sequence[Held]) -> dict[int, Any]:
+def get_places(contents: Sequence[Held]) -> dict[int, Any]:
     """tag → where the first cache that holds it has it."""
-    return {place.tag: place for _, places in reversed(held) for place in places}
+    return {token.tag: token for _, places in reversed(contents) for token in places}
 
 
 def record(
@@ -187,15 +187,18 @@ def record(
         The run that fails as `wanted` says, if one does; or else the first that fails."""
         recorders = []
         for every in (True, False):
-            own, until = (program, backend, every, None, on_step), steps * (not is_alone)
-            recorder = Recorder(*own, until=until, bounds=bounds, note=note)
+            arguments, until = (
+                (program, backend, every, None, on_step),
+                steps * (not is_alone),
+            )
+            recorder = Recorder(*arguments, until=until, bounds=bounds, note=note)
             divergence = recorder.run().divergence
             if divergence and divergence.get_signature(program) == wanted:
                 return recorder
             recorders.append(recorder)
             if is_alone or not steps:
                 break
-        failed = [one for one in recorders if one.result.divergence]
+        failed = [recorder for recorder in recorders if recorder.result.divergence]
         return (failed or recorders)[0]
 
     recorder = record_once(program)

@@ -34,7 +34,7 @@ class Module:
     def get_text(self, node: ast.stmt) -> str:
         """A statement with its decorators, without remarks to linters."""
         decorators = getattr(node, "decorator_list", [])
-        first = min(one.lineno for one in [*decorators, node])
+        first = min(statement.lineno for statement in [*decorators, node])
         text = "\n".join(self.lines[first - 1 : node.end_lineno])
         return re.sub(r"  # (type: ignore|noqa).*", "", text)
 
@@ -74,8 +74,8 @@ class Bundle:
         if isinstance(node, ast.ImportFrom) and self.copies(str(node.module)):
             self.need(self.read(str(node.module)), name)
         elif node is not None:
-            owner, known = self.found.setdefault(name, (module, node))
-            if owner is not module and not (is_import(node) and is_import(known)):
+            owner, other_node = self.found.setdefault(name, (module, node))
+            if owner is not module and not (is_import(node) and is_import(other_node)):
                 raise UsageError(f"{owner.name} and {module.name} both define {name}")
 
     def copies(self, module: str) -> bool:
@@ -92,11 +92,11 @@ class Bundle:
         value = unwrap(value)
         if isinstance(value, partial):
             self.need(self.source, "partial")
-            given = [self.express(one) for one in [value.func, *value.args]]
-            given += [f"{k}={self.express(v)}" for k, v in value.keywords.items()]
-            return f"partial({', '.join(given)})"
+            arguments = [self.express(item) for item in [value.func, *value.args]]
+            arguments += [f"{k}={self.express(v)}" for k, v in value.keywords.items()]
+            return f"partial({', '.join(arguments)})"
         if isinstance(value, Mapping):
-            items = [f'"{name}": {self.express(one)}' for name, one in value.items()]
+            items = [f'"{name}": {self.express(item)}' for name, item in value.items()]
             return f"{{{', '.join(items)}}}"
         if (owner := getattr(value, "__self__", None)) is not None:
             self.attributes.add(value.__name__)
@@ -118,8 +118,8 @@ class Bundle:
         while size != len(self.found) + len(self.attributes):
             size = len(self.found) + len(self.attributes)
             for module, node in list(self.found.values()):
-                for part in self.prune(node):
-                    for name in self.note(part):
+                for tree in self.prune(node):
+                    for name in self.note(tree):
                         self.need(module, name)
 
     def note(self, tree: ast.AST) -> Names:
@@ -168,9 +168,13 @@ class Bundle:
         if not isinstance(node, ast.ClassDef):
             return module.get_text(node)
         first, *_ = [*node.decorator_list, node]
-        kept = [module.get_text(one) for one in node.body if self.is_used(one)]
+        statements = [
+            module.get_text(statement)
+            for statement in node.body
+            if self.is_used(statement)
+        ]
         head = module.lines[first.lineno - 1 : node.body[0].lineno - 1]
-        body = "\n\n".join(kept or ["    pass"])
+        body = "\n\n".join(statements or ["    pass"])
         return "\n".join([*filter(None, head), body])
 
     def sort_modules(self) -> list[str]:
@@ -199,9 +203,9 @@ class Bundle:
                 if isinstance(node, ast.ImportFrom):
                     line = f"from {node.module} {line}"
                 lines.add(line)
-        others = {line for line in lines if not is_standard(line.split()[1])}
-        yield from ["from __future__ import annotations", "", *sorted(lines - others)]
-        yield from ["", *sorted(others)]
+        external = {line for line in lines if not is_standard(line.split()[1])}
+        yield from ["from __future__ import annotations", "", *sorted(lines - external)]
+        yield from ["", *sorted(external)]
 
 
 def walk_code(tree: ast.AST) -> Iterator[ast.AST]:
@@ -237,6 +241,6 @@ def list_defined(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            for part in ast.walk(target):
-                if isinstance(part, ast.Name):
-                    yield part.id
+            for leaf in ast.walk(target):
+                if isinstance(leaf, ast.Name):
+                    yield leaf.id

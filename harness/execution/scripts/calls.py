@@ -214,7 +214,7 @@ class CallNotes:
         member = getattr(spy.target, name)
         code = f"{spy.expression}.{name}"
         if callable(member):
-            return lambda *given: self.call(spy.expression, name, member, given)
+            return lambda *arguments: self.call(spy.expression, name, member, arguments)
         if self.depth:
             return member
         if name in INSIDE:
@@ -280,13 +280,13 @@ class NotedArrays:
 
     def from_numpy(self, array: F32, dtype: str) -> Array:
         content, notes = array.copy(), self.notes
-        made = self.arrays.from_numpy(array, dtype)
+        array_made = self.arrays.from_numpy(array, dtype)
         readers = list_readers(find_caller())
         noted = MadeArray(number("array", notes.counts), content, dtype, readers)
-        notes.alive.append(made)
-        notes.made[id(made)] = noted
+        notes.alive.append(array_made)
+        notes.made[id(array_made)] = noted
         notes.steps[-1].append(noted)
-        return made
+        return array_made
 
     def to_numpy(self, array: Array) -> Any:
         caller = find_caller()
@@ -356,5 +356,5 @@ def has_spies(value: Any) -> bool:
     )
 
 
-def is_same(value: Any, other: Any) -> bool:
-    return value is other or (not has_spies(other) and bool(value == other))
+def is_same(value: Any, second: Any) -> bool:
+    return value is second or (not has_spies(second) and bool(value == second))

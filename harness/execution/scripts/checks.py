@@ -83,16 +83,18 @@ class Checks:
     tables: Tables
     first: int
 
-    def list_all(self, right: Answer, got: Answer) -> Iterator[Check]:
-        yield from self.list_answer(right, got, Scope())
+    def list_all(self, wanted: Answer, got: Answer) -> Iterator[Check]:
+        yield from self.list_answer(wanted, got, Scope())
         pools, tables = (self.list_calls(Scope(), name) for name in ("pool", "tables"))
         if pools:  # each block is held as often as tables and copies hold it
-            held = {call.arguments: call.variable for call in tables}
-            code = f"list_miscounted({pools[-1].variable}, [{', '.join(held.values())}])"
+            holders = {call.arguments: call.variable for call in tables}
+            code = (
+                f"list_miscounted({pools[-1].variable}, [{', '.join(holders.values())}])"
+            )
             yield Check("blocks whose references are wrong", code, [[]])
 
-    def list_answer(self, right: Answer, got: Answer, scope: Scope) -> Iterator[Check]:
-        for name, value in right.items():
+    def list_answer(self, wanted: Answer, got: Answer, scope: Scope) -> Iterator[Check]:
+        for name, value in wanted.items():
             if name == "caches":
                 yield from self.list_parts(value, got.get(name), scope)
             elif name == "visible":
@@ -110,24 +112,24 @@ class Checks:
                     yield Check(scope.label + name, code, allowed)
 
     def list_parts(
-        self, right: Sequence[Answer], got: Sequence[Answer] | None, scope: Scope
+        self, wanted: Sequence[Answer], got: Sequence[Answer] | None, scope: Scope
     ) -> Iterator[Check]:
         """The parts of a list, by the caches that were asked; or the rows of a batch."""
         base, scopes = scope.ending, []
         for name in INSIDE:
             for form in (f"{base}.{name}[{{}}]", f"{base}.{name}({{}})"):
-                endings = [form.format(number) for number in range(len(right))]
+                endings = [form.format(number) for number in range(len(wanted))]
                 if any(self.list_calls(Scope(ending)) for ending in endings):
                     scopes = [replace(scope, ending=ending) for ending in endings]
         word = "part" if scopes else "row"
         scopes = scopes or [
-            replace(scope, row=row, rows=len(right)) for row in range(len(right))
+            replace(scope, row=row, rows=len(wanted)) for row in range(len(wanted))
         ]
-        for number, part in enumerate(right):
+        for number, answer_part in enumerate(wanted):
             label = f"{scope.label}{word} {number}: "
             answer = got[number] if got else {}
             yield from self.list_answer(
-                part, answer, replace(scopes[number], label=label)
+                answer_part, answer, replace(scopes[number], label=label)
             )
 
     def list_calls(self, scope: Scope, *names: str) -> list[NotedCall]:
@@ -143,12 +145,12 @@ class Checks:
     def find_value(self, name: str, got: Any, scope: Scope) -> str | None:
         """The expression that has given `got`, of the call that is likeliest the one."""
         operation, calls = str(self.step.op["op"]), self.list_calls(scope)
-        known = [name, operation, f"get_{name}", f"count_{name}"]
+        names = [name, operation, f"get_{name}", f"count_{name}"]
         forms = FORMS.get(name, USUAL_FORMS)
         if scope.row is not None:
-            known = [name, f"{name}s"]
+            names = [name, f"{name}s"]
             forms = [f"{form}[{scope.row}]" for form in USUAL_FORMS]
-        likely = [call for word in known for call in reversed(calls) if call.name == word]
+        likely = [call for word in names for call in reversed(calls) if call.name == word]
         if isinstance(got, list) and scope.row is None:
             likely += calls
         for call in likely:
@@ -157,8 +159,8 @@ class Checks:
                     return form.format(call.variable)
         codes = dict.fromkeys(c.code for c in calls if c.name == name.removesuffix("s"))
         if codes and isinstance(got, list) and len(got) - got.count(None) == len(codes):
-            each = iter(codes)  # a number of each layer; None where one has none
-            listed = ["None" if number is None else next(each) for number in got]
+            numbers = iter(codes)  # a number of each layer; None where one has none
+            listed = ["None" if number is None else next(numbers) for number in got]
             return f"[{', '.join(listed)}]"
         return None
 
@@ -200,20 +202,26 @@ class Checks:
             mask, count = masks[-1].variable, masks[-1].arguments[-1]
         else:
             return
-        row, part = "", ""
+        row, rows_shown = "", ""
         padding: list[Any] = [()] * (count - len(rows))
         if scope.row is not None:
             begin = self.get_begin(scope)
-            row, part, padding = f", {scope.row}", f"[{begin}:{begin + len(rows)}]", []
-        names = self.name_tokens(read, [name for right in rows for name in right], row)
-        wanted = [[*map(to_list, sorted(right))] for right in [*rows, *padding]]
-        code = f"see(backend, {mask}, {names}, {count}{row}){part}"
+            row, rows_shown, padding = (
+                f", {scope.row}",
+                f"[{begin}:{begin + len(rows)}]",
+                [],
+            )
+        names = self.name_tokens(
+            read, [name for row_names in rows for name in row_names], row
+        )
+        wanted = [[*map(to_list, sorted(row_names))] for row_names in [*rows, *padding]]
+        code = f"see(backend, {mask}, {names}, {count}{row}){rows_shown}"
         yield Check(f"{scope.label}rows of {read.pair} see", code, [wanted])
 
     def get_begin(self, scope: Scope) -> int:
         """The first column of a row that is not padding."""
-        left = self.step.op.get("left")
-        return int(left[scope.row]) if left else 0
+        padding = self.step.op.get("left")
+        return int(padding[scope.row]) if padding else 0
 
     def name_tokens(self, read: NotedRead, names: Sequence[Any], row: str = "") -> str:
         assert not isinstance(read.owner, Recurrence)
@@ -222,30 +230,32 @@ class Checks:
         form = ", is_permuted=True" if read.owner.permuted else ""
         return f"name_tokens(backend, {read.pair}, {tables}{row}{form})"
 
-    def list_tags(self, right: Sequence[int], scope: Scope) -> Iterator[Check]:
+    def list_tags(self, wanted: Sequence[int], scope: Scope) -> Iterator[Check]:
         """What is held, less older tokens that may come along."""
         row = "" if scope.row is None else f"[{scope.row}]"
         reads = [read for read in self.list_reads(scope) if read.pair.endswith(row)]
         if not reads:
             for call in self.list_calls(scope, "state", "view")[-1:]:
                 label = f"{scope.label}holds nothing"
-                yield Check(label, f"{call.variable}{row} is None", [not right])
+                yield Check(label, f"{call.variable}{row} is None", [not wanted])
         elif isinstance(reads[-1].owner, Recurrence):
-            yield self.check_state("tokens read", reads[-1], right, scope)
+            yield self.check_state("tokens read", reads[-1], wanted, scope)
         else:
-            held = self.step.model.list_held(self.step.op)
-            older = {token.tag for _, tokens in held for token in tokens if token.is_old}
-            names = self.name_tokens(reads[-1], right)
-            code = f"[n for n in {names} if n not in {sorted(older - {*right})}]"
-            yield Check(f"{scope.label}tokens held", f"sort({code})", [sorted(right)])
+            contents = self.step.model.list_held(self.step.op)
+            older = {
+                token.tag for _, tokens in contents for token in tokens if token.is_old
+            }
+            names = self.name_tokens(reads[-1], wanted)
+            code = f"[n for n in {names} if n not in {sorted(older - {*wanted})}]"
+            yield Check(f"{scope.label}tokens held", f"sort({code})", [sorted(wanted)])
 
-    def list_image(self, right: Sequence[int] | None, scope: Scope) -> Iterator[Check]:
+    def list_image(self, wanted: Sequence[int] | None, scope: Scope) -> Iterator[Check]:
         """The tokens of the image of an encoder cache, each at position 0."""
         for call in self.list_calls(scope, "get")[-1:]:
             code = f"{call.variable} is None"
-            yield Check(f"{scope.label}has no image", code, [right is None])
+            yield Check(f"{scope.label}has no image", code, [wanted is None])
         for read in self.list_reads(scope)[:1]:
-            names = [(0, tag) for tag in right or ()]
+            names = [(0, tag) for tag in wanted or ()]
             code = f"sort({self.name_tokens(read, names)})"
             yield Check(f"{scope.label}image", code, [[*map(list, names)]])
 
@@ -258,8 +268,8 @@ class Checks:
         for owner in dict.fromkeys(read.owner for read in reads):
             if isinstance(owner, Recurrence):
                 first, *_, last = [read for read in reads * 2 if read.owner is owner]
-                before = self.check_state("tokens read before", first, old, scope)
-                yield replace(before, behind=first.call)
+                first_check = self.check_state("tokens read before", first, old, scope)
+                yield replace(first_check, behind=first.call)
                 yield self.check_state("tokens read", last, tokens, scope)
                 self.correct(owner, first.after, last.after, tokens, scope)
 
@@ -285,8 +295,8 @@ class Checks:
         from a wrong one would stay when the mistake is gone."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
         for call in self.notes.calls[begin:end]:
-            made = [self.notes.made.get(id(value)) for value in call.arguments]
-            arrays = [array for array in made if isinstance(array, MadeArray)]
+            notes_made = [self.notes.made.get(id(value)) for value in call.arguments]
+            arrays = [array for array in notes_made if isinstance(array, MadeArray)]
             if call.name.startswith("write") and len(arrays) == len(states):
                 for array, state in zip(arrays, states, strict=True):
                     array.content[scope.row or 0] = state[0]
@@ -301,9 +311,9 @@ class Checks:
             yield Check(f"{scope.label}columns taken", code, [wanted])
 
 
-def list_right(right: Any) -> list[Any]:
+def list_right(wanted: Any) -> list[Any]:
     """The values that are right; none if any in a range is. See `Operation.resolve`."""
-    return list(right.get("one_of", ())) if isinstance(right, Mapping) else [right]
+    return list(wanted.get("one_of", ())) if isinstance(wanted, Mapping) else [wanted]
 
 
 def to_list(name: Any) -> Any:

@@ -109,8 +109,8 @@ def list_lines(program: Program, notes: MessageNotes, run: FollowedRun) -> Itera
     yield from map(send, notes.steps[0])
     for number, lines in enumerate(notes.steps[1:]):
         op = program.ops[number]
-        words = program.rules.operations[op["op"]].describe(op)
-        yield f"# step {number}: {make_printable(words)}"
+        description = program.rules.operations[op["op"]].describe(op)
+        yield f"# step {number}: {make_printable(description)}"
         expected = run.expected.get(number)
         if expected is None:
             yield "# is not asked: nothing that is legal"

@@ -14,8 +14,8 @@ TOLERANCE, LOWER_RIGHT = 0.0, True
 
 def stack(table, rows, padding=np.nan):
     """K or V [rows, heads, tokens, dim] of the tokens of each row; None is padding."""
-    some = np.array(next(iter(table.values())), np.float32)
-    blank = np.full_like(some, padding)
+    example = np.array(next(iter(table.values())), np.float32)
+    blank = np.full_like(example, padding)
     return np.stack(
         [
             np.stack(
@@ -26,12 +26,12 @@ def stack(table, rows, padding=np.nan):
     )
 
 
-def is_near(got, right):
+def is_near(got, wanted):
     """Whether these are the same numbers, as far as the cache may round them."""
-    right = np.array(right, np.float32)
-    if got.shape != right.shape:
+    wanted = np.array(wanted, np.float32)
+    if got.shape != wanted.shape:
         return False
-    return bool(np.all(np.abs(got - right) <= TOLERANCE))
+    return bool(np.all(np.abs(got - wanted) <= TOLERANCE))
 
 
 def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):
@@ -44,13 +44,13 @@ def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):
     names = []
     for column in range(got_keys.shape[2]):
         key, value = got_keys[row, :, column], got_values[row, :, column]
-        found = [
+        matches = [
             name
             for name in keys
             if is_near(key, keys[name])
             and is_near(value, values[name[1] if isinstance(name, tuple) else name])
         ]
-        name = found[0] if found else "?"
+        name = matches[0] if matches else "?"
         names.append(list(name) if isinstance(name, tuple) else name)
     return names
 
@@ -108,17 +108,17 @@ def list_numbers(backend, numbers):
 def list_miscounted(pool, requests):
     """Blocks that are not held as often as tables hold them, or that are free twice or
     while a table holds them."""
-    held = list(pool.pinned)
+    holders = list(pool.pinned)
     for groups in requests:
         for table in groups:
             blocks = getattr(table, "blocks", table)
-            held += [block for block in blocks if block is not None]
+            holders += [block for block in blocks if block is not None]
     free = [*pool.free, *pool.cached]
     return [
         block
-        for block in sorted({*held, *pool.references, *free})
-        if pool.references.get(block, 0) != held.count(block)
-        or free.count(block) + (block in held) > 1
+        for block in sorted({*holders, *pool.references, *free})
+        if pool.references.get(block, 0) != holders.count(block)
+        or free.count(block) + (block in holders) > 1
     ]
 
 
@@ -149,7 +149,7 @@ def refuse(call):
         print(f"refused: {error}")
 
 
-def compare(label, got, *right):
-    words = " or ".join(map(str, right))
-    print(f"{label}: {got}, expected {words}{'' if got in right else ' <- differs'}")
-    return got in right
+def compare(label, got, *wanted):
+    expected = " or ".join(map(str, wanted))
+    print(f"{label}: {got}, expected {expected}{'' if got in wanted else ' <- differs'}")
+    return got in wanted

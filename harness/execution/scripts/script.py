@@ -186,8 +186,8 @@ class Script:
         for number, step in enumerate(self.notes.steps[: last.number + 2], -1):
             if number >= 0 and (step or number == last.number):
                 op = self.program.ops[number]
-                words = rules.operations[op["op"]].describe(op)
-                yield f"# step {number}: {make_printable(words)}"
+                description = rules.operations[op["op"]].describe(op)
+                yield f"# step {number}: {make_printable(description)}"
             for line in step:
                 if number == last.number and line is refusal:
                     continue
@@ -212,8 +212,8 @@ class Script:
         if isinstance(line, MadeArray):
             if re.search(rf"\b{line.variable}\b", used):
                 code = self.tables.write_array(line)
-                made = f'backend.arrays.from_numpy({code}, "{line.dtype}")'
-                yield f"{line.variable} = {fold(made)}"
+                expression = f'backend.arrays.from_numpy({code}, "{line.dtype}")'
+                yield f"{line.variable} = {fold(expression)}"
         elif isinstance(line, str):
             yield line
         elif is_last or line.name not in LOOKS:
@@ -240,10 +240,10 @@ class Script:
         cache afterwards. None if it need not be."""
         allowed = list_allowed(self.run.expected.get(last.number, {}))
         calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
-        found = [call for call in calls if call.refused]
-        found += [call for call in reversed(calls) if call.name not in LOOKS]
+        candidates = [call for call in calls if call.refused]
+        candidates += [call for call in reversed(calls) if call.name not in LOOKS]
         is_refused = all("error" in answer for answer in allowed)
-        return found[0] if is_refused and found else None
+        return candidates[0] if is_refused and candidates else None
 
     def check_refusal(self, last: Step, call: NotedCall) -> Check:
         names = [
@@ -262,8 +262,8 @@ ENDING = "sys.exit(0 if all(agrees) else 1)\n"
 
 def write_check(check: Check) -> str:
     label = make_printable(check.label).replace("\\", "").replace('"', "'")
-    right = ", ".join(map(write_value, check.right))
-    return fold(f'agrees.append(compare("{label}", {check.got}, {right}))')
+    wanted = ", ".join(map(write_value, check.right))
+    return fold(f'agrees.append(compare("{label}", {check.got}, {wanted}))')
 
 
 def fold(code: str) -> str:

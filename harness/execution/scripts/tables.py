@@ -63,15 +63,15 @@ class Tables:
 
     # --- arrays -------------------------------------------------------------------------
 
-    def write_array(self, made: MadeArray) -> str:
+    def write_array(self, noted: MadeArray) -> str:
         """The code of an array that a backend is given: of tokens, if it holds such."""
-        array, shape = made.content, list(made.content.shape)
+        array, shape = noted.content, list(noted.content.shape)
         if array.size == 0:
             return f"np.zeros({shape}, np.float32)"
         first = array.reshape(-1)[0]
         if np.array_equal(array, np.full_like(array, first), equal_nan=True):
             return f"np.full({shape}, {write_number(first)}, np.float32)"
-        for reader in made.readers if array.ndim == 4 else ():
+        for reader in noted.readers if array.ndim == 4 else ():
             for is_key in (True, False):
                 rows = spell(reader, array, is_key)
                 if rows is not None:
@@ -136,10 +136,10 @@ def spell(reader: PairReader, array: F32, is_key: bool) -> list[list[Name | None
     table = reader.keys if is_key else reader.values
     if array.shape[1] != table.heads or array.shape[3] != table.dim:
         return None
-    known = reader.name_keys() if is_key else table.known
+    names_known = reader.name_keys() if is_key else table.known
     rows = []
     for row in range(len(array)):
-        names = [known.get(column) for column in split_tokens(array[row : row + 1])]
+        names = [names_known.get(column) for column in split_tokens(array[row : row + 1])]
         for number, name in enumerate(names):
             if name is None and not is_padding(array[row, :, number]):
                 return None

@@ -75,10 +75,10 @@ class Bisection:
         while (number := choose_next(len(self.source.names), self.shown)) is not None:
             began = time.monotonic()
             try:
-                shown, words = self.test(number, runner)
+                shown, description = self.test(number, runner)
             except Untestable as reason:
-                shown, words = None, str(reason)
-            self.verdicts[number] = Verdict(shown, words, time.monotonic() - began)
+                shown, description = None, str(reason)
+            self.verdicts[number] = Verdict(shown, description, time.monotonic() - began)
             self.on_verdict(self, number)
         self.is_over = True
 

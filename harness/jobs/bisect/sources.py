@@ -194,9 +194,9 @@ class Commits:
             "-c",
             f"core.hooksPath={os.devnull}",
         ]
-        kept = {name: os.environ[name] for name in os.environ if name[:4] != "GIT_"}
+        inherited = {name: os.environ[name] for name in os.environ if name[:4] != "GIT_"}
         settings = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-        ended = ask([*command, *arguments], {**kept, **settings})
+        ended = ask([*command, *arguments], {**inherited, **settings})
         if ended.returncode:
             raise UsageError(f"--git {self.repository}: {clean(ended.stderr)}")
         return ended.stdout.strip()
