@@ -2,14 +2,13 @@
 
     python ci/trials.py --count 500 --jobs 2    backends that die, hang and babble
     python ci/trials.py --only 17
-    python ci/trials.py --campaign --count 50   workers, coordinators, nodes of Ray
+    python ci/trials.py --campaign --count 50   workers and coordinators that are killed
 
 Each trial is drawn from the seed and its number. A check must end with the exit status
 that the rule of verdicts requires, without a traceback, with every program that was found
 in outcome.json or in the write-ahead record, and without a process after five seconds;
-its backend is `tests.harness.trouble`. A campaign runs in the local pool or on a Ray
-cluster of two nodes on this machine; after `resume` it must be what it is undisturbed:
-the same shards with the same digests, each counted once, and the same failures.
+its backend is `tests.harness.trouble`. A campaign must be what it is undisturbed after
+`resume`: the same shards with the same digests, each counted once, the same failures.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -324,44 +323,30 @@ SHARDS = 12
 
 MAX_RESUMED = 3
 
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-node = {"num_cpus": 1, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=node)
-cluster.add_node(num_cpus=1)
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
-
-MARKS = {"worker": "workers.guard", "raylet": "raylet/raylet", "task": "ray::run_remote"}
-"""Event → the text in the command of the process that is killed."""
-
 
 @dataclass(frozen=True)
 class CampaignTrial:
-    """seconds: from the first shard that is done until something is killed."""
+    """seconds: from the first shard that is done until the event is killed: a worker, or
+    the coordinator."""
 
     number: int
     event: str
-    on_ray: bool
     seconds: float
 
     def format(self) -> str:
-        runner = "Ray" if self.on_ray else "local"
-        return f"trial {self.number}: {runner}, {self.event} after {self.seconds:.2f} s"
+        return f"trial {self.number}: {self.event} after {self.seconds:.2f} s"
 
     def attempt(self, folder: Path) -> Ended:
         wanted = get_undisturbed()  # before, since it takes a while
         campaign = folder / "campaign"
-        with open_cluster(self.on_ray) as (address, cluster):
-            options = ["--ray", address] if self.on_ray else ["--jobs", "2"]
-            process = start_campaign("start", campaign, *SIZE, *options)
-            was_sent = wait_until(process, campaign / "shards/layer-*", self.seconds)
-            if was_sent:
-                self.kill(process, cluster)
-            text, _ = process.communicate(timeout=MAX_SECONDS)
+        process = start_campaign("start", campaign, *SIZE, "--jobs", "2")
+        was_sent = wait_until(process, campaign / "shards/layer-*", self.seconds)
+        if was_sent and self.event == "coordinator":
+            process.kill()
+        elif was_sent:
+            marked = find_marked("workers.guard", list_descendants(process.pid))
+            kill(marked and [Random(self.number).choice(marked)])
+        text, _ = process.communicate(timeout=MAX_SECONDS)
         ended = Ended(process.returncode, text, was_sent=was_sent)
         resumed = 0
         while ended.status not in (0, 1) or not is_over(campaign):
@@ -378,19 +363,11 @@ class CampaignTrial:
             ended.problems.append("a traceback")
         return ended
 
-    def kill(self, process: subprocess.Popen[Any], cluster: int) -> None:
-        if self.event == "coordinator":
-            process.kill()
-            return
-        marked = find_marked(MARKS[self.event], list_descendants(cluster or process.pid))
-        kill(marked and [Random(self.number).choice(marked)])
-
 
 def draw_campaign(seed: int, number: int) -> CampaignTrial:
     random = Random(f"{seed}/{number}")
-    event = ("coordinator", *MARKS)[number % (1 + len(MARKS))]
-    on_ray = event in ("raylet", "task") or random.random() < 0.3
-    return CampaignTrial(number, event, on_ray, random.uniform(0.0, 3.0))
+    event = random.choice(("coordinator", "worker"))
+    return CampaignTrial(number, event, random.uniform(0.0, 3.0))
 
 
 def start_campaign(*arguments: object) -> subprocess.Popen[str]:
@@ -431,31 +408,6 @@ def get_undisturbed() -> Mapping[str, Any]:
         result = read_result(folder)
     assert len(result["shards"]) == SHARDS and result["failures"]
     return result
-
-
-@contextmanager
-def open_cluster(is_wanted: bool) -> Iterator[tuple[str, int]]:
-    """Yields the address of a cluster and the process that keeps it; ("", 0) for none."""
-    if not is_wanted:
-        yield "", 0
-        return
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
-        **pipes,
-    )
-    assert process.stdin and process.stdout
-    try:
-        yield process.stdout.readline().strip(), process.pid
-    finally:
-        below = [*list_descendants(process.pid)]
-        process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        kill([*below, process.pid])
-        process.wait()
 
 
 # --- the command ------------------------------------------------------------------------

@@ -15,14 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.trials import (
-    CLUSTER,
-    ENVIRONMENT,
-    START,
-    find_marked,
-    list_descendants,
-    read_result,
-)
+from ci.trials import ENVIRONMENT, START, find_marked, list_descendants, read_result
 from lockstep.harness.core.errors import UsageError
 from tests.harness.commands import HERE, ROOT, Ended
 
@@ -30,6 +23,17 @@ from tests.harness.commands import HERE, ROOT, Ended
 pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="of the extra ray")
 
 WRONG = f"{HERE}:wrong_twice"
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 1, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+cluster.add_node(num_cpus=1)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
 SIZE = ("--backend", WRONG, "--programs", "60", "--slice", "10")
 
 OTHER_VERSION = """

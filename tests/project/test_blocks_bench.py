@@ -24,19 +24,9 @@ def run(script: str, folder: Path, *options: str) -> tuple[str, Any]:
 
 def test_it_measures_all_that_it_names(tmp_path: Path) -> None:
     printed, numbers = run("blocks.py", tmp_path, "--rounds", "1")
-    assert {"request", "match", "step"} == numbers["microseconds"].keys()
+    assert {"request", "match", "step", "begin"} == numbers["microseconds"].keys()
     assert all(times["ours"] > 0 for times in numbers["microseconds"].values())
     assert numbers["ratios"] or "vLLM is not measured" in printed
-
-
-def test_begin_is_timed_for_each_request(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    sizes = "--stored", "10", "--stored", "20", "--rounds", "2", "--dim", "1"
-    printed, numbers = run("prefix.py", tmp_path, "begin", *sizes)
-    rows = {(row["length"], row["case"]) for row in numbers["rows"]}
-    assert len(rows) == len(numbers["rows"]) == 9
-    assert all(row["times"]["20"][0] > 0 for row in numbers["rows"])
-    assert "8,000 miss" in printed
 
 
 def test_a_day_is_played_with_and_without_memory(tmp_path: Path) -> None:
