@@ -349,7 +349,7 @@ class CampaignTrial:
         text, _ = process.communicate(timeout=MAX_SECONDS)
         ended = Ended(process.returncode, text, was_sent=was_sent)
         resumed = 0
-        while ended.status not in (0, 1) or not is_over(campaign):
+        while ended.status not in (0, 1) or not is_over(campaign, len(wanted["shards"])):
             if resumed == MAX_RESUMED:
                 ended.problems.append(f"not over; status {ended.status}")
                 return ended
@@ -395,8 +395,8 @@ def read_result(folder: Path) -> dict[str, Any]:
     }
 
 
-def is_over(folder: Path) -> bool:
-    return (folder / CAMPAIGN).exists() and len([*folder.glob("shards/*.json")]) == SHARDS
+def is_over(folder: Path, shards: int) -> bool:
+    return (folder / CAMPAIGN).exists() and len([*folder.glob("shards/*.json")]) == shards
 
 
 @cache
@@ -406,7 +406,7 @@ def get_undisturbed() -> Mapping[str, Any]:
         status, text = run_campaign("start", folder, *SIZE, "--jobs", "2")
         assert status == 1, text
         result = read_result(folder)
-    assert len(result["shards"]) == SHARDS and result["failures"]
+    assert result["shards"] and result["failures"]
     return result
 
 

@@ -13,8 +13,8 @@ Exit status 1 if a bar is missed, 2 without a GPU that has 12 GB free.
 * turn, save: of scattered cells of all layers, beside a plain copy of as many bytes.
 * step: one token for each of many sequences, changes of the table and the mask included,
   beside index_copy_ for K and V of each layer.
-* whole steps, the host's work included (`speed/steps.py`): eager, as a CUDA graph, and on
-  several streams. There is no bar.
+* whole steps of 1, 64 and 256 sequences, the host's work included: eager, and as a CUDA
+  graph. There is no bar.
 
 A step's few bytes stay in the cache of the device (50 MB on an H100), and what limits it
 is the number of launches, not the memory. Each row says what limits it.
@@ -35,8 +35,13 @@ import click  # noqa: E402
 import torch  # noqa: E402
 
 from ci.bench.options import JSON, print_table  # noqa: E402
-from ci.bench.speed.kernels import Case, Form, Work, list_cases  # noqa: E402
-from ci.bench.speed.steps import list_ways, make_streams, measure_steps  # noqa: E402
+from ci.bench.speed.kernels import (  # noqa: E402
+    Case,
+    Form,
+    Work,
+    list_cases,
+    measure_steps,
+)
 from lockstep.impl.torch.kernels import choose  # noqa: E402
 
 Timer = Callable[[Work], float]
@@ -135,13 +140,12 @@ def main(path: Path | None) -> None:
     for row in measure(list_cases(form, kernels, like), capture, time_device, ROUNDS):
         rows.append(row)
         save(path, document)
-    ways = [*list_ways(form, kernels, like, make_streams())]
-    steps = measure_steps(ways, ROUNDS, REPLAYS, torch.cuda.synchronize)
+    steps = measure_steps(form, kernels, like, torch.cuda.synchronize)
     save(path, {**document, "steps": steps})
     print_rows(rows)
     for row in steps:
         times = f"{row['us']:.0f} µs, the host {row['host_us']:.0f}"
-        click.echo(f"a step of {form.sequences} sequences, {row['way']}: {times}")
+        click.echo(f"a step of {row['sequences']} sequences, {row['way']}: {times}")
     sys.exit(not all(row["holds"] for row in rows))
 
 

@@ -6,9 +6,7 @@ import inspect
 import itertools
 import json
 import time
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
 from torch.nn.functional import scaled_dot_product_attention
 
-from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases
-from ci.bench.speed.steps import list_ways, measure_steps
+from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases, measure_steps
 from lockstep.harness.core.errors import DeviceLost
 from lockstep.harness.execution.executor import run as execute
 from lockstep.harness.programs.program import parse_program
@@ -546,28 +543,18 @@ def test_the_work_that_is_timed_can_be_done() -> None:
 
 
 def test_steps_are_timed_in_every_way() -> None:
-    """A launch for each layer, or a graph; one stream, or several in turns."""
-    form = Form(2, 2, 16, sequences=4, visible=64)
+    """A launch for each layer, or a graph."""
+    form = Form(2, 2, 16, visible=64)
     like = torch.empty(0, dtype=torch.bfloat16, device=DEVICE)
-    entered = []
 
-    @contextmanager
-    def enter(number: int) -> Any:
-        entered.append(number)
-        yield
+    def wait() -> None:
+        time.sleep(0.01)
 
-    streams = [partial(enter, number) for number in range(2)]
-    ways = [*list_ways(form, FUSED, like, streams)]
-    rows = measure_steps(ways, rounds=1, repeats=1, wait=lambda: time.sleep(0.01))
-    assert [row["way"] for row in rows] == [
-        "eager",
-        "CUDA graph",
-        "eager, 2 streams in turns",
-        "CUDA graph, 2 streams in turns",
-    ]
+    rows = measure_steps(form, FUSED, like, wait, (1, 4), rounds=1, repeats=1)
+    ways = [(row["sequences"], row["way"]) for row in rows]
+    assert ways == [(1, "eager"), (1, "graph"), (4, "eager"), (4, "graph")]
     assert all(0 < row["host_us"] < row["us"] - 4_000 for row in rows), "it waits"
-    assert [entered.count(number) for number in range(2)] == [1 + 4 * 2, 1 + 2 * 2]
-    decoding, seen = Decoding(replace(form, cells=64), FUSED, like), []
+    decoding, seen = Decoding(replace(form, sequences=4, cells=64), FUSED, like), []
     decoding.cache.get = lambda layer: seen.append(CausalCache.get(decoding.cache, layer))
     decoding.run_eagerly()
     assert decoding.cache.cells.free == 4  # taken back

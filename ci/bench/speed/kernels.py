@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -172,3 +174,42 @@ def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Cas
     ):
         ours = partial(step.execute, work)
         yield Case(name, ours, limit, moved, bound=1.5, limited_by=LAUNCHES)
+
+
+# --- whole steps ------------------------------------------------------------------------
+
+
+def time_step(step: Work, repeats: int, wait: Work) -> tuple[float, float]:
+    """Returns microseconds of a step: until the host is done, and the device, too."""
+    wait()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    issued = time.perf_counter()
+    wait()
+    end = time.perf_counter()
+    return (issued - begin) / repeats * 1e6, (end - begin) / repeats * 1e6
+
+
+def measure_steps(
+    form: Form,
+    kernels: Kernels,
+    like: torch.Tensor,
+    wait: Work,
+    sequences: Sequence[int] = (1, 64, 256),
+    rounds: int = 15,
+    repeats: int = 20,
+) -> list[dict[str, Any]]:
+    """Measures a step of so many sequences as an engine runs it, the work of the host
+    included: each launch by itself, and as one CUDA graph. The first round is dropped."""
+    rows = []
+    for count in sequences:
+        sizes = replace(form, sequences=count, cells=form.visible)
+        decoding = Decoding(sizes, kernels, like)
+        decoding.step.capture(decoding.put_each)
+        for way, step in (("eager", decoding.run_eagerly), ("graph", decoding.run)):
+            times = [time_step(step, repeats, wait) for _ in range(rounds + 1)]
+            host, whole = (median(column) for column in zip(*times[1:], strict=True))
+            row = {"sequences": count, "way": way, "host_us": host, "us": whole}
+            rows.append(row)
+    return rows
