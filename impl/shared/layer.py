@@ -169,7 +169,7 @@ class TokenCache(LayerCache, Form):
         if self.captures.boundaries and not self.can_split:
             self.accept((keys, values))  # before anything is captured
             self.capture(begin, begin)
-        first = begin - self.count_before(end - begin)
+        first = 0 if self.window is None else begin - self.count_before(end - begin)
         returned = self.store(first, begin, end, (keys, values))
         self.offset = end
         if self.captures.boundaries:

@@ -103,11 +103,11 @@ class TokenMemory(MemoryBase):
     def view(self, runs: Sequence[Run]) -> Pair:
         assert self.buffers is not None
         keys, values = self.buffers
-        if len(runs) > 1:
-            return self.copy_runs((keys.tensor, values.tensor), runs)
         _, begin, end = runs[0]
         if end - begin == keys.room:
             return keys.tensor, values.tensor
+        if len(runs) > 1:
+            return self.copy_runs((keys.tensor, values.tensor), runs)
         return keys.take(begin, end), values.take(begin, end)
 
     def copy_runs(self, arrays: Pair, runs: Sequence[Run]) -> Pair:
