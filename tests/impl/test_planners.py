@@ -94,3 +94,14 @@ def test_ten_thousand_steps_move_house_a_few_times(step: int, most: int) -> None
         moves += copied is not None
     assert moves <= most
     assert planner.room < 20_000 + step
+
+
+@pytest.mark.parametrize(("length", "most"), [(1, 8), (4, 20)])
+def test_a_ring_moves_its_tokens_a_few_times(length: int, most: int) -> None:
+    """Of 640 tokens, in a window of 64: while it grows, and each time around."""
+    ring, moves = Ring(64, 1, True), 0
+    for begin in range(0, 640, length):
+        first = max(0, begin - 63)
+        ring, copied, _, _ = ring.plan(first, begin, begin + length)
+        moves += copied is not None
+    assert moves <= most
