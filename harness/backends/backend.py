@@ -40,6 +40,13 @@ Scope = Callable[[], AbstractContextManager[Any]]
 REFERENCE_NAME = "reference"
 """The name of the reference as a backend."""
 
+DRIVER_PREFIX = "exec:"
+
+
+def is_driver(name: str) -> bool:
+    """Says whether the name of a backend is that of a driver."""
+    return name.startswith(DRIVER_PREFIX)
+
 
 @dataclass(frozen=True)
 class Duty:

@@ -15,13 +15,12 @@ from lockstep.harness.jobs.fold import (
     require_kinds,
     show_failures,
 )
-from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import Outcome
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.related import compare_backends, number_causes
 from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
 from lockstep.harness.jobs.saved import Saved, find_saved, list_files
-from lockstep.harness.jobs.shards import Shards
+from lockstep.harness.jobs.shards import Shards, group_pairs
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from msgspec import structs
 
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.folder import LocalFolder
 from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
 from lockstep.harness.jobs.failures import Failures, describe_stop
 from lockstep.harness.jobs.fold import fold_ledger, fold_shard
-from lockstep.harness.jobs.groups import Key
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.saved import Saved
+from lockstep.harness.programs.ledger import list_undeclared
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.counts import Shown
+
+Key = tuple[str, str, str]
+"""See `Pair.key`."""
 
 
 class Shards:
@@ -249,3 +254,56 @@ class Shards:
                     shown = signatures.setdefault(signature, Shown())
                     shown.programs = max(shown.programs, addition.programs)
                     shown.states.update(addition.states)
+
+
+# --- which backends run the same programs -----------------------------------------------
+
+
+def group_pairs(
+    pairs: Sequence[Pair], declared: Mapping[str, messages.Declared]
+) -> list[list[Pair]]:
+    """Groups the pairs of a check that can run the same programs: each is drawn once for
+    all of them, and the reference runs once.
+
+    Args:
+        pairs: of the check.
+        declared: backend → its declaration.
+
+    Returns:
+        Each group with the pair first for which its programs are drawn.
+    """
+    groups: list[list[Pair]] = []
+    for pair in sorted(pairs, key=lambda pair: -len(pair.declared.config)):
+        for group in groups:
+            if can_follow(pair, group[0], declared):
+                group.append(pair)
+                break
+        else:
+            groups.append([pair])
+    return groups
+
+
+def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, messages.Declared]) -> bool:
+    """Says whether all programs of a pair, and no others, can be drawn for another one.
+
+    Both declare the same, apart from fields of the config on which no answer depends, and
+    neither has a ledger, which would leave out programs that are its own.
+    """
+    rules = CONTRACTS[pair.contract]
+    if pair.key[1:] != lead.key[1:] or pair.share != lead.share:
+        return False
+    events = [declared[member.backend] for member in (pair, lead)]
+    if any(event.has_ledger or event.name for event in events):
+        return False  # what is left out, and how long a driver may take, is its own
+    dropped = list_undeclared(rules, pair.declared)
+    return events[0].dtypes == events[1].dtypes and (
+        strip(pair.declared, dropped) == strip(lead.declared, dropped)
+    )
+
+
+def strip(declared: Kind, dropped: Container[str]) -> Kind:
+    """Strips what a kind declares of some fields of the config, and of its memory."""
+    config = {
+        name: values for name, values in declared.config.items() if name not in dropped
+    }
+    return replace(declared, config=config, inputs="copied", held=None)

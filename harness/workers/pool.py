@@ -26,7 +26,7 @@ from typing import IO, Any, Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, limit_by
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, Limits
 from lockstep.harness.core.errors import UsageError, clean, format_exit
 from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.execution.record import EMPTY, OVER, prepare_record
@@ -193,7 +193,9 @@ class Pool:
         self.variables = {**os.environ, **THREADS, **variables}
         self.size, self.folder = size, folder
         self.step_seconds, self.start_seconds = step_seconds, start_seconds
-        self.limits = limit_by(step_seconds, start_seconds, strict, unsupported)
+        # A message gets less than a step, so that its operation can be named.
+        seconds = step_seconds / 2, start_seconds
+        self.limits = Limits(*seconds, strict=strict, unsupported=unsupported)
         self.new_folders = [path for path in (folder, folder.parent) if not path.exists()]
         self.processes: list[Process] = []
 

@@ -27,9 +27,9 @@ from lockstep.harness.backends.backend import (
     Kind,
     Lifetime,
     Planted,
+    is_driver,
 )
 from lockstep.harness.backends.driver.backend import (
-    is_driver,
     list_files,
     load_driver,
     split_command,

@@ -8,7 +8,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.harness.backends.driver.backend import is_driver, list_files
+from lockstep.harness.backends.backend import is_driver
+from lockstep.harness.backends.driver.backend import list_files
 from lockstep.harness.workers.registry import get_target
 
 NOT_WATCHED = ("lockstep.harness", "lockstep.reference")

@@ -24,8 +24,7 @@ from typing import Any, Union
 import msgspec
 from msgspec import convert
 
-from lockstep.harness.backends.backend import Backend, list_unchecked
-from lockstep.harness.backends.driver.backend import is_driver
+from lockstep.harness.backends.backend import Backend, is_driver, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import (
     DeviceLost,

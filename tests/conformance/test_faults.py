@@ -10,11 +10,10 @@ import pytest
 from msgspec import structs
 
 from lockstep.harness.jobs.fold import declare
-from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import Outcome
 from lockstep.harness.jobs.replay import judge
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.jobs.shards import Shards
+from lockstep.harness.jobs.shards import Shards, group_pairs
 from lockstep.harness.programs.program import load_programs
 from lockstep.harness.workers.messages import RandomTask, RunProgram
 from lockstep.harness.workers.pool import Pool

@@ -26,11 +26,10 @@ from lockstep.harness.execution.executor import (
 )
 from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.failures import Failure
-from lockstep.harness.jobs.groups import group_pairs
 from lockstep.harness.jobs.outcome import OFTEN, Outcome, Pair
 from lockstep.harness.jobs.related import compare_backends
 from lockstep.harness.jobs.settings import SLICE, Settings
-from lockstep.harness.jobs.shards import Shards
+from lockstep.harness.jobs.shards import Shards, group_pairs
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.counts import Counts, Shown

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lockstep.harness.backends.backend import Backend, Duty, Kind
+from lockstep.harness.backends.backend import DRIVER_PREFIX, Backend, Duty, Kind
 from lockstep.harness.backends.driver.batches import BATCHES, open_batched
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
@@ -88,17 +88,9 @@ def make_kind(document: Any, location: str) -> Kind:
 # --- by name ----------------------------------------------------------------------------
 
 
-PREFIX = "exec:"
-
-
-def is_driver(name: str) -> bool:
-    """Whether the name of a backend is that of a driver."""
-    return name.startswith(PREFIX)
-
-
 def split_command(name: str) -> list[str]:
     """The program and its arguments. No shell has a part in it. Raises UsageError."""
-    text = name.removeprefix(PREFIX)
+    text = name.removeprefix(DRIVER_PREFIX)
     try:
         command = shlex.split(text)
     except ValueError as error:

@@ -60,15 +60,6 @@ class Limits:
     unsupported: bool = False
 
 
-def limit_by(
-    step_seconds: float, start_seconds: float, strict: bool, unsupported: bool = False
-) -> Limits:
-    """The limits in a pool whose workers may take `step_seconds` for a step: a message
-    gets less, so that its operation can be named."""
-    message_seconds = step_seconds / 2
-    return Limits(message_seconds, start_seconds, strict=strict, unsupported=unsupported)
-
-
 # --- messages ---------------------------------------------------------------------------
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.backends.driver.backend import PREFIX, get_driver
+from lockstep.harness.backends.backend import DRIVER_PREFIX, Backend
+from lockstep.harness.backends.driver.backend import get_driver
 from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
 from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
@@ -87,7 +87,7 @@ def write_conversation(program: Program, backend: Backend, name: str) -> str:
 
 def get_command(name: str) -> list[str]:
     """The command as it was given, as a shell finds it."""
-    program, *arguments = shlex.split(name.removeprefix(PREFIX))
+    program, *arguments = shlex.split(name.removeprefix(DRIVER_PREFIX))
     is_here = "/" not in program and Path(program).is_file()
     return [f"./{program}" if is_here else program, *arguments]
 
