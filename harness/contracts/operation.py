@@ -173,7 +173,7 @@ class Operation(ABC):
         messages: messages of drivers that cannot be derived from `fields` and `answer`,
             such as those that carry arrays; see `backends.driver.messages`.
         has_misuse: `draw_misuse` draws something.
-        words: its description, with the names of fields in braces; empty for a list of
+        text: its description, with the names of fields in braces; empty for a list of
             all fields.
     """
 
@@ -188,7 +188,7 @@ class Operation(ABC):
     moves: ClassVar[Sequence[Mapping[str, Any]]] = ()
     messages: ClassVar[Mapping[str, tuple[Types, Types]]] = {}
     has_misuse: ClassVar[bool] = False
-    words: ClassVar[str] = ""
+    text: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -285,8 +285,8 @@ class Operation(ABC):
 
     def describe(self, op: Op) -> str:
         """Puts `op` in words, as a line of a report."""
-        if self.words:
-            return self.words.format_map(op)
+        if self.text:
+            return self.text.format_map(op)
         return f"{self.name} {format_fields(op, self.fields)}".rstrip()
 
     def describe_row(self, op: Op, row: int) -> str:

@@ -128,7 +128,7 @@ class BatchedOperation(Operation):
 
     def describe_here(self, op: Op) -> str:
         """The same, without the batch."""
-        return self.words.format_map(op) if self.words else self.name
+        return self.text.format_map(op) if self.text else self.name
 
     def describe_row(self, op: Op, row: int) -> str:
         return f"query {row}"

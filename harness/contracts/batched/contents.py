@@ -155,7 +155,7 @@ class Rollback(Taking):
     effect = Effect.REMOVES
     answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
     writes = True
-    words = "trim {counts} tokens of the rows"
+    text = "trim {counts} tokens of the rows"
     fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
 
     def get_counts(self, op: Op, rows: int) -> list[int]:
@@ -253,7 +253,7 @@ class Clone(OnEither):
     messages = {"clone": ({}, messages.CACHE)}
     answer = NOTHING_OR_USAGE
     answers_each = False
-    words = "clone into {into}"
+    text = "clone into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
-from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
+from lockstep.harness.contracts.batched.system import BatchedSystem, Batches, Written
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.memory import Need, ask_held
 from lockstep.harness.contracts.operation import Answer, Config, Op
@@ -109,20 +109,10 @@ class ListSystem(Batches):
             self.parts, lambda member, at: member.read_state(name, choose(rows, at))
         )
 
-    def update(
-        self,
-        name: str,
-        length: int,
-        padding: Sequence[int] | None,
-        tags: Sequence[range],
-        rows: Sequence[Any],
-    ) -> Answer:
-        """Announces padding to the list, and appends columns to each part."""
-        self.pad_left(name, padding)
-        begins = list(padding or [0] * len(tags))
+    def write(self, name: str, written: Written, rows: Sequence[Any]) -> Answer:
+        """Appends columns to each part."""
         return ask(
-            self.parts,
-            lambda member, at: member.write(name, length, begins, tags, choose(rows, at)),
+            self.parts, lambda member, at: member.write(name, written, choose(rows, at))
         )
 
     def update_wrongly(
@@ -134,12 +124,10 @@ class ListSystem(Batches):
 
     # --- checks beside the answer -------------------------------------------------------
 
-    def verify_attention(
-        self, begins: Sequence[int], tags: Sequence[range], rows: Sequence[Any]
-    ) -> None:
+    def verify_attention(self, written: Written, rows: Sequence[Any]) -> None:
         visit(
             self.parts,
-            lambda member, at: member.verify_attention(begins, tags, choose(rows, at)),
+            lambda member, at: member.verify_attention(written, choose(rows, at)),
         )
 
     def verify_memory(self, op: Op, model: BatchedModel) -> None:

@@ -59,7 +59,7 @@ class Filter(Keeping):
     name = "filter"
     effect = Effect.REMOVES | Effect.MOVES
     answer = ROWS_OFFSETS
-    words = "keep rows {rows}"
+    text = "keep rows {rows}"
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
@@ -90,7 +90,7 @@ class Select(Keeping):
     name = "select"
     effect = Effect.REMOVES | Effect.MOVES
     answer = ROWS_OFFSETS
-    words = "keep rows {rows}, each as often as it is named"
+    text = "keep rows {rows}, each as often as it is named"
     fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
@@ -108,7 +108,7 @@ class Repeat(BatchedOperation):
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
     writes = True
-    words = "repeat each row {times} times"
+    text = "repeat each row {times} times"
     fields: ClassVar[Mapping[str, Schema]] = {"times": integer(1, MOST_ROWS), **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -130,7 +130,7 @@ class Extend(BatchedOperation):
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
     writes, happened = True, "extended"
-    words = "add the rows of {other}"
+    text = "add the rows of {other}"
     fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -174,7 +174,7 @@ class Extract(BatchedOperation):
         "extract.list": ({"row": int}, {**messages.CACHE, **OFFSETS}),
     }
     answer = any_of(record(offset=NUMBER), USAGE)
-    words = "extract row {row} into {into}"
+    text = "extract row {row} into {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -214,7 +214,7 @@ class Stack(BatchedOperation):
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
     is_method = False
-    words = "stack {caches}"
+    text = "stack {caches}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "caches": {
             **{"type": "array", "items": NAME, "maxItems": MOST_ROWS, NAMES: "cache"},
@@ -266,7 +266,7 @@ class Save(BatchedOperation):
     messages = {"save": ({}, messages.SAVED)}
     answer = NOTHING_OR_USAGE
     answers_each = False
-    words = "save as {into}"
+    text = "save as {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -293,7 +293,7 @@ class Load(BatchedOperation):
     messages = {"load": (messages.SAVED, {})}
     answer = ROWS_OFFSETS
     has_misuse = False
-    words = "load {from}"
+    text = "load {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": SAVED, **CACHE}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:

@@ -32,8 +32,8 @@ class Situation:
         self.is_even = self.shortest == self.longest
         self.length = op["length"] if op["op"] == "update" else None
         configs = list_part_configs(model.config)
-        self.windows = [part["window"] for part in configs if part["window"]]
-        self.chunks = [part["chunk"] for part in configs if part["chunk"]]
+        self.windows = [config["window"] for config in configs if config["window"]]
+        self.chunks = [config["chunk"] for config in configs if config["chunk"]]
 
     def ends_chunk(self) -> bool:
         """Whether some row ends where a chunk does."""
@@ -150,9 +150,9 @@ def list_features(kind: str, declared: Kind) -> set[str]:
     has, config = declared.operations, declared.config
     kinds, chunks = {kind}, [*config.get("chunk", (None,))]
     if kind == LIST:
-        parts = [part for parts in config.get("caches", LISTS) for part in parts]
-        kinds = {part["kind"] for part in parts}
-        chunks = [part.get("chunk") for part in parts]
+        configs = [part for configs in config.get("caches", LISTS) for part in configs]
+        kinds = {part["kind"] for part in configs}
+        chunks = [part.get("chunk") for part in configs]
     pads_left = True in config.get("pads_left", (True,))
     rewinds, joins = has & {"trim", "rollback"}, has & {"extend", "stack"}
     uneven = pads_left or "pad_right" in has or joins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,31 @@ from lockstep.harness.contracts.system import (
     to_numpy,
 )
 from lockstep.harness.core.errors import Broken, format_plain
-from lockstep.harness.core.payload import Margins
+from lockstep.harness.core.payload import Margins, Table
 from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
 """What padding holds where NaN would spoil attention."""
 
 MOST_ATTENDING = 4
+
+
+class Written(NamedTuple):
+    """The columns of an update.
+
+    Attributes:
+        length: how many there are.
+        begins: for each row, the columns of padding before its tokens.
+        tags: the tokens of each row.
+    """
+
+    length: int
+    begins: Sequence[int]
+    tags: Sequence[range]
+
+    def list_queries(self, row: int) -> range:
+        """Lists the columns of a row's tokens."""
+        return range(self.begins[row], self.begins[row] + len(self.tags[row]))
 
 
 class Batches(System):
@@ -104,6 +122,28 @@ class Batches(System):
     def say_offsets(self, name: str) -> Answer:
         raise NotImplementedError
 
+    def update(
+        self,
+        name: str,
+        written: Written,
+        padding: Sequence[int] | None,
+        rows: Sequence[Any],
+    ) -> Answer:
+        """Appends columns and reads what the query of each token sees.
+
+        Args:
+            name: of the batch.
+            written: the columns.
+            padding: columns before the tokens of each row; None for none.
+            rows: the reference rows, after the update.
+        """
+        self.pad_left(name, padding)
+        return self.write(name, written, rows)
+
+    def write(self, name: str, written: Written, rows: Sequence[Any]) -> Answer:
+        """Does the same behind padding that was announced."""
+        raise NotImplementedError
+
     def pad_left(self, name: str, padding: Sequence[int] | None) -> None:
         """Announces padding on the left, if there is any."""
         if padding is not None and any(padding):
@@ -149,65 +189,28 @@ class BatchedSystem(Batches):
 
     # --- columns ------------------------------------------------------------------------
 
-    def update(
-        self,
-        name: str,
-        length: int,
-        padding: Sequence[int] | None,
-        tags: Sequence[range],
-        rows: Sequence[Cache],
-    ) -> Answer:
-        """Appends columns and reads what the query of each token sees.
-
-        Args:
-            name: of the batch.
-            length: columns.
-            left: columns of padding before the tokens of each row; None for none.
-            tags: the tokens of each row.
-            rows: the reference rows, after the update.
-        """
-        self.pad_left(name, padding)
-        return self.write(name, length, list(padding or [0] * len(tags)), tags, rows)
-
-    def write(
-        self,
-        name: str,
-        length: int,
-        begins: Sequence[int],
-        tags: Sequence[range],
-        rows: Sequence[Cache],
-    ) -> Answer:
-        """Does the same behind padding that was announced; begins: columns of it."""
-        batch, count = self.batches[name], len(tags)
-        offsets, offsets_before = self.look_at_offsets(batch, count)
+    def write(self, name: str, written: Written, rows: Sequence[Cache]) -> Answer:
+        batch, count = self.batches[name], len(rows)
+        offsets, before_it = self.look_at_offsets(batch, count)
         if self.config["kind"] == "batch-state":
-            shown = self.advance_states(name, length, begins, tags)
+            shown = self.advance_states(name, written)
         else:
-            shown = self.append(name, length, begins, tags, rows)
-        self.check_offsets(offsets, offsets_before)
+            shown = self.append(name, written, rows)
+        self.check_offsets(offsets, before_it)
         _, after = self.look_at_offsets(batch, count)
         for row, answer in enumerate(shown):
             answer["where"] = f"row {row}"
-            queries = range(begins[row], begins[row] + len(tags[row]))
+            queries = written.list_queries(row)
             answer["visible"] = [answer["visible"][query] for query in queries]
-            if offsets_before is not None and after is not None:
-                answer |= {
-                    "position": offsets_before[row] + begins[row],
-                    "offset": after[row],
-                }
+            if before_it is not None and after is not None:
+                position = before_it[row] + queries.start
+                answer |= {"position": position, "offset": after[row]}
         return {"caches": shown}
 
-    def append(
-        self,
-        name: str,
-        length: int,
-        begins: Sequence[int],
-        tags: Sequence[range],
-        rows: Sequence[Cache],
-    ) -> list[Answer]:
+    def append(self, name: str, written: Written, rows: Sequence[Cache]) -> list[Answer]:
         """Appends columns of K and V; lists what every query of each row sees."""
-        batch = self.batches[name]
-        mask, arrays = batch.make_mask(length), self.feed(length, begins, tags)
+        batch, length = self.batches[name], written.length
+        mask, arrays = batch.make_mask(length), self.feed(written)
         with self.lend(name, "update", arrays):
             pair = batch.update(*arrays)
             columns = self.read_columns(pair, rows)
@@ -220,37 +223,32 @@ class BatchedSystem(Batches):
             for visible, row_columns in zip(shown, columns, strict=True)
         ]
 
-    def advance_states(
-        self, name: str, length: int, begins: Sequence[int], tags: Sequence[range]
-    ) -> list[Answer]:
+    def advance_states(self, name: str, written: Written) -> list[Answer]:
         """Reads the states, folds in the columns that the cache takes for tokens, and
         writes; lists what the state at every column of each row has read.
 
         A column of padding has a tag that no token has.
         """
-        batch, recurrence, count = self.batches[name], self.singles.recurrence, len(tags)
-        mask = batch.make_mask(length)
+        batch, recurrence = self.batches[name], self.singles.recurrence
+        length, begins, tags = written
+        count, mask = len(tags), batch.make_mask(length)
         taken = np.ones((count, length), np.bool_)
         if mask is not None:
             content = to_numpy(self.arrays, mask, "the mask")
             taken = spread_mask(content, (count, length)) != 0
         shown, states = [], []
-        for row, offsets_before in enumerate(
-            recurrence.read_all(batch.read(), count, "read")
-        ):
-            first, read = tags[row].start - begins[row], [*offsets_before]
+        for row, state in enumerate(recurrence.read_all(batch.read(), count, "read")):
+            first, read = tags[row].start - begins[row], [*state]
             visible: list[list[Column]] = []
             for column in range(length):
                 read += [first + column] if taken[row, column] else []
                 visible.append([*read])
-            read_tags = tuple([seen for seen in read if isinstance(seen, int)])
+            known = tuple([seen for seen in read if isinstance(seen, int)])
             states.append(
-                (recurrence.compute_conv(read_tags), recurrence.compute_delta(read_tags))
+                (recurrence.compute_conv(known), recurrence.compute_delta(known))
             )
             shown.append(visible)
-        convs, deltas = (
-            np.concatenate(arrays_of_rows) for arrays_of_rows in zip(*states, strict=True)
-        )
+        convs, deltas = map(np.concatenate, zip(*states, strict=True))
         arrays = (
             self.arrays.from_numpy(convs, self.config["dtype"]),
             self.arrays.from_numpy(deltas, "float32"),
@@ -289,22 +287,24 @@ class BatchedSystem(Batches):
                 f" {offsets_before} to {self.read_numbers(offsets, 'offsets')}",
             )
 
-    def feed(
-        self, length: int, begins: Sequence[int], tags: Sequence[range]
-    ) -> tuple[Array, Array]:
+    def feed(self, written: Written) -> tuple[Array, Array]:
         """Makes K and V [rows, heads, length, dim] of the tokens, and of padding: NaN, or
         huge numbers where these arrays go through attention."""
         filling = HUGE if self.every else np.nan
-        arrays = []
-        for table in (self.reader.keys, self.reader.values):
-            shape = (len(tags), table.heads, length, table.dim)
-            array = np.full(shape, filling, np.float32)
-            for row, row_columns in enumerate(tags):
-                end = begins[row] + len(row_columns)
-                array[row, :, begins[row] : end] = table.get_vectors(row_columns)[0]
-            arrays.append(self.arrays.from_numpy(array, self.config["dtype"]))
-        keys, values = arrays
+        keys, values = (
+            self.spread(table, written, filling)
+            for table in (self.reader.keys, self.reader.values)
+        )
         return keys, values
+
+    def spread(self, table: Table, written: Written, filling: float) -> Array:
+        """Makes an array [rows, heads, length, dim] of tokens, filled up elsewhere."""
+        shape = len(written.tags), table.heads, written.length, table.dim
+        array = np.full(shape, filling, np.float32)
+        for row, tags in enumerate(written.tags):
+            queries = written.list_queries(row)
+            array[row, :, queries.start : queries.stop] = table.get_vectors(tags)[0]
+        return self.arrays.from_numpy(array, self.config["dtype"])
 
     def read_columns(self, pair: Any, rows: Sequence[Cache]) -> list[list[Column]]:
         """Reads what stands in each column of each row."""
@@ -334,8 +334,8 @@ class BatchedSystem(Batches):
             content = read_mask(mask, self.arrays, self.singles.additive)
             masks = list(spread_mask(content, (rows, 1, length, width))[:, 0])
         return [
-            get_rows(row_columns, each, length, length, self.backend.causal)
-            for row_columns, each in zip(columns, masks, strict=True)
+            get_rows(row_columns, column, length, length, self.backend.causal)
+            for row_columns, column in zip(columns, masks, strict=True)
         ]
 
     def update_wrongly(
@@ -433,26 +433,20 @@ class BatchedSystem(Batches):
         rows = [len(reference.rows) for reference in references]
         self.memory.check_released(self.open, rows)
 
-    def verify_attention(
-        self, begins: Sequence[int], tags: Sequence[range], rows: Sequence[Cache]
-    ) -> None:
+    def verify_attention(self, written: Written, rows: Sequence[Cache]) -> None:
         """Puts the last update through the framework's attention and compares with the
         reference in double precision: the last query of each row, of four at most."""
         if self.last is None or not self.config["value_dim"]:
             return
-        keys, values, mask, length = self.last
+        keys, values, mask, _ = self.last
         self.last = None
-        shape = len(tags), self.config["heads"], length, self.config["key_dim"]
-        queries = np.zeros(shape, np.float32)
-        for row, written in enumerate(tags):
-            vectors = self.reader.queries.get_vectors(written)[0]
-            queries[row, :, begins[row] : begins[row] + len(written)] = vectors
-        array = self.arrays.from_numpy(queries, self.config["dtype"])
-        got = self.arrays.to_numpy(self.arrays.attend(array, keys, values, mask))
-        for row in [row for row, written in enumerate(tags) if written][:MOST_ATTENDING]:
+        queries = self.spread(self.reader.queries, written, 0.0)
+        got = self.arrays.to_numpy(self.arrays.attend(queries, keys, values, mask))
+        filled = [row for row, tags in enumerate(written.tags) if tags]
+        for row in filled[:MOST_ATTENDING]:
             seen = get_tags(rows[row].visible(rows[row].offset - 1))
-            query = begins[row] + len(tags[row]) - 1
-            self.reader.judge(got[row, :, query], tags[row][-1], seen, row, "update")
+            query, tag = written.list_queries(row)[-1], written.tags[row][-1]
+            self.reader.judge(got[row, :, query], tag, seen, row, "update")
 
 
 def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ from lockstep.harness.contracts.batched.model import (
     BatchedModel,
     answer_row,
 )
-from lockstep.harness.contracts.batched.system import BatchedSystem
+from lockstep.harness.contracts.batched.system import BatchedSystem, Written
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.core.document import LENGTH, Schema
@@ -175,21 +175,24 @@ class Update(OnEither):
         if not model.written:
             rows = len(model.batches[name].rows)
             return system.ask(lambda: system.update_wrongly(name, rows, length, padded))
-        return system.update(
-            name, length, padded, model.written, model.batches[name].rows
-        )
+        written = get_written(op, model)
+        return system.update(name, written, padded, model.batches[name].rows)
 
     def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
         super().verify(op, system, model)
         if op["cache"] in model.batches and model.written:
-            begins = op["left"] or [0] * len(model.written)
             rows = model.batches[op["cache"]].rows
-            system.verify_attention(begins, model.written, rows)
+            system.verify_attention(get_written(op, model), rows)
 
     def describe_here(self, op: Op) -> str:
         padded = op.get("left")
         padding = f", padding of {padded} on the left" if padded else ""
         return f"update with {count(op['length'], 'column')}{padding}"
+
+
+def get_written(op: Op, model: BatchedModel) -> Written:
+    begins = list(op["left"] or [0] * len(model.written))
+    return Written(op["length"], begins, model.written)
 
 
 def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Fields:
@@ -209,7 +212,7 @@ def get_row_tags(
         first: the tag of the first column of the first row.
         length: columns of the update.
         counts: tokens of each row.
-        left: columns of padding before them; None for none.
+        padded: columns of padding before them; None for none.
     """
     begins = [
         first + row * length + columns_before
@@ -230,7 +233,7 @@ class PadRight(BatchedOperation):
     name, weight = "pad_right", 5
     effect = Effect.CONTROL
     answer = ROWS_OFFSETS
-    words = "announce {lengths} tokens of the rows"
+    text = "announce {lengths} tokens of the rows"
     fields: ClassVar[Mapping[str, Schema]] = {"lengths": COUNTS, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -269,7 +272,7 @@ class Finalize(BatchedOperation):
     answer = ROWS_OFFSETS
     writes = True  # rows may be moved together
     happened = "finalized"
-    words = "end the padding on the right"
+    text = "end the padding on the right"
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         ready = [

@@ -93,7 +93,7 @@ class LayerOperation(Operation):
         """The same, without the cache."""
         fields = [name for name in self.fields if name != "cache"]
         listed = f"{self.name} {format_fields(op, fields)}".rstrip()
-        return self.words.format_map(op) or listed
+        return self.text.format_map(op) or listed
 
 
 def why_no_cache(name: str, model: LayerModel) -> str | None:
@@ -333,7 +333,7 @@ class Clone(LayerOperation):
     effect = Effect.MOVES
     messages = {"clone": ({}, messages.CACHE)}
     answer = NOTHING
-    words = "clone into cache {into}"
+    text = "clone into cache {into}"
     fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -399,7 +399,7 @@ class TakeSnapshot(LayerOperation):
     effect = Effect.MOVES
     messages = {"snapshot": ({"begin": int}, messages.SNAPSHOT)}
     answer = record(range=RANGE)
-    words = "snapshot {into} from {from}"
+    text = "snapshot {into} from {from}"
     fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
 
     def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
@@ -483,7 +483,7 @@ class Split(LayerOperation):
         )
     }
     answer = record(parent=RANGE, child=RANGE)
-    words = "split {snapshot} at {at} into {parent}, {child}"
+    text = "split {snapshot} at {at} into {parent}, {child}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "snapshot": SNAPSHOT,
         "at": POSITION,
@@ -513,7 +513,7 @@ class Split(LayerOperation):
         halves = read_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(SIDES, halves, strict=True)
         return {
-            name: side.put_snapshot(op[name], part, op["cache"]) for name, part in sides
+            name: side.put_snapshot(op[name], half, op["cache"]) for name, half in sides
         }
 
 
@@ -544,9 +544,9 @@ class Merge(LayerOperation):
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         pairs: list[tuple[str | None, str | None]] = [
             (parent, child)
-            for parent, before in model.snapshots.items()
+            for parent, earlier in model.snapshots.items()
             for child, after in model.snapshots.items()
-            if parent != child and before.end == after.begin
+            if parent != child and earlier.end == after.begin
         ]
         names = list(model.snapshots)
         # Of a kv cache the two have to be adjacent, or it is a usage error.
@@ -596,7 +596,7 @@ class Close(LayerOperation):
     name = "close"
     effect = Effect.CONTROL
     answer = NOTHING
-    words = "close {snapshot}"
+    text = "close {snapshot}"
     fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
 
     def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:

@@ -27,14 +27,14 @@ class OpenSnapshots:
 
     def __init__(self, closes: bool) -> None:
         self.closes = closes
-        self.made: dict[str, Made] = {}
+        self.owned: dict[str, Made] = {}
 
     def find(self, name: str | None) -> Any:
-        return None if name is None else self.made[name].snapshot
+        return None if name is None else self.owned[name].snapshot
 
     def consume(self, name: str | None) -> Any:
         """Unbinds a name; returns its snapshot."""
-        opened = self.made.pop(name, None) if name is not None else None
+        opened = self.owned.pop(name, None) if name is not None else None
         return opened and opened.snapshot
 
     def bind(self, name: str | None, snapshot: Any, maker: Any) -> None:
@@ -46,21 +46,21 @@ class OpenSnapshots:
         if name is None:
             self.discard(opened, "a capture that gets no name")
             return
-        old = self.made.pop(name, None)
+        old = self.owned.pop(name, None)
         self.discard(old, f"{name}, whose name this step gives to another snapshot")
         if opened is not None:
-            self.made[name] = opened
+            self.owned[name] = opened
 
     def close(self, name: str) -> None:
-        opened = self.made.pop(name)
+        opened = self.owned.pop(name)
         opened.maker.close(opened.snapshot)
 
     def discard(self, opened: Made | None, description: str) -> None:
         """Closes a snapshot for which no operation asks.
 
         Args:
-            made: the snapshot; None if there is none.
-            words: name the snapshot, and the reason.
+            opened: the snapshot; None if there is none.
+            description: name the snapshot, and the reason.
 
         Raises:
             Broken: the backend raised.
@@ -74,8 +74,8 @@ class OpenSnapshots:
         )
 
     def close_all(self) -> None:
-        for name in list(self.made):
-            self.discard(self.made.pop(name), f"{name}, at the end")
+        for name in list(self.owned):
+            self.discard(self.owned.pop(name), f"{name}, at the end")
 
 
 def call_aside(call: Callable[[], Any], operation: str, description: str) -> None:
@@ -84,7 +84,7 @@ def call_aside(call: Callable[[], Any], operation: str, description: str) -> Non
     Args:
         call: calls it.
         operation: the operation.
-        words: name it, and the reason.
+        description: name it, and the reason.
 
     Raises:
         Broken: the backend raised.

@@ -158,7 +158,7 @@ class LayerSystem(System):
         Args:
             operation: "state" or "view".
             name: of the cache.
-            right: the reference of the cache.
+            reference: the reference of the cache.
         """
         cache = self.get(name)
         pair = cache.state() if operation == "state" else cache.view()

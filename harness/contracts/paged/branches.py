@@ -64,7 +64,7 @@ class Preempt(LettingGo):
     name, weight = "preempt", 2
     effect = Effect.REMOVES
     answer = NOTHING_OR_USAGE
-    words = "preempt {request}"
+    text = "preempt {request}"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         reason = super().why_illegal_here(op, model, request)
@@ -123,7 +123,7 @@ class Fork(OnRequest):
     name, weight = "fork", 3
     effect = Effect.MOVES
     answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
-    words = "fork {source} into {target}, which goes on with {tokens}"
+    text = "fork {source} into {target}, which goes on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": REQUEST,
         "target": REQUEST,
@@ -216,7 +216,7 @@ class Rewind(OnRequest):
     name, weight, happens = "rewind", 2, "rewound"
     effect = Effect.REMOVES
     answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
-    words = "rewind {request} to {to} tokens, and go on with {tokens}"
+    text = "rewind {request} to {to} tokens, and go on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "to": integer(0, MOST_LENGTH),
@@ -291,7 +291,7 @@ class Evict(PagedOperation):
     messages = {"evict": ({"count": Positive}, {"evicted": int})}
     answer = record(evicted=record(between=PAIR))
     has_misuse = False
-    words = "evict up to {count} blocks"
+    text = "evict up to {count} blocks"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, 256)}
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
@@ -316,7 +316,7 @@ class Reset(PagedOperation):
     name, changes, has_misuse = "reset", "reset", False
     effect = Effect.REMOVES
     answer = record(ok=BOOLEAN)
-    words = "reset the prefix cache"
+    text = "reset the prefix cache"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         done = model.cache.reset()

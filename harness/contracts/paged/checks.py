@@ -212,14 +212,16 @@ def check_refusal(
         end: where its step ends at most.
         tables: of the request, if it holds slots.
         pool: before.
-        kept: blocks beyond those of the config, that the backend may keep for drafts.
+        reserved: blocks beyond those of the config, that the backend may keep for drafts.
     """
     if len(model.cache.groups) > 1:
         return
     request, [group] = model.cache.requests[name], model.config["groups"]
     start = request.computed if request.is_held else 0
     needed = model.count_blocks(name, start, end)
-    reads = end + sum(model.cache.requests[other].end for other in model.cache.step)
+    reads = end + sum(
+        model.cache.requests[scheduled].end for scheduled in model.cache.step
+    )
     if reads > model.config["blocks"] * group["block"]:
         return
     if (

@@ -160,7 +160,7 @@ class Match(OnRequest):
     name = "match"
     effect = Effect.READS
     answer = any_of(record(hit=left_open(NUMBER)), USAGE)
-    words = "how many tokens of {request} can be hit?"
+    text = "how many tokens of {request} can be hit?"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         return "it holds slots" if request.is_held else None
@@ -289,7 +289,7 @@ class Run(PagedOperation):
     messages = {"run": ({}, {})}
     answer = record(caches=list_of(record(first=NUMBER, slots=TAGS), record(state=TAGS)))
     writes, has_misuse = True, False
-    words = "run the step"
+    text = "run the step"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return None if model.cache.step else "the step is empty"

@@ -29,7 +29,9 @@ class Situation:
     def has_passed(self, *types: str) -> bool:
         """Whether more is computed than a window, or a chunk, shows."""
         groups = self.model.cache.groups
-        return any(self.computed > one.width > 0 and one.type in types for one in groups)
+        return any(
+            self.computed > group.width > 0 and group.type in types for group in groups
+        )
 
     def is_shared(self) -> bool:
         """Whether another request has computed the first block of this one, too."""
@@ -187,14 +189,14 @@ def list_features(kind: str, declared: Kind) -> set[str]:
     config = declared.config
     groups = config.get("groups", GROUPS[kind])
     types = [{group["type"] for group in each} for each in groups]
-    every = set().union(*types)
+    used = set().union(*types)
     blocks = {group["block"] for each in groups for group in each}
     hashes = config.get("hash_block", (None,))
     lookahead = max(config.get("lookahead", CHOICES["lookahead"]))
     features = {
         "long-blocks": blocks != {1},
-        "windows": "sliding" in every,
-        "chunks": "chunked" in every,
+        "windows": "sliding" in used,
+        "chunks": "chunked" in used,
         "hits": True in config.get("prefix_cache", (True,)),
         "partial": kind != "paged-state" and any(size is not None for size in hashes),
         "drafts": lookahead and any("state" not in each for each in types),

@@ -162,7 +162,7 @@ class Offload(Begin):
     effect = Effect.MOVES
     messages = {"offload": (TRANSFERRED, {"copies": NUMBER_PAIRS})}
     answer = NOTHING_OR_USAGE
-    words = "offload {request} in transfer {transfer}"
+    text = "offload {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not request.computed
@@ -202,7 +202,7 @@ class Load(Begin):
         )
     }
     answer = any_of(record(loaded=left_open(NUMBER_OR_NONE)), USAGE)
-    words = "load the beginning of {request} in transfer {transfer}"
+    text = "load the beginning of {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return request.is_held
@@ -262,7 +262,7 @@ class Landed(End):
     name, weight = "landed", 3
     effect = Effect.ADDS
     answer = NOTHING_OR_USAGE
-    words = "transfer {transfer} has landed"
+    text = "transfer {transfer} has landed"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         transfer = op["transfer"]
@@ -342,7 +342,7 @@ class Save(PagedOperation):
     effect = Effect.MOVES
     messages = {"save": ({}, {"saved": int | None})}
     answer = record(saved=BOOLEAN)
-    words = "save all that can be hit"
+    text = "save all that can be hit"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         saved = model.cache.save()
@@ -358,7 +358,7 @@ class Restore(PagedOperation):
     effect = Effect.REMOVES | Effect.MOVES
     messages = {"restore": (SAVED, {})}
     answer = NOTHING
-    words = "open another cache with what was saved"
+    text = "open another cache with what was saved"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return None if model.saved else "nothing was saved"

@@ -19,7 +19,7 @@ def tell_tables(
     """Says which blocks each request holds, and with whom it shares them.
 
     Args:
-        told: request → its tables.
+        tables_told: request → its tables.
         busy: block → the transfer that reads or writes it.
         config: of the program.
     """

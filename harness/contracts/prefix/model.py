@@ -290,10 +290,10 @@ class PrefixModel(ABC):
 
     # --- statistics ---------------------------------------------------------------------
 
-    def count_request(self, asked: int, remaining: int) -> None:
+    def count_request(self, tokens: int, remaining: int) -> None:
         """Counts a request of `asked` tokens, of which some remain to be computed."""
-        reused = asked - remaining
-        for name, counted in zip(COUNTS, (1, reused > 0, asked, reused), strict=True):
+        reused = tokens - remaining
+        for name, counted in zip(COUNTS, (1, reused > 0, tokens, reused), strict=True):
             self.counts[name] += counted
 
     def statistics(self, op: Op) -> Answer:

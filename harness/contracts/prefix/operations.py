@@ -294,7 +294,7 @@ class Overrun(RequestOperation):
     effect = Effect.ADDS
     answer = READ
     kinds = CONVERSATIONS
-    words = "all layers compute {count} more, and the request is not told"
+    text = "all layers compute {count} more, and the request is not told"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, MAX_LENGTH)}
 
     def count_tags(self, op: Op) -> int:
@@ -318,7 +318,7 @@ class Close(RequestOperation):
         early: while tokens remain, one draw in `early` ends the request.
     """
 
-    name = words = "close"
+    name = text = "close"
     effect = Effect.MOVES
     answer = any_of(record(stored=NUMBER), USAGE)
     slot_answer = SLOT_ENDED
@@ -341,7 +341,7 @@ class Cancel(Close):
     Answer: `stored`: tokens that are kept.
     """
 
-    name = words = "cancel"
+    name = text = "cancel"
     act = "close"
     weight = 2
     early = 2
@@ -420,7 +420,7 @@ class Count(PrefixOperation):
     name, method = "count", "count_tokens"
     effect = Effect.READS
     kinds = CONVERSATIONS
-    words = "count what is stored"
+    text = "count what is stored"
     answer = record(tokens=NUMBER)
 
     def get_answer(self, kind: str) -> Schema:
@@ -437,7 +437,7 @@ class Statistics(PrefixOperation):
     name, method = "statistics", "get_statistics"
     effect = Effect.READS
     answer = record(**dict.fromkeys(STATISTICS, NUMBER))
-    words = "count requests, reused tokens and what is stored"
+    text = "count requests, reused tokens and what is stored"
 
 
 class Free(PrefixOperation):
@@ -446,7 +446,7 @@ class Free(PrefixOperation):
     Answer: As of `begin`, without `remaining`.
     """
 
-    name, words = "free", "free everything"
+    name, text = "free", "free everything"
     effect = Effect.REMOVES
     answer = any_of(record(**CONTENTS), USAGE)
     kinds = CONVERSATIONS
@@ -579,7 +579,7 @@ class Reserve(SlotOperation):
     Answer: `error`.
     """
 
-    name, words = "reserve", "reserve {count} tokens in slot {slot}"
+    name, text = "reserve", "reserve {count} tokens in slot {slot}"
     effect = Effect.CONTROL
     answer = USAGE
 
@@ -593,7 +593,7 @@ class Commit(SlotOperation):
     Answer: `error`.
     """
 
-    name, words = "commit", "commit {count} tokens in slot {slot}"
+    name, text = "commit", "commit {count} tokens in slot {slot}"
     effect = Effect.CONTROL
     answer = USAGE
 

@@ -103,7 +103,7 @@ class SlotsModel(PrefixModel):
 
         Args:
             tokens: the tokens of the request.
-            before: the tokens of each slot before it.
+            earlier: the tokens of each slot before it.
             number: the slot that it got.
         """
         length_kept, old_tokens = len(self.slots.slots[number].tokens), earlier[number]

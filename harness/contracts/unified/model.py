@@ -432,7 +432,7 @@ class UnifiedModel:
         ]
 
     def note_turns(self, sequence: int, keys_before: Sequence[Mapping[int, int]]) -> None:
-        """Notes the keys that a removal turned; `before`: `list_keys` before it."""
+        """Notes the keys that a removal turned; `keys_before`: `list_keys` before it."""
         for member, turns, old in zip(self.parts, self.turns, keys_before, strict=True):
             for tag, position, _ in get_tokens(member):
                 distance = abs(position - old[tag])

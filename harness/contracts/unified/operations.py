@@ -50,7 +50,7 @@ class CopyPrefix(UnifiedOperation):
     name, weight = "copy_prefix", 3
     effect = Effect.MOVES
     answer = NOTHING_OR_REFUSAL
-    words = "copy the first {length} positions of sequence {source} to sequence {target}"
+    text = "copy the first {length} positions of sequence {source} to sequence {target}"
     changes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": SEQUENCE,
@@ -183,7 +183,7 @@ class CanResume(UnifiedOperation):
     name, weight = "can_resume", 2
     effect = Effect.READS
     answer = any_of(record(result=BOOLEAN), USAGE)
-    words = "can sequence {sequence} resume at position {position}?"
+    text = "can sequence {sequence} resume at position {position}?"
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"sequence": SEQUENCE, "position": ANY}
 
@@ -216,7 +216,7 @@ class Save(UnifiedOperation):
     effect = Effect.MOVES
     messages = {"save": ({}, messages.SAVED)}
     answer = NOTHING
-    words = "save all as {into}"
+    text = "save all as {into}"
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
@@ -305,7 +305,7 @@ class Get(Again):
     Answer: As of `forward`, of that cache.
     """
 
-    name, words = "get", "get layer {layer} of type {type} again"
+    name, text = "get", "get layer {layer} of type {type} again"
     effect = Effect.READS
     messages = {
         "get": ({"layer": int, **TYPE}, {**PAIR, "mask": Array}),

@@ -53,16 +53,16 @@ class LayerShadow(Shadow):
         self.kind = program.kind
         self.caches: dict[str, Tags] = defaultdict(tuple, a=())
         self.snapshots: dict[str, HeldSnapshot] = {}
-        self.due: dict[str, dict[int, Tags | None]] = {}
+        self.scheduled: dict[str, dict[int, Tags | None]] = {}
 
     def write_update(self, step: Step) -> None:
         name = step.op["cache"]
         start = len(self.caches[name])
         tokens = self.caches[name] = (*self.caches[name], *step.tags)
-        due = self.due.get(name, {})
-        for offset, reached in due.items():
+        scheduled = self.scheduled.get(name, {})
+        for offset, reached in scheduled.items():
             if reached is None and start <= offset <= len(tokens):
-                due[offset] = tokens[:offset]
+                scheduled[offset] = tokens[:offset]
 
     def write_trim(self, step: Step) -> None:
         tokens = self.caches[step.op["cache"]]
@@ -70,11 +70,11 @@ class LayerShadow(Shadow):
 
     def write_clone(self, step: Step) -> None:
         self.caches[step.op["into"]] = self.caches[step.op["cache"]]
-        self.due.pop(step.op["into"], None)
+        self.scheduled.pop(step.op["into"], None)
 
     def write_free(self, step: Step) -> None:
         self.caches[step.op["cache"]] = ()
-        self.due.pop(step.op["cache"], None)
+        self.scheduled.pop(step.op["cache"], None)
 
     def write_restore(self, step: Step) -> None:
         """Follows a restore: a snapshot of full attention brings its own range only, and
@@ -114,12 +114,12 @@ class LayerShadow(Shadow):
         del self.snapshots[step.op["snapshot"]]
 
     def write_prepare(self, step: Step) -> None:
-        self.due[step.op["cache"]] = dict.fromkeys(step.op["offsets"])
+        self.scheduled[step.op["cache"]] = dict.fromkeys(step.op["offsets"])
 
     def write_take(self, step: Step) -> None:
-        due = self.due.pop(step.op["cache"], {})
+        scheduled = self.scheduled.pop(step.op["cache"], {})
         for name, span in zip(step.op["into"], step.answer["ranges"], strict=False):
-            self.put(name, span, (span and due.get(span[1])) or ())
+            self.put(name, span, (span and scheduled.get(span[1])) or ())
 
     # --- what relations ask -------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class LayerShadow(Shadow):
         return cuts
 
     def may_interrupt(self, step: Step) -> bool:
-        return not any(self.due.values()) and len(self.caches) < MAX_CACHES - 1
+        return not any(self.scheduled.values()) and len(self.caches) < MAX_CACHES - 1
 
     def rebuild(self, builder: Builder) -> bool:
         """Rebuilds caches and snapshots; these are taken in a cache of another name."""

@@ -142,10 +142,10 @@ class ConversationShadow(Shadow):
 
         def view(answer: Answer) -> Answer:
             caches = [
-                {"visible": part["visible"][-rows:], "tags": part["visible"][-1]}
-                if part
+                {"visible": answered["visible"][-rows:], "tags": answered["visible"][-1]}
+                if answered
                 else {}
-                for part in answer["caches"]
+                for answered in answer["caches"]
             ]
             return {"caches": caches}
 
@@ -177,7 +177,7 @@ def ask(
     *fresh: int,
     count_left: int = 1,
 ) -> None:
-    """Adds a request of kept and fresh tokens, of which only `left` may remain."""
+    """Adds a request of kept and fresh tokens, of which only `count_left` may remain."""
     tokens = [*count_kept, *fresh]
     number = builder.add({"op": "begin", "tokens": tokens})
     builder.promise(step, number, {"remaining": tokens[-count_left:]})

@@ -310,7 +310,7 @@ DETOUR = "a token of the detour"
 """Stands for a token of the derived program that the first program does not have."""
 
 
-def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answer:
+def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Answer:
     """Restricts the answer of an operation to some of its rows.
 
     Args:
@@ -319,7 +319,7 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answ
         rows: the rows to keep, in their order.
         rest: also keep fields that belong to no single row, such as an offset.
     """
-    picked = dict(answer) if rest else {}
+    picked = dict(answer) if whole else {}
     for name in {ROWS, "positions"} & answer.keys():
         picked[name] = [answer[name][row] for row in rows if row < len(answer[name])]
     if STATES in picked:
@@ -327,7 +327,7 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], rest: bool = True) -> Answ
         wanted = dict.fromkeys(op["sequences"][row] for row in rows)
         picked[STATES] = [answer[STATES][owners.index(owner)] for owner in wanted]
     if PARTS in answer:
-        picked[PARTS] = [pick(member, op, rows, rest) for member in answer[PARTS]]
+        picked[PARTS] = [pick(member, op, rows, whole) for member in answer[PARTS]]
     return picked
 
 
@@ -416,8 +416,8 @@ class Cut(Relation):
         for op, rows, tags in portions:
             number = builder.add(op, [step.tags[index] for index in tags])
             # Of several rows of a batch, nothing but what they see is compared.
-            rest = op is portions[-1][0] and len(tags) == len(rows)
-            answer = pick(step.answer, step.op, rows, rest)
+            whole = op is portions[-1][0] and len(tags) == len(rows)
+            answer = pick(step.answer, step.op, rows, whole)
             builder.claim(step, number, answer, rows=rows)
 
 

@@ -99,7 +99,7 @@ class UnifiedShadow(Shadow):
         super().__init__(program)
         self.kinds = list_kinds(program.config)
         self.slides = not self.kinds.isdisjoint(SLIDING)
-        self.now = Content()
+        self.content = Content()
         self.saved: dict[str, Content] = {}
 
     def write(self, step: Step) -> None:
@@ -108,53 +108,55 @@ class UnifiedShadow(Shadow):
         super().write(step)
 
     def write_forward(self, step: Step) -> None:
-        op, now = step.op, self.now
+        op, content = step.op, self.content
         rows = zip(step.tags, op["positions"], op["sequences"], strict=False)
         for tag, position, owner in () if op["reserve"] else rows:
-            cells = now.cells.setdefault(owner, [])
+            cells = content.cells.setdefault(owner, [])
             if position != len(cells):
-                now.unsteady.add(owner)
+                content.unsteady.add(owner)
             cells.append((position, tag))
-            now.peaks[owner] = max(now.peaks.get(owner, 0), position + 1)
+            content.peaks[owner] = max(content.peaks.get(owner, 0), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
         """Follows a copy. A state is copied as a whole, so it may have read more than the
         copy holds."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
-        now = self.now
-        now.cells[target] = [cell for cell in now.get(source) if cell[0] < length]
-        now.peaks[target] = max(now.peaks.get(source, 0), now.peaks.get(target, 0))
-        if source in now.unsteady or now.peaks.get(source, 0) > length:
-            now.unsteady.add(target)
+        content = self.content
+        content.cells[target] = [cell for cell in content.get(source) if cell[0] < length]
+        content.peaks[target] = max(
+            content.peaks.get(source, 0), content.peaks.get(target, 0)
+        )
+        if source in content.unsteady or content.peaks.get(source, 0) > length:
+            content.unsteady.add(target)
 
     def write_remove(self, step: Step) -> None:
         """Follows a removal. Tokens after a gap move up. A shared token cannot move; so
         if the removal was not refused, the sequence had dropped its share before."""
         owner, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
-        now = self.now
-        cells = [cell for cell in now.get(owner) if cell[0] < begin]
+        content = self.content
+        cells = [cell for cell in content.get(owner) if cell[0] < begin]
         if end is not None:
-            cells_behind = [cell for cell in now.get(owner) if cell[0] >= end]
+            cells_behind = [cell for cell in content.get(owner) if cell[0] >= end]
             cells_own = [
-                cell for cell in cells_behind if not now.is_shared(owner, cell[1])
+                cell for cell in cells_behind if not content.is_shared(owner, cell[1])
             ]
             moved = {tag: position + begin - end for position, tag in cells_own}
             cells = [
                 (moved.get(tag, position), tag)
-                for position, tag in now.get(owner)
+                for position, tag in content.get(owner)
                 if position < begin or tag in moved
             ]
-            now.unsteady.add(owner)
+            content.unsteady.add(owner)
         elif begin == 0:
-            now.unsteady.discard(owner)
-            now.peaks.pop(owner, None)
-        now.cells[owner] = cells
+            content.unsteady.discard(owner)
+            content.peaks.pop(owner, None)
+        content.cells[owner] = cells
 
     def write_save(self, step: Step) -> None:
-        self.saved[step.op["into"]] = deepcopy(self.now)
+        self.saved[step.op["into"]] = deepcopy(self.content)
 
     def write_load(self, step: Step) -> None:
-        self.now = deepcopy(self.saved[step.op["from"]])
+        self.content = deepcopy(self.saved[step.op["from"]])
 
     # --- what relations ask -------------------------------------------------------------
 
@@ -165,11 +167,11 @@ class UnifiedShadow(Shadow):
     def rebuild(self, builder: Builder) -> bool:
         """Rebuilds sequence by sequence, if nothing was dropped, read into a state, or
         saved. Shared tokens would take more room in a fresh cache."""
-        tags = [tag for cells in self.now.cells.values() for _, tag in cells]
+        tags = [tag for cells in self.content.cells.values() for _, tag in cells]
         if self.saved or len({*tags}) < len(tags) or not self.kinds <= PURE:
             return False
-        for owner in self.now.list_owners():
-            add_rows(builder, owner, self.now.get(owner))
+        for owner in self.content.list_owners():
+            add_rows(builder, owner, self.content.get(owner))
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
@@ -207,7 +209,7 @@ class UnifiedShadow(Shadow):
 
     def goes_on(self, step: Step) -> bool:
         """Returns whether every sequence of a pass continues after all it ever held."""
-        peaks = {**self.now.peaks}
+        peaks = {**self.content.peaks}
         for owner, at in zip(step.op["sequences"], step.op["positions"], strict=True):
             if at < peaks.get(owner, 0):
                 return False
@@ -215,20 +217,20 @@ class UnifiedShadow(Shadow):
         return True
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        if not self.now.list_owners():
+        if not self.content.list_owners():
             return []
         ways = [LOAD, FRESH] if self.config["kind"] in CAUSAL else []
         return ways + ([FORK] if "encoder" not in self.kinds and self.list_free() else [])
 
     def list_free(self) -> list[int]:
         """Lists the sequences that hold nothing, not even a state without tokens."""
-        used = {*self.now.list_owners(), *self.now.peaks}
+        used = {*self.content.list_owners(), *self.content.peaks}
         return [x for x in range(self.config["sequences"]) if x not in used]
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
         """Takes a detour of the last sequence that holds tokens."""
-        owner = self.now.list_owners()[-1]
-        end = self.now.peaks.get(owner, 0)
+        owner = self.content.list_owners()[-1]
+        end = self.content.peaks.get(owner, 0)
         if detour == FORK:
             free = self.list_free()[0]
             # A pass may drop tokens of any sequence, if a window slides.
@@ -264,15 +266,20 @@ class UnifiedShadow(Shadow):
         owner = op["sequences"][0]
         rows = [row for row, name in enumerate(op["sequences"]) if name == owner]
         positions = [op["positions"][row] for row in rows]
-        positions_held = [*(position for position, _ in self.now.get(owner)), *positions]
-        is_steady = owner not in self.now.unsteady and positions_held == [
+        positions_held = [
+            *(position for position, _ in self.content.get(owner)),
+            *positions,
+        ]
+        is_steady = owner not in self.content.unsteady and positions_held == [
             *range(len(positions_held))
         ]
         if not is_steady or len(positions_held) > MAX_LENGTH:
             return None
         kind = "state" if config["kind"] == "recurrent" else "kv"
         builder = Builder(history, contract="layer", kind=kind)
-        tags = [tag for _, tag in self.now.get(owner)] + [step.tags[row] for row in rows]
+        tags = [tag for _, tag in self.content.get(owner)] + [
+            step.tags[row] for row in rows
+        ]
         number = builder.add({"op": "update", "length": len(tags)}, tags)
 
         def view(answer: Answer) -> Answer:
