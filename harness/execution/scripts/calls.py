@@ -19,6 +19,8 @@ from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import PairReader
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import F32
+from lockstep.harness.execution.scripts.follow import Notes
+from lockstep.harness.execution.scripts.tables import MadeArray
 
 WORD = re.compile(r"[A-Za-z0-9:._-]*")
 """Texts that are written: of configs, and the names that programs get beforehand."""
@@ -79,16 +81,6 @@ class NotedCall:
         return f"{self.variable} = {self.code}" if self.is_kept or is_used else self.code
 
 
-@dataclass(frozen=True, eq=False)
-class MadeArray:
-    """An array that was made for the backend; the readers may know its tokens."""
-
-    variable: str
-    content: F32
-    dtype: str
-    readers: Sequence[PairReader]
-
-
 @dataclass(frozen=True)
 class NotedRead:
     """K and V, or the two arrays of a state, that the harness has read.
@@ -105,18 +97,14 @@ class NotedRead:
 
 
 @dataclass(eq=False)
-class CallNotes:
+class CallNotes(Notes):
     """The calls of one run.
 
     Attributes:
-        backend: which the run is about.
-        steps: the lines of each step.
         calls: the calls and attributes of the last step.
         reads: (owner, array, calls before it) of the last step.
     """
 
-    backend: Backend
-    steps: list[list[NotedCall | MadeArray | str]] = field(default_factory=lambda: [[]])
     calls: list[NotedCall] = field(default_factory=list)
     reads: list[tuple[Owner, Array, int]] = field(default_factory=list)
 
@@ -137,14 +125,9 @@ class CallNotes:
         return replace(backend, open=self.open, arrays=arrays, overwrite=overwrite)
 
     def begin(self) -> None:
-        """A step begins."""
-        self.steps.append([])
+        super().begin()
         self.calls, self.reads = [], []
         self.results.clear()
-
-    def end(self) -> None:
-        """The program is over: what follows is not noted."""
-        self.depth += 1
 
     def list_reads(self) -> Iterator[NotedRead]:
         """The pairs that were read of results of the last step."""
@@ -185,7 +168,7 @@ class CallNotes:
         code: str | None = None,
     ) -> Any:
         """Makes a call and notes it; not one that a backend makes of its own caches."""
-        if self.depth:
+        if self.depth or self.is_over:
             return method(*map(unwrap, arguments))
         if code is None:
             code = f"{receiver}.{name}({', '.join(map(self.write, arguments))})"
@@ -215,7 +198,7 @@ class CallNotes:
         code = f"{spy.expression}.{name}"
         if callable(member):
             return lambda *arguments: self.call(spy.expression, name, member, arguments)
-        if self.depth:
+        if self.depth or self.is_over:
             return member
         if name in INSIDE:
             return self.wrap(member, code)

@@ -16,11 +16,10 @@ from lockstep.harness.execution.scripts import plain
 from lockstep.harness.execution.scripts.calls import (
     INSIDE,
     CallNotes,
-    MadeArray,
     NotedCall,
     NotedRead,
 )
-from lockstep.harness.execution.scripts.tables import Tables
+from lockstep.harness.execution.scripts.tables import MadeArray, Tables
 
 FORMS: Mapping[str, Sequence[str]] = {
     "range": ("get_span({0})",),

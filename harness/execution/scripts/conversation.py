@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.harness import __version__
@@ -17,7 +16,7 @@ from lockstep.harness.backends.backend import DRIVER_PREFIX, Backend
 from lockstep.harness.backends.driver.backend import get_driver
 from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
-from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
+from lockstep.harness.execution.scripts.follow import FollowedRun, Notes, follow, prepare
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_config
 
@@ -25,18 +24,8 @@ MOST_BYTES = 1 << 20
 """Of all messages; a longer script helps nobody."""
 
 
-@dataclass(eq=False)
-class MessageNotes:
-    """The messages of one run.
-
-    Attributes:
-        backend: the driver.
-        steps: the lines before the first step, and those of each.
-    """
-
-    backend: Backend
-    steps: list[list[str]] = field(default_factory=lambda: [[]])
-    is_over: bool = False
+class MessageNotes(Notes):
+    """The messages of one run."""
 
     def watch(self) -> Backend:
         """The backend, with a driver that is started anew: messages count from 1."""
@@ -44,12 +33,6 @@ class MessageNotes:
         driver.end()
         driver.on_send = self.send
         return self.backend
-
-    def begin(self) -> None:
-        self.steps.append([])
-
-    def end(self) -> None:
-        self.is_over = True
 
     def send(self, requests: bytes) -> None:
         if not self.is_over:

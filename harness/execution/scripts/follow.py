@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Answer, Step
@@ -14,23 +15,32 @@ from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program
 
 
-class Notes(Protocol):
-    """What is asked of a backend, step by step."""
+@dataclass(eq=False)
+class Notes(ABC):
+    """What is asked of a backend, step by step.
 
+    Attributes:
+        steps: the lines before the first step, and those of each.
+        is_over: the program is over: what follows is not noted.
+    """
+
+    backend: Backend
+    steps: list[list[Any]] = field(default_factory=lambda: [[]])
+    is_over: bool = False
+
+    @abstractmethod
     def watch(self) -> Backend:
         """The backend, of which everything is noted that it is asked."""
 
     def begin(self) -> None:
         """A step begins."""
-
-    def end(self) -> None:
-        """The program is over: what follows is not noted."""
+        self.steps.append([])
 
 
 AnyNotes = TypeVar("AnyNotes", bound=Notes)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class FollowedRun(Run):
     """A run of a backend whose calls are noted.
 
@@ -41,7 +51,7 @@ class FollowedRun(Run):
         last: the last step that ran.
     """
 
-    notes: Notes | None = None
+    notes: Notes
     expected: dict[int, Answer] = field(default_factory=dict)
     observed: dict[int, Answer] = field(default_factory=dict)
     last: Step | None = None
@@ -51,15 +61,13 @@ class FollowedRun(Run):
         finish = system.finish
 
         def end() -> None:
-            assert self.notes is not None
-            self.notes.end()
+            self.notes.is_over = True
             finish()
 
         system.finish = end
         return system
 
     def begin(self, step: Step) -> None:
-        assert self.notes is not None
         self.notes.begin()
         self.last = step if step.skipped is None else self.last
         super().begin(step)
@@ -82,7 +90,8 @@ def follow(
     fill padding with other numbers."""
     for every in (False, True):
         notes = take_notes()
-        run = FollowedRun(program, notes.watch(), every, notes=notes)
+        watched = notes.watch()
+        run = FollowedRun(program=program, backend=watched, every=every, notes=notes)
         run.run()
         if run.result.divergence is not None:
             break

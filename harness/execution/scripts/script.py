@@ -11,25 +11,24 @@ import contextlib
 import io
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import indent, wrap
 from typing import Any
 
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.contracts.operation import Step, list_allowed
+from lockstep.harness.contracts.operation import Answer, Step, list_allowed
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.scripts import plain
 from lockstep.harness.execution.scripts.bundle import Bundle
 from lockstep.harness.execution.scripts.calls import (
     LOOKS,
     CallNotes,
-    MadeArray,
     NotedCall,
 )
 from lockstep.harness.execution.scripts.checks import Check, Checks
 from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
-from lockstep.harness.execution.scripts.tables import Tables
+from lockstep.harness.execution.scripts.tables import MadeArray, Tables
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.words import describe_config
 
@@ -170,9 +169,19 @@ class Script:
     # --- steps --------------------------------------------------------------------------
 
     def write_steps(self, last: Step) -> Iterator[str]:
-        checks, refusal = list(self.list_checks(last)), self.find_refusal(last)
         calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
-        if not checks and not refusal and not any(call.refused for call in calls):
+        refused = [call for call in calls if call.refused]
+        allowed = list_allowed(self.run.expected.get(last.number, {}))
+        errors = [answer["error"] for answer in allowed if "error" in answer]
+        checks, refusal = [], None
+        # Not one that only looks at the cache afterwards.
+        acting = [call for call in calls[::-1] if call.name not in LOOKS]
+        if len(errors) == len(allowed) and refused + acting:
+            refusal = (refused + acting)[0]
+            checks = [self.check_refusal(errors, refusal)]
+        elif not errors and not refused:
+            checks = list(self.list_checks(last, allowed[0]))
+        if not checks and not refused:
             divergence = self.run.result.divergence
             if divergence is not None:
                 raise UsageError(explain(divergence))
@@ -196,8 +205,6 @@ class Script:
                     if check.behind is line:
                         yield write_check(check)
         yield from [write_check(check) for check in checks if check.behind is None]
-        if refusal is not None:
-            yield write_check(self.check_refusal(last, refusal))
 
     def write_line(
         self, line: NotedCall | MadeArray | str, is_last: bool, used: str
@@ -219,36 +226,13 @@ class Script:
         elif is_last or line.name not in LOOKS:
             yield fold(line.write(used if is_last else None))
 
-    def list_checks(self, last: Step) -> Iterator[Check]:
-        """The comparisons of the last step. Of several answers that are allowed and no
-        refusals, the first counts."""
-        allowed = list_allowed(self.run.expected.get(last.number, {}))
-        calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
-        if any("error" in answer for answer in allowed):
-            return
-        if not any(call.refused for call in calls):
-            rules, ops = self.program.rules, self.program.ops[: last.number]
-            first = sum(rules.operations[op["op"]].count_tags(op) for op in ops)
-            checks = Checks(self.notes, last, self.tables, first)
-            got = self.run.observed.get(last.number, {})
-            yield from checks.list_all(allowed[0], got)
+    def list_checks(self, last: Step, right: Answer) -> Iterator[Check]:
+        rules, ops = self.program.rules, self.program.ops[: last.number]
+        first = sum(rules.operations[op["op"]].count_tags(op) for op in ops)
+        checks = Checks(self.notes, last, self.tables, first)
+        yield from checks.list_all(right, self.run.observed.get(last.number, {}))
 
-    # --- refusals -----------------------------------------------------------------------
-
-    def find_refusal(self, last: Step) -> NotedCall | None:
-        """The call of the operation that must be refused: not one that only looks at the
-        cache afterwards. None if it need not be."""
-        allowed = list_allowed(self.run.expected.get(last.number, {}))
-        calls = [line for line in self.notes.steps[-1] if isinstance(line, NotedCall)]
-        candidates = [call for call in calls if call.refused]
-        candidates += [call for call in reversed(calls) if call.name not in LOOKS]
-        is_refused = all("error" in answer for answer in allowed)
-        return candidates[0] if is_refused and candidates else None
-
-    def check_refusal(self, last: Step, call: NotedCall) -> Check:
-        names = [
-            answer["error"] for answer in list_allowed(self.run.expected[last.number])
-        ]
+    def check_refusal(self, names: Sequence[str], call: NotedCall) -> Check:
         kinds = [
             f'backend.errors["{name}"]' if name in self.backend.errors else "ValueError"
             for name in names

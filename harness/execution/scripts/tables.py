@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from lockstep.harness.contracts.recurrence import Recurrence
 from lockstep.harness.contracts.system import PairReader
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import F32, split_tokens
-from lockstep.harness.execution.scripts.calls import MadeArray
 
 MAX_NUMBERS = 20_000
 """Of a script; a longer one helps nobody."""
@@ -23,6 +23,16 @@ HUGE = 1e4
 
 Name = Any
 """A tag, or (position, tag) of a key that is turned to its position."""
+
+
+@dataclass(frozen=True, eq=False)
+class MadeArray:
+    """An array that was made for the backend; the readers may know its tokens."""
+
+    variable: str
+    content: F32
+    dtype: str
+    readers: Sequence[PairReader]
 
 
 class Tables:
