@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -26,7 +26,6 @@ sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
 
-from ci.bench.options import print_table  # noqa: E402
 from ci.mutation.command import list_tests, run_command  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
@@ -131,15 +130,6 @@ def list_stale(
         f"explained, but no longer there: {key}" for key in explanations.keys() - known
     ]
     return gone + [f"explained, but found: {key}" for key in explanations.keys() & found]
-
-
-def count_verdicts(outcomes: Sequence[Outcome]) -> Mapping[str, Counter[str]]:
-    """Counts for each folder."""
-    counts: dict[str, Counter[str]] = {}
-    for outcome in outcomes:
-        folder = str(Path(outcome.mutant.file).parent)
-        counts.setdefault(folder, Counter())[outcome.verdict] += 1
-    return dict(sorted(counts.items()))
 
 
 def list_files(paths: Sequence[str]) -> list[str]:
@@ -284,12 +274,9 @@ def main(
         click.echo("stopped before the end", err=True)
     survivors = [each for each in outcomes if each.verdict != "found"]
     click.echo("\n".join(["", *(each.describe_survivor() for each in survivors)]))
-    totals = count_verdicts(outcomes)
-    rows = [
-        [folder, *(str(counts[verdict]) for verdict in VERDICTS), str(counts.total())]
-        for folder, counts in totals.items()
-    ]
-    print_table("mutants", ["folder", *VERDICTS, "all"], rows)
+    totals = Counter(outcome.verdict for outcome in outcomes)
+    counts = ", ".join(f"{totals[verdict]} {verdict}" for verdict in VERDICTS)
+    click.echo(f"{len(outcomes)} mutants: {counts}")
     stale = list_stale(explanations, mutants, outcomes)
     click.echo("".join(f"{line}\n" for line in stale), err=True, nl=False)
     if out:

@@ -27,11 +27,10 @@ os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported
 import click  # noqa: E402
 import torch  # noqa: E402
 import triton  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table as Printed  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
+from ci.bench.options import print_table  # noqa: E402
 from lockstep.impl.torch.kernels import Spans, Table  # noqa: E402
 from lockstep.impl.torch.kernels.fused import TritonKernels  # noqa: E402
 from lockstep.impl.torch.rope import Rope  # noqa: E402
@@ -161,14 +160,13 @@ def main(target: int, folder: Path | None, path: Path | None) -> None:
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{name.replace(', ', '-')}.ptx").write_text(kernel.asm["ptx"])
-    table = Printed(title=f"compiled for sm_{target}", title_justify="left")
-    for column in ("launch", "registers", "spills", "shared", "accesses"):
-        table.add_column(column)
+    cells = []
     for row in rows:
-        sizes = ", ".join(f"{count} × {name}" for name, count in row["accesses"].items())
-        numbers = (str(row[key]) for key in ("registers", "spills", "shared"))
-        table.add_row(row["launch"], *numbers, sizes)
-    Console().print(table)
+        numbers = [str(row[name]) for name in ("registers", "spills", "shared")]
+        widths = (f"{count} × {name}" for name, count in row["accesses"].items())
+        cells.append([row["launch"], *numbers, ", ".join(widths)])
+    columns = ["launch", "registers", "spills", "shared", "accesses"]
+    print_table(f"compiled for sm_{target}", columns, cells)
     if path:
         path.write_text(json.dumps({"target": target, "rows": rows}, indent=1) + "\n")
     sys.exit(any(map(is_bad, rows)))

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
@@ -70,14 +70,6 @@ class Ended:
     was_sent: bool = False
     left: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-
-
-class Attempt(Protocol):
-    """A trial, as the command runs it."""
-
-    def format(self) -> str: ...
-
-    def attempt(self, folder: Path) -> Ended: ...
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
@@ -413,12 +405,12 @@ def get_undisturbed() -> Mapping[str, Any]:
 # --- the command ------------------------------------------------------------------------
 
 
-def attempt(trial: Attempt) -> Ended:
+def attempt(trial: Trial | CampaignTrial) -> Ended:
     with tempfile.TemporaryDirectory(prefix="trial-") as folder:
         return trial.attempt(Path(folder))
 
 
-def report(trial: Attempt, ended: Ended, has_output: bool) -> None:
+def report(trial: Trial | CampaignTrial, ended: Ended, has_output: bool) -> None:
     for problem in ended.problems:
         click.echo(f"✗ {trial.format()}: {problem}")
     if has_output:
