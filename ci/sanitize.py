@@ -110,12 +110,12 @@ def list_works() -> Iterator[tuple[str, Callable[[Any], Outcome]]]:
         for permuted in (False, True):
             sizes = rows, key_dim, value_dim, permuted
             yield f"put, copy {sizes}", lambda on, sizes=sizes: put_and_copy(on, *sizes)
-        own = rows, key_dim
-        yield f"turn {own}", lambda on, own=own: turn(on, *own)
+        shape = rows, key_dim
+        yield f"turn {shape}", lambda on, shape=shape: turn(on, *shape)
     for sizes in MASKS:
         for short in (False, True):
-            own = *sizes, short
-            yield f"update, mask {own}", lambda on, own=own: mask(on, *own)
+            shape = *sizes, short
+            yield f"update, mask {shape}", lambda on, shape=shape: mask(on, *shape)
     for sizes in BATCHES:
         yield f"see {sizes}", lambda on, sizes=sizes: see(on, *sizes)
     for sizes in REQUESTS:

@@ -146,9 +146,9 @@ class Baseline:
         """Lists the runs of one of some lines. Where these are None, or are run when they
         are imported: all that run anything in the file."""
         reached = self.lines.get(file, {})
-        numbers = {one for line in lines or () for one in reached.get(line, ())}
+        numbers = {number for line in lines or () for number in reached.get(line, ())}
         if lines is None or IMPORT in numbers:
-            numbers = {one for some in reached.values() for one in some}
+            numbers = {number for runs in reached.values() for number in runs}
         return [self.runs[number] for number in sorted(numbers - {IMPORT})]
 
 
@@ -157,7 +157,10 @@ def draw_runs(work: Work, number: int, seed: int) -> list[Run]:
     backend, *what = work
     draw = Drawer(*what, backend.dtypes).draw
     programs = draw_some(number, seed, draw)
-    return [Run(backend.name, one, is_watched(at)) for at, one in enumerate(programs)]
+    return [
+        Run(backend.name, program, is_watched(index))
+        for index, program in enumerate(programs)
+    ]
 
 
 def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseline:
@@ -170,15 +173,15 @@ def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseli
     reached = coverage.Coverage(include=[files], data_file=None, config_file=False)
     reached.start()
     drawn = []
-    for place, work in enumerate(list_work(BACKENDS)):
+    for number, work in enumerate(list_work(BACKENDS)):
         beat()
-        drawn.append(draw_runs(work, programs, SEEDS * seed + place))
-    runs = [one for turn in zip(*drawn, strict=True) for one in turn]
-    for number, one in enumerate(runs):
+        drawn.append(draw_runs(work, programs, SEEDS * seed + number))
+    runs = [single for turn in zip(*drawn, strict=True) for single in turn]
+    for number, single in enumerate(runs):
         beat()
         reached.switch_context(str(number))
-        if signature := one.find_divergence(load(one.backend)):
-            raise RuntimeError(f"{one.backend} diverges: {signature}")
+        if signature := single.find_divergence(load(single.backend)):
+            raise RuntimeError(f"{single.backend} diverges: {signature}")
     reached.stop()
     data = reached.get_data()
     lines = {
@@ -211,27 +214,27 @@ def check_mutant(
     SourceFileLoader.get_code = get_mutated  # type: ignore[method-assign, assignment]
     assert module not in sys.modules
     try:
-        backends = {name: load(name) for name in {one.backend for one in runs}}
+        backends = {name: load(name) for name in {single.backend for single in runs}}
     except Unloadable as error:
         return f"not loaded: {error}"
     deadline = time.process_time() + seconds
-    for one in chain(runs, draw_more(runs)):
+    for single in chain(runs, draw_more(runs)):
         if time.process_time() > deadline:
             break
         beat()
-        if signature := one.find_divergence(backends[one.backend]):
+        if signature := single.find_divergence(backends[single.backend]):
             return signature
     return None
 
 
 def draw_more(runs: Sequence[Run]) -> Iterator[Run]:
     """Draws other programs of the backends and kinds of some runs, without an end."""
-    about = {one.about for one in runs}
+    about = {single.about for single in runs}
     works = [
         work
-        for work in list_work(sorted({one.backend for one in runs}))
+        for work in list_work(sorted({single.backend for single in runs}))
         if (work.backend.name, work.contract, work.kind) in about
     ]
     for turn in count(1):
-        for place, work in enumerate(works):
-            yield from draw_runs(work, PORTION, -SEEDS * turn - place)
+        for number, work in enumerate(works):
+            yield from draw_runs(work, PORTION, -SEEDS * turn - number)
