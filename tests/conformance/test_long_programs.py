@@ -16,8 +16,8 @@ PROGRAMS = load_programs(Path(__file__).parents[1] / "data" / "long.jsonl")
 BYTES = [256, 224, 320, 288, 224, 256]
 """What the last program stores, counted by hand: 4 tokens and captures at 1, 1 1, 1 2
 and 3; less the capture at 1, which was not used for the longest time; 5 tokens and
-captures at 1, 1 1, 1 2, 1 3 and 3; less the capture at 1; less 1 1 and its token; with 1 4
-and the capture at 1, for which 1 2 went. A token takes 32 bytes, a capture as many."""
+captures at 1, 1 1, 1 2, 1 3 and 3; less the capture at 1; less 1 1 and its token; with
+1 4 and the capture at 1; for it 1 2 went. A token takes 32 bytes, a capture as many."""
 
 
 @pytest.mark.parametrize("backend", ["torch-cpu", "mlx-cpu"])
