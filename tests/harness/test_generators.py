@@ -15,13 +15,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import find
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Simplest, Source
-from lockstep.harness.contracts.prefix import PREFIX
-from lockstep.harness.contracts.unified import UNIFIED
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import generate, make_strategy
 from lockstep.harness.programs.generate.sources import RandomSource
@@ -135,32 +133,20 @@ def test_programs_are_many_long_and_various(name: str) -> None:
         assert parse_program(json.loads(json.dumps(program.to_json())), "") == program
 
 
-SHRINKING = settings(
-    max_examples=2_000,
-    database=None,
-    derandomize=True,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@every_kind
+@pytest.mark.parametrize("name", ["kv", "state"])
 def test_hypothesis_lowers_every_choice(name: str) -> None:
     """The shrinker leaves operations out, and lowers their fields and the config."""
 
-    def trims_after_updates(program: Program) -> bool:
+    def ends_in_a_trim(program: Program) -> bool:
         names = [op["op"] for op in program.ops if op.get("count") != 0]
-        return names.count("update") >= 2 and names[-1] in ("trim", "get", "reset")
+        return names.count("update") >= 2 and names[-1] == "trim"
 
-    program = find(make_strategy(make_drawer(name).draw), trims_after_updates)
+    drawer = make_drawer(name)
+    program = find(make_strategy(drawer.draw), ends_in_a_trim)
     assert len(program.ops) <= 8
     assert sum(op.get("length", 0) for op in program.ops) <= 16
-    plain = make_drawer(name).draw(Simplest())
-    changed = {
-        field for field in plain.config if plain.config[field] != program.config[field]
-    }
-    assert len(changed) <= 2
+    plain = drawer.draw(Simplest()).config
+    assert sum(plain[field] != program.config[field] for field in plain) <= 2
 
 
 def test_only_what_is_declared_is_drawn() -> None:
@@ -186,7 +172,7 @@ def test_what_is_raised_comes_out_as_it_is() -> None:
         generate(50, 0, drawer.draw, consume)
 
 
-MANY, FEW, LEAST = 200, 50, 10
+MANY, FEW, LEAST = 100, 50, 10
 OPT_IN: Mapping[str, Mapping[str, Any]] = {
     "layer": {},
     "batched": {},
@@ -200,8 +186,6 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
     },
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
-every_unified_kind = pytest.mark.parametrize("kind", UNIFIED.kinds)
-every_prefix_kind = pytest.mark.parametrize("kind", PREFIX.kinds)
 
 
 def declare(contract: str, kind: str, refuses: bool = False) -> Kind:
@@ -216,52 +200,23 @@ def draw(
     return draw_some(count, contract, kind, declared, misuse=1)
 
 
-@every_unified_kind
-def test_programs_vary_in_what_matters(kind: str) -> None:
-    programs = draw("unified", kind, count=MANY)
-    for name, least in (("sequences", 4), ("capacity", 5), ("batch", 4), ("dtype", 1)):
-        assert len({program.config[name] for program in programs}) >= least, name
-    assert {1, 2, 4} == {program.config["layers"] for program in programs}
-    assert 48 < sum(len(program.ops) for program in programs) / MANY < 66
+@every_pair
+def test_every_operation_is_drawn_with_many_configs(contract: str, kind: str) -> None:
+    programs, declared = draw(contract, kind, count=MANY), declare(contract, kind)
+    drawn = Counter(op["op"] for program in programs for op in program.ops)
+    names = {name for _, name in CONTRACTS[contract].list_cells(kind, declared)}
+    assert {name: drawn[name] for name in names if drawn[name] < LEAST} == {}
+    assert 48 < drawn.total() / MANY < 66
+    assert len({json.dumps(program.config) for program in programs}) > 0.8 * MANY
 
 
-@every_prefix_kind
-def test_programs_are_various(kind: str) -> None:
-    """Every operation is drawn, and many models. Tokens are not all alike: some might be
-    taken for padding, or for each other in 16 bits. Checkpoints come in any order."""
-    programs = draw("prefix", kind, count=MANY)
-    ops = [op for program in programs for op in program.ops]
-    drawn = Counter(op["op"] for op in ops)
-    names = {name for _, name in PREFIX.list_cells(kind, declare("prefix", kind))}
-    assert {name: drawn[name] for name in names if drawn[name] < 5 * LEAST} == {}
-    assert 48 < len(ops) / MANY < 66
-    models = {str(program.config["layers"]) for program in programs}
-    assert len(models) >= 8
-    assert any("," in layers for layers in models)
+def test_tokens_and_checkpoints_of_conversations_vary() -> None:
+    """Tokens are not all alike: some might be taken for padding, or for each other in 16
+    bits. Checkpoints come in any order."""
+    ops = [op for program in draw("prefix", "trie", count=MANY) for op in program.ops]
     assert {token for op in ops for token in op.get("tokens", ())} >= {0, 1, 65_537}
     given = [op["offsets"] for op in ops if op["op"] == "checkpoint"]
-    assert kind != "trie" or any(offsets != sorted(offsets) for offsets in given)
-
-
-CALLS = {"forward", "remove", "copy_prefix", "can_resume"}
-REQUESTS = {"begin", "close", "cancel", "free"}
-PAGED = {"open", "match", "schedule", "accept", "preempt", "free", "fork", "rewind"}
-REFUSED = {
-    "encoder": CALLS,
-    "swa-memory": {*CALLS, "get", "put", "open"},
-    "session": REQUESTS,
-    "trie": {*REQUESTS, "limit", "open"},
-    "slots": {"begin", "open", "reserve", "commit"},
-    "kv": {"trim", "merge", "prepare"},
-    "rotating": {"trim", "prepare"},
-    "state": {"trim", "prepare"},
-    "batch-kv": {"open", "update", "pad_right", "finalize", "filter", "select"},
-    "batch-rotating": {"update", "pad_right", "finalize", "filter", "extend"},
-    "batch-state": {"update", "pad_right", "finalize", "filter", "extend"},
-    "batch-list": {"update", "pad_right", "finalize", "filter", "extend"},
-    **dict.fromkeys(CONTRACTS["paged"].kinds, PAGED),
-}
-"""Kind → operations that are often refused; of the others, those of causal caches."""
+    assert any(offsets != sorted(offsets) for offsets in given)
 
 
 def list_refused(program: Program) -> list[bool]:
@@ -284,23 +239,10 @@ def test_usage_is_broken_often_but_only_where_asked_for(contract: str, kind: str
             refused[op["op"]] += is_refused
     low, high = (0.15, 0.65) if contract == "unified" else (0.08, 0.6)
     assert low < refused.total() / steps < high
-    wanted = REFUSED.get(kind, {*CALLS, "get", "put"})
-    assert {name for name, times in refused.items() if times > 5} >= wanted
-
-
-@every_pair
-def test_every_program_is_a_document(contract: str, kind: str) -> None:
-    """A failing one leaves its worker as a document, which is checked."""
-    for program in draw(contract, kind, refuses=True):
-        assert parse_program(program.to_json(), "here") == program
-
-
-@every_pair
-def test_the_config_of_every_program_can_be_told(contract: str, kind: str) -> None:
-    """A report names it; a dictionary in it is told in words."""
-    for program in draw(contract, kind, refuses=True):
-        words = describe_config(program)
-        assert words and not set("{}'") & set(words), words
+    rules = CONTRACTS[contract]
+    cells = rules.list_cells(kind, declare(contract, kind))
+    breakable = {name for _, name in cells if rules.operations[name].has_misuse}
+    assert len(breakable - {*+refused}) <= 1  # one may need more than few programs have
 
 
 def test_a_list_that_sizes_forbid_is_drawn_again() -> None:
@@ -316,10 +258,13 @@ def test_a_list_that_sizes_forbid_is_drawn_again() -> None:
 @every_pair
 def test_programs_are_total(contract: str, kind: str) -> None:
     """Whatever is left out, the rest can be traced, and is the same after a detour
-    through JSON."""
+    through JSON. The config can be told, whatever it has."""
     random = Random(3)
     for program in draw(contract, kind, refuses=True)[:40]:
+        words = describe_config(program)
+        assert words and not set("{}'") & set(words), words
         document = program.to_json()
+        assert parse_program(document, "here") == program
         document["ops"] = [op for op in document["ops"] if random.random() < 0.5]
         left = parse_program(document, "here")
         assert len(trace(left)) == len(left.ops)
