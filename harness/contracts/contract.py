@@ -214,8 +214,10 @@ class Contract(ABC):
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
         weighted = self.weigh(tuple(operations))
-        for _ in range(4):
-            operation = self.operations[source.pick(weighted)]
+        choice = source.below(len(weighted))
+        for attempt in range(4):  # one choice for all, as most cannot be asked now
+            index = choice + attempt * (5 * len(weighted) // 8)
+            operation = self.operations[weighted[index % len(weighted)]]
             op = operation.draw(source, model)
             if op is not None:
                 op = operation.complete(op)

@@ -80,15 +80,16 @@ def run_beside(program: Program, *backends: Backend) -> list[Run]:
 def test_each_result_is_that_of_a_run_alone() -> None:
     backends = misbehave(forget)(), plain(), misbehave(raise_late)()
     declared = plain().contracts["layer"]["kv"]
-    programs = draw_some(40, "layer", "kv", declared)
+    drawn = draw_some(40, "layer", "kv", declared)
     found = Counter[str]()
-    for program in programs:
+    for number, program in enumerate(drawn):
+        program = replace(program, ops=program.ops[: 1 + number])
         for one in run_beside(program, *backends):
             coverage: Coverage = Counter()
             alone = run(program, one.backend, coverage=coverage)
             assert (one.result, one.coverage) == (alone, coverage)
             found[alone.divergence.what if alone.divergence else "agrees"] += 1
-    assert found["agrees"] >= 40 and found["error"] > 10 and len(found) > 2, found
+    assert found["agrees"] > 40 and found["error"] > 10 and len(found) > 2, found
 
 
 def test_no_backend_is_in_the_scope_of_another() -> None:

@@ -200,11 +200,12 @@ class Forward(UnifiedOperation):
             "positions": [position for position, _ in rows],
             "sequences": [sequence for _, sequence in rows],
         }
-        if source.below(5) == 4:
+        rare = source.below(60)
+        if rare % 5 == 4:
             op["except"] = draw_some_rows(source, len(rows))
         if "encoder" in model.kinds and source.below(2):
             op["multimodal"] = draw_some_rows(source, len(rows))
-        if source.below(12) == 11:
+        if rare >= 55:
             op["reserve"] = True
         return op
 
@@ -287,8 +288,9 @@ def draw_size(source: Source, model: UnifiedModel) -> int:
     """Draws a number of rows: one, a few, a whole batch, all that fits, or one more."""
     batch: int = model.config["batch"]
     room = model.get_room()
-    sizes = [1, batch, 1, 2, 3, 1, max(1, batch - 1), room, room + 1]
-    return max(1, source.pick([*sizes, source.between(1, 8)]))
+    sizes = [1, batch, 1, 2, 3, 1, max(1, batch - 1), room, room + 1, None]
+    size = source.pick(sizes)
+    return source.between(1, 8) if size is None else max(1, size)
 
 
 def draw_positions(
@@ -301,7 +303,7 @@ def draw_positions(
         steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]
         begin = min(max(0, begin + source.pick(steps)), FARTHEST)
     positions = list(range(begin, begin + length))
-    if length > 1 and source.below(16) == 15:
+    if length > 1 and source.below(12) == 11:
         positions.reverse()
     return positions
 

@@ -43,8 +43,8 @@ MISUSE = 8
 declares that it refuses such calls."""
 
 AIMS = 6
-"""Cells that a program tries to reach: half of its operations are drawn for one of them,
-as far as its state is there and the operation is legal."""
+"""Cells that a program tries to reach at a time: half of its operations are drawn for one
+of them, as far as its state is there and the operation is legal."""
 
 RARE = 2
 """One program in RARE aims at the cells that were reached seldom, if any are named."""
@@ -57,8 +57,9 @@ class Draft:
     Attributes:
         model: the reference behind `ops`.
         misuses: breaks rules of usage now and then.
-        aims: the cells that it tries to reach. All are equally likely. A program that
+        cells: some of them it tries to reach, all of them equally likely. A program that
             happens to be in a rare state seldom draws the right operation next.
+        aims: the cells that it tries to reach now.
         most: tokens of the longest program of this config.
         least, longest: range of its operations.
     """
@@ -67,7 +68,8 @@ class Draft:
     config: Config
     model: Any
     misuses: bool
-    aims: Sequence[Cell]
+    cells: Sequence[Cell]
+    aims: list[Cell]
     most: int
     least: int
     longest: int
@@ -162,7 +164,7 @@ class Drawer:
         most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
         span = FARTHEST if source.one_in(FAR) else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
-        return Draft(rules, config, model, misuses, aims, most, least, longest)
+        return Draft(rules, config, model, misuses, cells, aims, most, least, longest)
 
     def is_over(self, source: Source, draft: Draft) -> bool:
         """Draws whether a program is over: each length from the least to the longest is
@@ -198,7 +200,8 @@ class Drawer:
         rules, model = self.rules, draft.model
         if not source.one_in(2):
             return None
-        state, name = source.pick(draft.aims)
+        index = source.below(AIMS)
+        state, name = draft.aims[index]
         operation = rules.operations[name]
         op = operation.draw(source, model)
         if op is None and draft.misuses:
@@ -206,8 +209,10 @@ class Drawer:
         if op is None:
             return None
         op = operation.complete(op)
-        is_there = operation.why_illegal(op, model) is None
-        return op if is_there and state in rules.get_states(op, model) else None
+        if operation.why_illegal(op, model) or state not in rules.get_states(op, model):
+            return None
+        draft.aims[index] = source.pick(draft.cells)
+        return op
 
     def draw_operation(self, source: Source, draft: Draft) -> Op | None:
         """Draws an operation that is legal now, or None: one in three is a mistake of
