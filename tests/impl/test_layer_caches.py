@@ -202,6 +202,17 @@ def test_free_closes_captures_that_nobody_took(on: Framework) -> None:
     assert len(cache.memory.named) == 0
 
 
+def test_a_restore_makes_no_capture_of_a_full_cache(on: Framework) -> None:
+    """Only a write that reaches the offset does."""
+    cache = fill(on, "kv", 2)
+    snapshot = cache.snapshot(0)
+    cache.trim(2)
+    cache.prepare([1])
+    assert cache.restore(snapshot, 1)
+    on.append(cache, [9])
+    assert cache.take() == [None]
+
+
 # --- memory -----------------------------------------------------------------------------
 
 
