@@ -102,7 +102,7 @@ class Run:
         self.judges = self.rules.leaves_choices
         self.steps: Iterator[Step] = walk(self.program)
         self.system: Any = None
-        self.found: list[Cell] = []
+        self.cells: list[Cell] = []
         self.result = Result()
         self.is_beside = self.waits = self.is_apart = False
 
@@ -154,7 +154,7 @@ class Run:
                     self.backend.follow(True)
         except Apart:
             self.is_apart = True
-            self.found.clear()
+            self.cells.clear()
         except GeneratorExit:
             raise
         except Broken as broken:
@@ -176,7 +176,7 @@ class Run:
             self.diverge(Difference("crash", message), number, operation)
         finally:
             if self.coverage is not None:
-                self.coverage.update(self.found)
+                self.coverage.update(self.cells)
 
     def open_system(self) -> Any:
         return self.rules.open_system(
@@ -226,7 +226,7 @@ class Run:
             step.skipped = "a misuse, which the backend is not declared to refuse"
             self.result.skip(step.skipped)
             return expected, None
-        self.found += [(state, operation.name) for state in step.states or ()]
+        self.cells += [(state, operation.name) for state in step.states or ()]
         system.check_aliases(op)
         observed = self.run_backend(step)
         difference = find_difference(

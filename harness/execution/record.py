@@ -52,7 +52,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = self.runs = self.side = 0
+        self.position = self.runs = self.side = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT), "r+b", 0)
@@ -88,18 +88,18 @@ class Record:
             body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
         )
         self.put(head + AT % (OPENING, self.side) + b"}}")
-        self.place = len(head)
+        self.position = len(head)
         return body
 
     def end(self) -> None:
         """Records that the program is over. It stays: a backend may end the process when
         its caches are freed."""
-        end = self.place - len(STEP)
+        end = self.position - len(STEP)
         self.map[end - len(OVER) : end] = OVER
 
     def step(self, step: int) -> None:
         """Records the step that is about to run."""
-        self.map[self.place : self.place + WIDTH] = AT % (step, self.side)
+        self.map[self.position : self.position + WIDTH] = AT % (step, self.side)
 
     def clear(self) -> None:
         """Records that nothing is running."""

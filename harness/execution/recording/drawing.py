@@ -149,7 +149,7 @@ class Sights:
         return max(len(self.wanted), len(self.got or ()))
 
 
-def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
+def draw_grid(title: str, sights: Sights, tokens_known: Known, bounds: Bounds) -> Grid:
     """The grid, with no more rows and columns than `bounds` allow: first what differs."""
     wrong = sights.list_wrong()
     total = sights.count_rows()
@@ -171,7 +171,7 @@ def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
     )
     shown = choose(range(len(all_columns)), marked, bounds.columns)
     chips = [
-        known.make_chip(token, "absent" if at >= len(columns) else "")
+        tokens_known.make_chip(token, "absent" if at >= len(columns) else "")
         for at, token in enumerate(all_columns)
         if at in shown
     ]
@@ -328,19 +328,19 @@ def draw_step(
     step: Step,
     answers: tuple[Answer, Answer | None],
     contents: Sequence[Held],
-    known: Known,
+    tokens_known: Known,
     describe: Callable[[int], str],
     bounds: Bounds,
     reports: Told = MappingProxyType({}),
 ) -> Step:
     """The step with its picture. answers: expected, got (None: there is none). held: see
-    `Contract.open_model`. describe: a row in words. told: see `System.tell_held`."""
+    `Contract.open_model`. describe: a row in words. reports: see `System.tell_held`."""
     shown = Found()
     collect(shown, *answers, describe)
     grids: dict[int, list[Grid]] = {}
     for number, title, sights in shown.sights:
         grids.setdefault(number, []).append(
-            draw_grid(title, sights, known.within(contents[number][1]), bounds)
+            draw_grid(title, sights, tokens_known.within(contents[number][1]), bounds)
         )
     wrong = {number for number, drawn in grids.items() if any(g.wrong for g in drawn)}
     wrong |= {
@@ -349,7 +349,7 @@ def draw_step(
     order = choose(range(len(contents)), sorted(wrong) or [0], bounds.parts)
     drawn_parts = []
     for number in order:
-        drawn_part = draw_part(*contents[number], known, bounds)
+        drawn_part = draw_part(*contents[number], tokens_known, bounds)
         part_grids = tuple(grids.get(number, ()))
         facts = [*shown.list_facts(number), *list_told(reports.get(drawn_part.title, ()))]
         drawn_parts.append(replace(drawn_part, grids=part_grids, facts=tuple(facts)))
@@ -361,23 +361,25 @@ def draw_step(
     )
 
 
-def list_told(told: Sequence[tuple[str, str]]) -> Iterator[Fact]:
+def list_told(reports: Sequence[tuple[str, str]]) -> Iterator[Fact]:
     """What a backend told of a part, which is compared with nothing."""
-    for name, text in told:
+    for name, text in reports:
         text = clean(text, MOST_WORDS)
         yield Fact(name, text, text, False)
 
 
-def draw_part(title: str, tokens: Sequence[Any], known: Known, bounds: Bounds) -> Part:
+def draw_part(
+    title: str, tokens: Sequence[Any], tokens_known: Known, bounds: Bounds
+) -> Part:
     """The last of its tokens: the latest are those that a step is about."""
     shown = tokens[-bounds.columns :]
-    chips = [make_held_chip(token, known) for token in shown]
+    chips = [make_held_chip(token, tokens_known) for token in shown]
     return Part(title, tuple(chips), len(tokens) - len(shown), ())
 
 
-def make_held_chip(token: Any, known: Known) -> Chip:
+def make_held_chip(token: Any, tokens_known: Known) -> Chip:
     mark = "old" if token.is_old else ""
-    description = known.say(token.tag, token.position, token.sequences, mark)
+    description = tokens_known.say(token.tag, token.position, token.sequences, mark)
     return Chip(
         str(token.tag),
         description,

@@ -52,7 +52,7 @@ class Bundle:
     def __init__(self, source: str, packages: Sequence[str] = ()) -> None:
         self.packages = packages
         self.modules: dict[str, Module] = {}
-        self.found: dict[str, tuple[Module, ast.stmt]] = {}
+        self.definitions: dict[str, tuple[Module, ast.stmt]] = {}
         self.attributes: Names = set()
         self.source = self.read(source)
 
@@ -74,7 +74,7 @@ class Bundle:
         if isinstance(node, ast.ImportFrom) and self.copies(str(node.module)):
             self.need(self.read(str(node.module)), name)
         elif node is not None:
-            owner, other_node = self.found.setdefault(name, (module, node))
+            owner, other_node = self.definitions.setdefault(name, (module, node))
             if owner is not module and not (is_import(node) and is_import(other_node)):
                 raise UsageError(f"{owner.name} and {module.name} both define {name}")
 
@@ -115,9 +115,9 @@ class Bundle:
         for name in self.note(ast.parse(body)):
             self.need(self.source, name)
         size = -1
-        while size != len(self.found) + len(self.attributes):
-            size = len(self.found) + len(self.attributes)
-            for module, node in list(self.found.values()):
+        while size != len(self.definitions) + len(self.attributes):
+            size = len(self.definitions) + len(self.attributes)
+            for module, node in list(self.definitions.values()):
                 for tree in self.prune(node):
                     for name in self.note(tree):
                         self.need(module, name)
@@ -157,7 +157,7 @@ class Bundle:
         order = {module: number for number, module in enumerate(self.sort_modules())}
         copied = [
             (order[module.name], node.lineno, module, node)
-            for module, node in self.found.values()
+            for module, node in self.definitions.values()
             if not is_import(node)
         ]
         unique = {(rank, line): (module, node) for rank, line, module, node in copied}
@@ -196,7 +196,7 @@ class Bundle:
     def list_imports(self, imported: Sequence[str]) -> Iterator[str]:
         """Import lines: the standard library first, then others."""
         lines = {f"import {name}" for name in imported}
-        for name, (_, node) in self.found.items():
+        for name, (_, node) in self.definitions.items():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 alias = next(alias for alias in node.names if name == get_name(alias))
                 line = f"import {ast.unparse(alias)}"

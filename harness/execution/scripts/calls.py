@@ -109,7 +109,7 @@ class CallNotes(Notes):
     reads: list[tuple[Owner, Array, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.made: dict[int, MadeArray] = {}
+        self.arrays_made: dict[int, MadeArray] = {}
         self.spies: dict[int, Spy] = {}
         self.alive: list[Array] = []  # or another one could get the same id
         self.counts: Counter[str] = Counter()
@@ -238,8 +238,8 @@ class CallNotes(Notes):
             return f"frozenset({self.write(sorted(value))})"
         if isinstance(value, Sequence) and not isinstance(value, str):
             return f"[{', '.join(map(self.write, value))}]"
-        if id(value) in self.made:
-            return self.made[id(value)].variable
+        if id(value) in self.arrays_made:
+            return self.arrays_made[id(value)].variable
         if (spy := get_watched(value)) is not None:
             return spy.expression
         raise UsageError(f"a script has no code for a {type(value).__name__}")
@@ -267,7 +267,7 @@ class NotedArrays:
         readers = list_readers(find_caller())
         noted = MadeArray(number("array", notes.counts), content, dtype, readers)
         notes.alive.append(array_made)
-        notes.made[id(array_made)] = noted
+        notes.arrays_made[id(array_made)] = noted
         notes.steps[-1].append(noted)
         return array_made
 

@@ -41,15 +41,15 @@ class Check:
     Attributes:
         label: in words.
         got: the expression.
-        right: the values that are right.
-        behind: the call behind which it is made at once, since the result may change
+        allowed: the values that are right.
+        call: the call behind which it is made at once, since the result may change
             later; None for the end of the script.
     """
 
     label: str
     got: str
-    right: Sequence[Any]
-    behind: NotedCall | None = None
+    allowed: Sequence[Any]
+    call: NotedCall | None = None
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Checks:
             if isinstance(owner, Recurrence):
                 first, *_, last = [read for read in reads * 2 if read.owner is owner]
                 first_check = self.check_state("tokens read before", first, old, scope)
-                yield replace(first_check, behind=first.call)
+                yield replace(first_check, call=first.call)
                 yield self.check_state("tokens read", last, tokens, scope)
                 self.correct(owner, first.after, last.after, tokens, scope)
 
@@ -294,7 +294,9 @@ class Checks:
         from a wrong one would stay when the mistake is gone."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
         for call in self.notes.calls[begin:end]:
-            notes_made = [self.notes.made.get(id(value)) for value in call.arguments]
+            notes_made = [
+                self.notes.arrays_made.get(id(value)) for value in call.arguments
+            ]
             arrays = [array for array in notes_made if isinstance(array, MadeArray)]
             if call.name.startswith("write") and len(arrays) == len(states):
                 for array, state in zip(arrays, states, strict=True):

@@ -202,9 +202,9 @@ class Script:
                     continue
                 yield from self.write_line(line, number == last.number, used)
                 for check in checks:
-                    if check.behind is line:
+                    if check.call is line:
                         yield write_check(check)
-        yield from [write_check(check) for check in checks if check.behind is None]
+        yield from [write_check(check) for check in checks if check.call is None]
 
     def write_line(
         self, line: NotedCall | MadeArray | str, is_last: bool, used: str
@@ -226,11 +226,11 @@ class Script:
         elif is_last or line.name not in LOOKS:
             yield fold(line.write(used if is_last else None))
 
-    def list_checks(self, last: Step, right: Answer) -> Iterator[Check]:
+    def list_checks(self, last: Step, expected: Answer) -> Iterator[Check]:
         rules, ops = self.program.rules, self.program.ops[: last.number]
         first = sum(rules.operations[op["op"]].count_tags(op) for op in ops)
         checks = Checks(self.notes, last, self.tables, first)
-        yield from checks.list_all(right, self.run.observed.get(last.number, {}))
+        yield from checks.list_all(expected, self.run.observed.get(last.number, {}))
 
     def check_refusal(self, names: Sequence[str], call: NotedCall) -> Check:
         kinds = [
@@ -246,7 +246,7 @@ ENDING = "sys.exit(0 if all(agrees) else 1)\n"
 
 def write_check(check: Check) -> str:
     label = make_printable(check.label).replace("\\", "").replace('"', "'")
-    wanted = ", ".join(map(write_value, check.right))
+    wanted = ", ".join(map(write_value, check.allowed))
     return fold(f'agrees.append(compare("{label}", {check.got}, {wanted}))')
 
 
