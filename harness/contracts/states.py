@@ -82,6 +82,16 @@ class StateTable:
         return [rule for rule in self.rules if rule.applies(features)]
 
 
+def never(why: str, states: str, operations: str, **when: str) -> Unreachable:
+    """Makes the rule that some operations do not find some states."""
+    return Unreachable(why, states.split(), never=operations.split(), **when)
+
+
+def only(why: str, states: str, operations: str, **when: str) -> Unreachable:
+    """Makes the rule that no other operations than these find some states."""
+    return Unreachable(why, states.split(), operations.split(), **when)
+
+
 def list_true(conditions: Mapping[str, Any]) -> list[str]:
     """Lists the names whose conditions hold."""
     return [name for name, holds in conditions.items() if holds]

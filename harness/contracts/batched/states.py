@@ -10,7 +10,7 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.parts import LISTS
 from lockstep.harness.contracts.operation import Op
-from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 
 MAKERS = ("open", "stack", "load")
 """Operations that find no batch: they make one."""
@@ -101,39 +101,32 @@ STATES = (
     ),
     State("chunks-apart", Situation.is_apart, "chunks"),
 )
-EVENTS = (
-    *("padded-left", "finalized", "rewind", "refusal", "rows-left", "extended"),
-    *("stacked", "loaded", "cloned", "freed"),
-)
-BATCH_ONLY = (
-    *("pad_right", "finalize", "rollback", "filter", "select", "repeat"),
-    *("extend", "extract", "save"),
-)
+EVENTS = "padded-left finalized rewind refusal rows-left extended stacked loaded cloned"
 RULES = (
-    Unreachable("needs a batch", ("single",), never=BATCH_ONLY),
-    Unreachable("makes a batch", [name for name, _, _ in STATES[1:]], never=MAKERS),
-    Unreachable("tells what an update does", ("padding-only", "turns"), ("update",)),
-    Unreachable(
+    never(
+        "needs a batch",
+        "single",
+        "pad_right finalize rollback filter select repeat extend extract save",
+    ),
+    never("makes a batch", " ".join(name for name, *_ in STATES[1:]), " ".join(MAKERS)),
+    only("tells what an update does", "padding-only turns", "update"),
+    never(
         "an announcement and updates come before",
-        ("one-row", "row-empty", *EVENTS),
-        never=("finalize",),
+        f"one-row row-empty {EVENTS} freed",
+        "finalize",
     ),
-    Unreachable("nobody reads then", ("announced",), never=("state", "size")),
-    Unreachable("one row has no padding", ("one-row",), never=("pad_right",)),
-    Unreachable(
+    never("nobody reads then", "announced", "state size"),
+    never("one row has no padding", "one-row", "pad_right"),
+    only(
         "the padding has to end before anything else",
-        ("announced",),
-        ("update", "finalize"),
+        *("announced", "update finalize"),
         unless="refuses",
     ),
-    Unreachable(
-        "all that was announced has come",
-        ("empty",),
-        never=("finalize",),
-        unless="refuses",
-    ),
-    Unreachable(
-        "single caches are extracted from batches", ("single",), MAKERS, unless="extract"
+    never("all that was announced has come", "empty", "finalize", unless="refuses"),
+    only(
+        "single caches are extracted from batches",
+        *("single", " ".join(MAKERS)),
+        unless="extract",
     ),
 )
 TABLE = StateTable(STATES, RULES)

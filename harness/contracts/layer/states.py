@@ -7,7 +7,7 @@ from functools import cached_property
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import LayerModel
 from lockstep.harness.contracts.operation import Op
-from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 
 LONG_AFTER = 12
 """Tokens after which a snapshot that is not what its cache holds is an old one."""
@@ -123,21 +123,17 @@ STATES = (
     State("window-one", lambda case: case.window == 1 and case.offset > 1, "one-token"),
 )
 
-UPDATES = (
-    *("append-after-rewind", "append-after-restore"),
-    *("ends-wrapped", "several-after-wrap", "captures-crossed"),
-)
 RULES = (
-    Unreachable("tells what an update finds, or where it leads", UPDATES, ("update",)),
-    Unreachable(
-        "tells what is restored",
-        ("restore-after-change", "restore-long-after"),
-        ("restore",),
+    only(
+        "tells what an update finds, or where it leads",
+        "append-after-rewind append-after-restore ends-wrapped several-after-wrap"
+        " captures-crossed",
+        "update",
     ),
-    Unreachable(
+    only("tells what is restored", "restore-after-change restore-long-after", "restore"),
+    never(
         "breaks a rule of usage before the captures were taken",
-        ("captures-pending",),
-        never=("prepare",),
+        *("captures-pending", "prepare"),
         unless="refuses",
     ),
 )

@@ -10,7 +10,7 @@ from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
 from lockstep.harness.contracts.paged.model import PagedModel, get_unit
 from lockstep.harness.contracts.paged.operations import OPERATIONS
-from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 
 
 class Situation:
@@ -221,63 +221,50 @@ def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
     )
 
 
-COMPUTED = ("block-end", "inside-block", "window-passed", "chunk-passed", "shared")
-IGNORED = (
-    Unreachable("it does not depend on that", (state,), never=(name,))
-    for state in NAMES
-    for name in OPERATIONS
-    if not is_counted(state, name)
-)
+COMPUTED = "block-end inside-block window-passed chunk-passed shared"
 RULES = (
-    Unreachable("the step is not empty", ("none",), never=("run",)),
-    Unreachable("it holds nothing", ("waiting",), never=("run", "preempt")),
-    Unreachable("it waits for a transfer", ("loading",), never=("run", "match")),
-    Unreachable("it is not in the step", ("begun", "all-computed"), never=("run",)),
-    Unreachable(
-        "it holds slots", ("begun", "all-computed", "scheduled"), never=("match",)
-    ),
-    Unreachable("one that waits has done nothing", (*COMPUTED, *SINCE), never=("match",)),
-    Unreachable(
+    never("the step is not empty", "none", "run"),
+    never("it holds nothing", "waiting", "run preempt"),
+    never("it waits for a transfer", "loading", "run match"),
+    never("it is not in the step", "begun all-computed", "run"),
+    never("it holds slots", "begun all-computed scheduled", "match"),
+    never("one that waits has done nothing", f"{COMPUTED} {' '.join(SINCE)}", "match"),
+    never(
         "it is about a new request",
-        [name for name in NAMES if name not in ("none", *PAST)],
-        never=("open",),
+        " ".join(name for name in NAMES if name not in ("none", *PAST)),
+        "open",
     ),
-    *IGNORED,
-    Unreachable(
+    *(
+        never("it does not depend on that", state, name)
+        for state in NAMES
+        for name in OPERATIONS
+        if not is_counted(state, name)
+    ),
+    only(
         "there must be a request",
-        ("none",),
-        ("open", "evict", "reset", "landed", "failed", "save", "restore"),
+        *("none", "open evict reset landed failed save restore"),
         unless="refuses",
     ),
-    Unreachable(
+    never(
         "nothing is computed",
-        ("waiting", "loading"),
-        never=("accept", "fork", "rewind", "offload"),
+        *("waiting loading", "accept fork rewind offload"),
         unless="refuses",
     ),
-    Unreachable(
-        "it waits for a transfer", ("loading",), never=("schedule",), unless="refuses"
-    ),
-    Unreachable(
+    never("it waits for a transfer", "loading", "schedule", unless="refuses"),
+    never(
         "only one that waits loads",
-        ("loading", "begun", "all-computed", "scheduled"),
-        never=("load",),
+        *("loading begun all-computed scheduled", "load"),
         unless="refuses",
     ),
-    Unreachable("tokens are left", ("begun",), never=("accept",), unless="refuses"),
-    Unreachable(
-        "no token is left", ("all-computed",), never=("schedule",), unless="refuses"
-    ),
-    Unreachable(
+    never("tokens are left", "begun", "accept", unless="refuses"),
+    never("no token is left", "all-computed", "schedule", unless="refuses"),
+    never(
         "the step comes first",
-        ("scheduled",),
-        never=("schedule", "accept", "fork", "rewind"),
+        *("scheduled", "schedule accept fork rewind"),
         unless="refuses",
     ),
     *(
-        Unreachable(
-            "callers must not", ("scheduled",), never=(name,), unless=f"{name}s-scheduled"
-        )
+        never("callers must not", "scheduled", name, unless=f"{name}s-scheduled")
         for name in ("free", "preempt")
     ),
 )

@@ -9,7 +9,7 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.model import PrefixModel
 from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie
@@ -55,40 +55,34 @@ NOTED = (
     State("computed-again", needs="slots"),
 )
 STATES = (*MET, *NOTED)
-PASSES = ("feed", "break", "overrun")
-BETWEEN = ("closed-untouched", "freed")
 RULES = (
-    Unreachable(
-        "tells what a request meets as it begins", [name for name, *_ in MET], ("begin",)
+    only(
+        "tells what a request meets as it begins",
+        *(" ".join(name for name, *_ in MET), "begin"),
     ),
-    Unreachable(
+    only(
         "tells how far a request got before its end",
-        ("all-computed",),
-        ("overrun", "close", "cancel"),
+        *("all-computed", "overrun close cancel"),
     ),
-    Unreachable("tells when a limit comes", ("limit-while-open",), ("limit",)),
-    Unreachable(
+    only("tells when a limit comes", "limit-while-open", "limit"),
+    never(
         "is asked only to break a rule of usage",
-        [name for name, *_ in STATES],
-        never=("open", "reserve", "commit"),
+        *(" ".join(name for name, *_ in STATES), "open reserve commit"),
         unless="refuses",
     ),
-    Unreachable(
+    never(
         "is followed by the end of the request; no other one is open beside it",
-        ("broken-off", "overran"),
-        never=PASSES,
+        *("broken-off overran", "feed break overrun"),
         needs="layers",
     ),
-    Unreachable(
+    never(
         "lies between two requests, and there is nothing to compute",
-        BETWEEN,
-        never=PASSES,
+        *("closed-untouched freed", "feed break overrun"),
         needs="layers",
     ),
-    Unreachable(
+    never(
         "lies between two requests, and to close none breaks a rule of usage",
-        BETWEEN,
-        never=("close", "cancel"),
+        *("closed-untouched freed", "close cancel"),
         needs="layers",
         unless="refuses",
     ),

@@ -9,7 +9,7 @@ from math import inf
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.states import State, StateTable, Unreachable, list_true
+from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -63,40 +63,32 @@ STATES = (
 """Their conditions are judged together, part by part: `get_states`."""
 
 RULES = (
-    Unreachable(
+    only(
         "tells of the rows that a pass brings",
-        (
-            *("exception", "reserve", "several-sequences", "interleaved", "one-row"),
-            *("whole-batch", "step-back", "too-many-rows", "uneven-batch"),
-            *("image-in-batch", "several-images", "states-separate"),
-        ),
-        ("forward",),
+        "exception reserve several-sequences interleaved one-row whole-batch step-back"
+        " too-many-rows uneven-batch image-in-batch several-images states-separate",
+        "forward",
     ),
-    Unreachable(
+    only(
         "tells of a sequence that the operation names, and the others name none",
-        (
-            *("gap", "same-position-twice", "at-window", "past-window"),
-            *("chunk-boundary", "inside-chunk", "past-chunk"),
-        ),
-        ("forward", "copy_prefix", "remove", "can_resume"),
+        "gap same-position-twice at-window past-window chunk-boundary inside-chunk"
+        " past-chunk",
+        "forward copy_prefix remove can_resume",
     ),
-    Unreachable(
+    never(
         "has ended the pass, and there is nothing to get or put outside of one",
-        ("forward-failed", "loaded"),
-        never=("get", "put"),
+        *("forward-failed loaded", "get put"),
         unless="refuses",
     ),
-    Unreachable(
+    never(
         "ends the pass of a wrapper, some of whose caches may have changed",
-        ("remove-failed",),
-        never=("get", "put"),
+        *("remove-failed", "get put"),
         needs="wrapper",
         unless="refuses",
     ),
-    Unreachable(
+    never(
         "is cleared by the next operation, which ends the pass",
-        ("remove-failed",),
-        never=("get", "put"),
+        *("remove-failed", "get put"),
         unless="refuses atomic",
     ),
 )
