@@ -95,15 +95,15 @@ def evaluate(expression: ast.expr, numbers: Numbers) -> int | None:
         value: int | None = numbers[get_name(expression)]
         return value
     assert isinstance(expression, ast.BinOp)
-    left = evaluate(expression.left, numbers)
-    right = evaluate(expression.right, numbers)
-    if left is None or right is None:
+    first = evaluate(expression.left, numbers)
+    second = evaluate(expression.right, numbers)
+    if first is None or second is None:
         return None
     if isinstance(expression.op, ast.Add):
-        return left + right
+        return first + second
     if isinstance(expression.op, ast.Sub):
-        return left - right
-    return left % right if right else None
+        return first - second
+    return first % second if second else None
 
 
 NAME = re.compile(r"[a-z_]+")
@@ -157,9 +157,9 @@ def parse_condition(
     Raises:
         UsageError: something in it has no meaning.
     """
-    own = ("op", "states", "config")
+    plain = ("op", "states", "config")
     try:
-        fields = convert({n: when[n] for n in own if n in when}, type=Document)
+        fields = convert({n: when[n] for n in plain if n in when}, type=Document)
     except ValidationError as error:
         raise UsageError(f"{where}: {error}") from None
     kind = config["kind"]
@@ -168,7 +168,7 @@ def parse_condition(
     check_states(fields.states, rules, config, where)
     schemas = {**rules.config, **rules.operations[fields.op].fields}
     numbers = {**schemas, **dict.fromkeys(rules.facts, FACT)}
-    ranges = {name: test for name, test in when.items() if name not in own}
+    ranges = {name: test for name, test in when.items() if name not in plain}
     return Condition(
         rules,
         fields.op,
@@ -206,10 +206,10 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
     for name in list_names(expression):
         get_named(dict.fromkeys(schemas, True), name, where)
         if not is_number(schemas[name]):
-            known = ", ".join(n for n, schema in schemas.items() if is_number(schema))
+            numbers = ", ".join(n for n, schema in schemas.items() if is_number(schema))
             raise UsageError(
                 f"{where}: {name} is not one number, so it has no range; numbers are"
-                f" {known}"
+                f" {numbers}"
             )
     try:
         low, high = convert(test, type=Range)

@@ -63,21 +63,21 @@ def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     except BROKEN as error:
         raise UsageError(f"{path}: cannot be read as a zip: {error}") from None
     members = archive.infolist()
-    why = why_refused(members)
-    if why:
-        raise UsageError(f"{path}: {why}")
+    reason = why_refused(members)
+    if reason:
+        raise UsageError(f"{path}: {reason}")
     for member in members:
         if not member.is_dir():
-            place = f"{path}!{member.filename}"
-            yield member.filename, partial(read_member, archive, member, place)
+            location = f"{path}!{member.filename}"
+            yield member.filename, partial(read_member, archive, member, location)
 
 
 def why_refused(members: Sequence[ZipInfo]) -> str | None:
     """Why a zip with these members is not read; None if it is."""
     for member in members:
-        why = why_odd(member)
-        if why:
-            return f"its member {member.filename!r} {why}"
+        reason = why_odd(member)
+        if reason:
+            return f"its member {member.filename!r} {reason}"
     if len({PurePosixPath(member.filename) for member in members}) < len(members):
         return "has two members of one name"
     size = sum(member.file_size for member in members)
@@ -158,7 +158,7 @@ def iterate_saved(paths: Sequence[Path]) -> Iterator[tuple[Path, Program | Usage
             elif len(programs) == 1:
                 yield file, next(iter(programs.values()))
             else:
-                yield from ((Path(place), one) for place, one in programs.items())
+                yield from ((Path(name), program) for name, program in programs.items())
 
 
 def find_whole(path: Path) -> Path | None:
@@ -174,12 +174,12 @@ def load_saved(paths: Sequence[Path]) -> list[tuple[Path, Program]]:
     Raises:
         UsageError: one of them is not a program.
     """
-    found = []
+    programs = []
     for path, program in iterate_saved(paths):
         if isinstance(program, UsageError):
             raise program
-        found.append((path, program))
-    return found
+        programs.append((path, program))
+    return programs
 
 
 def list_files(path: Path) -> list[tuple[Path, Read]]:
@@ -189,20 +189,20 @@ def list_files(path: Path) -> list[tuple[Path, Read]]:
     """
     if not is_several(path):
         return [(path, find_member(path) or make_reader(path))]
-    files = [own for own in list_all_files(path) if is_program(*own)]
+    files = [file for file in list_all_files(path) if is_program(*file)]
     if not files:
-        what = "zip" if path.is_file() else "folder"
-        raise UsageError(f"{path}: no program file (.json, .jsonl) in this {what}")
+        container = "zip" if path.is_file() else "folder"
+        raise UsageError(f"{path}: no program file (.json, .jsonl) in this {container}")
     return sort_by_name(files)
 
 
 def list_outcomes(path: Path) -> list[tuple[Path, Read]]:
     """The outcomes of checks in a folder or a zip, sorted by name."""
-    return sort_by_name(own for own in list_all_files(path) if is_outcome(own[0]))
+    return sort_by_name(file for file in list_all_files(path) if is_outcome(file[0]))
 
 
 def sort_by_name(files: Iterable[tuple[Path, Read]]) -> list[tuple[Path, Read]]:
-    return sorted(files, key=lambda own: own[0])
+    return sorted(files, key=lambda file: file[0])
 
 
 def is_several(path: Path) -> bool:

@@ -107,13 +107,13 @@ class Entry:
             and sequences that `op` is about. Empty where it shows at once.
         """
         operations = self.program.rules.operations
-        first, *rest = self.program.ops[self.step :]
-        schemas = (s for each in operations.values() for s in each.fields.values())
+        first, *following = self.program.ops[self.step :]
+        schemas = (s for defined in operations.values() for s in defined.fields.values())
         for sort in dict.fromkeys(str(s[NAMES]) for s in schemas if NAMES in s):
-            pairs = (list_names(each, operations, sort) for each in (first, op))
+            pairs = (list_names(operation, operations, sort) for operation in (first, op))
             names = dict(zip(*pairs, strict=False))
-            rest = [rename(each, operations, sort, names) for each in rest]
-        return rest
+            following = [rename(later, operations, sort, names) for later in following]
+        return following
 
 
 def load_ledger(
@@ -134,8 +134,8 @@ def load_ledger(
     if not Path(folder).is_dir():
         raise UsageError(f"{folder}: is no folder; `Backend.ledger` names the ledger's")
     entries = [load_entry(path) for path in sorted(Path(folder).glob("*.json"))]
-    own = [entry for entry in entries if entry.document.backend == backend]
-    return [entry for entry in own if kind in (None, entry.program.kind)]
+    entries = [entry for entry in entries if entry.document.backend == backend]
+    return [entry for entry in entries if kind in (None, entry.program.kind)]
 
 
 def load_entry(path: Path) -> Entry:
@@ -237,14 +237,14 @@ def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> Known
 def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
     """The beginning of a program that leads to a known divergence, or None: also where
     only a run can tell."""
-    own = [entry for entry in avoid if entry.program.kind == program.kind]
-    judged = own and not program.rules.leaves_choices
+    entries = [entry for entry in avoid if entry.program.kind == program.kind]
+    judged = entries and not program.rules.leaves_choices
     for step in walk(program, rows=False) if judged else ():
         if step.skipped is None:
-            entry = find_entry(step.op, step.model, own)
+            entry = find_entry(step.op, step.model, entries)
             if entry is not None:
-                before = program.ops[: step.number]
-                return make_known(entry, program.config, before, step.op)
+                earlier = program.ops[: step.number]
+                return make_known(entry, program.config, earlier, step.op)
     return None
 
 
@@ -260,11 +260,11 @@ def leave_out(program: Program, left_out: LeftOut) -> Program:
 
 def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
     """Lists the programs that lead to the operations that a run has left out."""
-    known = []
+    programs = []
     for number, entry in left_out.items():
-        before = leave_out(replace(program, ops=program.ops[:number]), left_out)
-        known.append(make_known(entry, program.config, before.ops, program.ops[number]))
-    return known
+        earlier = leave_out(replace(program, ops=program.ops[:number]), left_out).ops
+        programs.append(make_known(entry, program.config, earlier, program.ops[number]))
+    return programs
 
 
 # --- what a backend can run -------------------------------------------------------------
@@ -302,10 +302,10 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
 
 def drop_undeclared(program: Program, declared: Kind) -> Program:
     """Returns a program with the fields of `list_undeclared` at their defaults."""
-    own = list_undeclared(program.rules, declared)
-    if all(program.config[name] == value for name, value in own.items()):
+    undeclared = list_undeclared(program.rules, declared)
+    if all(program.config[name] == value for name, value in undeclared.items()):
         return program
-    return replace(program, config={**program.config, **own})
+    return replace(program, config={**program.config, **undeclared})
 
 
 def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:

@@ -163,10 +163,10 @@ FLAKY = re.compile(r"([0-9]{1,3}) of ([0-9]{1,3})")
 def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
     """What `meta` of a program says of how often it fails; None if it says nothing."""
     said = meta.get("flaky")
-    found = FLAKY.fullmatch(said) if isinstance(said, str) else None
-    if found is None:
+    match = FLAKY.fullmatch(said) if isinstance(said, str) else None
+    if match is None:
         return None
-    failed, runs = map(int, found.groups())
+    failed, runs = map(int, match.groups())
     return Flaky(failed, runs) if failed <= runs and 0 < runs <= MAX_RUNS else None
 
 
@@ -191,8 +191,8 @@ def parse_programs(text: str, where: str) -> dict[str, Program]:
     programs = {}
     for number, line in enumerate(StringIO(text, newline="\n"), 1):
         if line.strip():
-            place = f"{where}:{number}"
-            programs[place] = parse_program(parse_json(line, place), place)
+            location = f"{where}:{number}"
+            programs[location] = parse_program(parse_json(line, location), location)
     if not programs:
         raise UsageError(f"{where}: holds no program")
     return programs
@@ -209,10 +209,10 @@ def parse_program(document: Any, where: str) -> Program:
     Raises:
         UsageError: the document is not a program, or too large.
     """
-    known = {}
+    entry_meta = {}
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
-        told = ("signature", "backend")
-        known = {name: document[name] for name in told if name in document}
+        copied = ("signature", "backend")
+        entry_meta = {name: document[name] for name in copied if name in document}
         document = document["program"]
     if not isinstance(document, dict):
         raise UsageError(
@@ -233,7 +233,7 @@ def parse_program(document: Any, where: str) -> Program:
         raise UsageError(f"{where}: config: {broken}")
     ops = parse_operations(document.get("ops"), contract, where)
     meta = document.get("meta")
-    meta = {**known, **(meta if isinstance(meta, dict) else {})}
+    meta = {**entry_meta, **(meta if isinstance(meta, dict) else {})}
     program = Program(contract.name, config, ops, meta)
     too_large = why_too_large(program)
     if too_large:
@@ -250,12 +250,13 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
         )
     parsed: list[Op] = []
     for number, op in enumerate(ops):
-        place = f"{where}: ops[{number}]"
+        location = f"{where}: ops[{number}]"
         if not isinstance(op, dict):
-            raise UsageError(f"{place}: an operation is an object, not {name_type(op)}")
-        operation = get_named(contract.operations, op.get("op"), f"{place}: operation")
+            kind = name_type(op)
+            raise UsageError(f"{location}: an operation is an object, not {kind}")
+        operation = get_named(contract.operations, op.get("op"), f"{location}: operation")
         fields = {name: value for name, value in op.items() if name != "op"}
-        fields = complete(fields, operation.fields, f"{place} ({operation.name})")
+        fields = complete(fields, operation.fields, f"{location} ({operation.name})")
         parsed.append({"op": operation.name, **fields})
     return parsed
 

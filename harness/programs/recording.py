@@ -105,11 +105,11 @@ class Draft:
         elif number >= len(self.ops) or not self.is_same(op, self.ops[number]):
             self.leave_behind(layer, number)
 
-    def is_same(self, op: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    def is_same(self, op: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
         """Whether an operation, completed, is another one."""
         contract = CONTRACTS[self.form.contract]
         try:
-            return parse_operations([dict(op)], contract, "the engine") == [other]
+            return parse_operations([dict(op)], contract, "the engine") == [recorded]
         except UsageError:
             return False
 
@@ -246,11 +246,11 @@ class Draft:
         lines = [f"{self.path}: not recorded: {missing}"] if missing else []
         try:
             document = json.loads(self.path.read_text())
-            why = check(parse_program(document, str(self.path)), self.form.backend)
+            reason = check(parse_program(document, str(self.path)), self.form.backend)
         except UsageError as error:
             return [*lines, str(error)]
-        if why is not None:
-            lines.append(f"{self.path}: cannot be replayed: {why}")
+        if reason is not None:
+            lines.append(f"{self.path}: cannot be replayed: {reason}")
         return lines
 
 
@@ -274,10 +274,10 @@ class Recording:
         self.is_closed = False
         if path.name.endswith((".jsonl", ".gz", ".zip")):
             raise UsageError(f"{path}: give the name of a .json file, or of a folder")
-        found = [path] if path.is_file() else sorted(path.glob("*.json*"))
-        if found:
+        existing = [path] if path.is_file() else sorted(path.glob("*.json*"))
+        if existing:
             raise UsageError(
-                f"{found[0]}: is there already; remove it, or choose another name"
+                f"{existing[0]}: is there already; remove it, or choose another name"
             )
         folder = path.parent if path.suffix == SUFFIX else path
         try:

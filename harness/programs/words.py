@@ -36,8 +36,8 @@ def describe_failure(
     first = 0 if most is None else max(0, last + 1 - most)
     if first:
         yield f"  steps 0 to {first - 1} are left out"
-    for number, words in enumerate(list_steps(program, step, last)[first:], first):
-        yield f"{'→' if number == step else ' '} step {number}: {words}"
+    for number, description in enumerate(list_steps(program, step, last)[first:], first):
+        yield f"{'→' if number == step else ' '} step {number}: {description}"
     yield f"{what}: {message}"
 
 
@@ -86,15 +86,16 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
     or less was done than was asked; else empty."""
     if skipped:
         return f"skipped: {skipped}"
-    refusals = list(dict.fromkeys(each.get("error") for each in list_allowed(answer)))
+    answers = list_allowed(answer)
+    refusals = list(dict.fromkeys(allowed.get("error") for allowed in answers))
     if len(refusals) > 1 or refusals[0]:
         return "" if None in refusals else REFUSED + " or ".join(map(str, refusals))
     count, trimmed = op.get("count"), answer.get("trimmed")
     if type(count) is type(trimmed) is int and count != trimmed:
         return f"trimmed {trimmed}"
-    told = {name: answer[name] for name in NEGATIVE if name in answer}
-    lacking = [f"no {name}" for name, value in told.items() if value is None]
-    is_false = any(value is False for value in told.values())
+    lacking_fields = {name: answer[name] for name in NEGATIVE if name in answer}
+    lacking = [f"no {name}" for name, value in lacking_fields.items() if value is None]
+    is_false = any(value is False for value in lacking_fields.values())
     return "false" if is_false else ", ".join(lacking)
 
 
@@ -119,8 +120,8 @@ def list_traits(program: Program, op: Op) -> list[str]:
         if "default" in schema and NAMES not in schema
     }
     is_optional = op["op"] not in program.rules.required
-    own = drop_defaults({name: op[name] for name in optional}, optional)
-    return [op["op"]] * is_optional + [f"{op['op']} with {name}" for name in own]
+    changed = drop_defaults({name: op[name] for name in optional}, optional)
+    return [op["op"]] * is_optional + [f"{op['op']} with {name}" for name in changed]
 
 
 def is_special(program: Program, op: Op) -> bool:
@@ -133,9 +134,9 @@ def describe_line(program: Program, step: int | None, message: str) -> str:
     at = len(ops) - 1 if step is None else min(step, len(ops) - 1)
     special = [op for op in ops[: max(0, at)] if is_special(program, op)]
     after = ", ".join(operations[op["op"]].describe(op) for op in special[:MOST_SPECIAL])
-    more = ", …" if len(special) > MOST_SPECIAL else ""
+    ellipsis = ", …" if len(special) > MOST_SPECIAL else ""
     where = operations[ops[at]["op"]].describe(ops[at]) if ops else "open"
-    begin = f"after {after}{more}: " if after else ""
+    begin = f"after {after}{ellipsis}: " if after else ""
     return f"{program.kind}: {begin}{where}: {message}"
 
 
@@ -148,24 +149,24 @@ MOST_SPECIAL = 3
 def describe_config(program: Program) -> str:
     fields = drop_defaults(program.config, program.rules.config)
     fields.pop("kind", None)
-    words = [format_field(name, value) for name, value in fields.items()]
-    return ", ".join(words) or "default config"
+    descriptions = [format_field(name, value) for name, value in fields.items()]
+    return ", ".join(descriptions) or "default config"
 
 
 def format_field(name: str, value: Any) -> str:
     """A field of a config, as a person would call it."""
-    words = name.replace("_", " ")
+    label = name.replace("_", " ")
     if isinstance(value, bool):
-        return words if value else f"no {words}"
-    return f"{words} {format_value(value)}"
+        return label if value else f"no {label}"
+    return f"{label} {format_value(value)}"
 
 
 def format_value(value: Any) -> str:
     """A field of a config in words; of a cache or a group first what it is."""
     if isinstance(value, Mapping):
-        rest = dict(value)
-        name = rest.pop("kind", None) or rest.pop("type")
-        return " ".join(map(str, [name, *chain.from_iterable(rest.items())]))
+        fields = dict(value)
+        name = fields.pop("kind", None) or fields.pop("type")
+        return " ".join(map(str, [name, *chain.from_iterable(fields.items())]))
     if isinstance(value, list):
         return " + ".join(map(format_value, value))
     return "none" if value is None else str(value)

@@ -124,8 +124,8 @@ class Drawer:
         self.known: deque[KnownProgram] = deque(maxlen=MOST_KNOWN)
         self.misuse, self.longest = misuse, longest
         self.cells = self.rules.list_cells(kind, replace(declared, refuses=False))
-        every = self.rules.list_cells(kind, declared)
-        self.misuse_cells = [cell for cell in every if cell not in self.cells]
+        cells = self.rules.list_cells(kind, declared)
+        self.misuse_cells = [cell for cell in cells if cell not in self.cells]
         self.rare: tuple[Sequence[Cell], Sequence[Cell]] = [], []
 
     def aim_at(self, cells: Collection[Cell]) -> None:
