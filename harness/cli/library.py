@@ -83,23 +83,23 @@ def programs(
     if max_ops is not None and max_ops < 1:
         raise UsageError(f"max_ops={max_ops}: a program has at least one operation")
     require_kind(contract, kind)
-    own = get_reference() if backend is None else get_backend(backend)
-    declared = own.contracts.get(contract, {}).get(kind)
+    target = get_reference() if backend is None else get_backend(backend)
+    declared = target.contracts.get(contract, {}).get(kind)
     if declared is None:
-        raise UsageError(f"{own.name} declares no cache of kind {kind} ({contract})")
-    avoid = load_known(own, kind)
-    drawer = Drawer(contract, kind, declared, own.dtypes, avoid, longest=max_ops)
+        raise UsageError(f"{target.name} declares no cache of kind {kind} ({contract})")
+    avoid = load_known(target, kind)
+    drawer = Drawer(contract, kind, declared, target.dtypes, avoid, longest=max_ops)
     return make_strategy(drawer.draw, LEAST if max_ops != 1 else 1)
 
 
 def require_kind(contract: str, kind: str) -> None:
     if contract not in CONTRACTS:
-        near = suggest(contract, CONTRACTS)
-        raise UsageError(f"there is no contract {contract!r}{near}")
+        suggestion = suggest(contract, CONTRACTS)
+        raise UsageError(f"there is no contract {contract!r}{suggestion}")
     kinds = CONTRACTS[contract].kinds
     if kind not in kinds:
-        near = suggest(kind, dict.fromkeys(kinds))
-        raise UsageError(f"contract {contract} has no kind {kind!r}{near}")
+        suggestion = suggest(kind, dict.fromkeys(kinds))
+        raise UsageError(f"contract {contract} has no kind {kind!r}{suggestion}")
 
 
 @cache
@@ -144,12 +144,12 @@ def examples(
         UsageError: there is no such backend, or a zip is refused.
         Unavailable: the backend needs something that is not here.
     """
-    own = None if backend is None else get_backend(backend)
+    runner = None if backend is None else get_backend(backend)
 
     def is_wanted(program: Program) -> bool:
         if kind not in (None, program.kind):
             return False
-        return own is None or not why_unsupported(program, own)
+        return runner is None or not why_unsupported(program, runner)
 
     def decorate(test: Test) -> Test:
         saved = filter(is_wanted, list_saved(Path(folder)))
@@ -170,9 +170,9 @@ def list_saved(path: Path) -> list[Program]:
         return []
     try:
         return [
-            one
-            for file, one in iterate_saved([path])
-            if isinstance(one, Program) and (file == path or not is_record(file))
+            saved
+            for file, saved in iterate_saved([path])
+            if isinstance(saved, Program) and (file == path or not is_record(file))
         ]
     except UsageError:
         if path.is_dir():
@@ -232,13 +232,13 @@ def run(
         UsageError: the backend does not declare what the program needs.
         Unavailable: the backend needs something that is not here.
     """
-    own = get_backend(backend)
-    why = why_too_large(program) or why_unsupported(program, own)
-    if why:
-        raise UsageError(f"{own.name} cannot run this program: {why}")
-    result = get_runner().run_both(program, own, load_known(own, program.kind))
+    loaded = get_backend(backend)
+    reason = why_too_large(program) or why_unsupported(program, loaded)
+    if reason:
+        raise UsageError(f"{loaded.name} cannot run this program: {reason}")
+    result = get_runner().run_both(program, loaded, load_known(loaded, program.kind))
     if result.divergence is not None:
-        failure = keep(program, result.divergence, own, backend, Path(failures))
+        failure = keep(program, result.divergence, loaded, backend, Path(failures))
         raise get_class(failure.signature)(failure)
     return result
 
@@ -264,7 +264,7 @@ def keep(
     program: Program,
     divergence: Divergence,
     backend: Backend,
-    given: Backend | str,
+    asked_backend: Backend | str,
     folder: Path,
 ) -> Failure:
     """Returns the shortest program with this signature; saves it if it is new.
@@ -273,28 +273,28 @@ def keep(
         program: diverges, as `divergence` says.
         divergence: the first one of the program.
         backend: ran it.
-        given: the same, as the test names it. No command finds what is no name.
+        asked_backend: the same, as the test names it. No command finds what is no name.
         folder: of failures.
     """
-    name = given if isinstance(given, str) else backend.name
-    is_found = name is given or name in list_names()
+    name = asked_backend if isinstance(asked_backend, str) else backend.name
+    is_found = name is asked_backend or name in list_names()
     signature = divergence.get_signature(program)
-    before = SHORTEST_SHOWN.get((name, signature))
-    if before is not None and get_rank(before.program) <= get_rank(program):
-        return before
+    shortest = SHORTEST_SHOWN.get((name, signature))
+    if shortest is not None and get_rank(shortest.program) <= get_rank(program):
+        return shortest
     small = shorten(program, divergence, backend)
-    if before is not None and get_rank(before.program) <= get_rank(small.program):
-        return before
+    if shortest is not None and get_rank(shortest.program) <= get_rank(small.program):
+        return shortest
     environment = get_environment(
         {"versions": dict(backend.versions), "device": backend.device}
     )
     flaky = {} if small.flaky is None else {"flaky": str(small.flaky)}
-    found = {"found": {"front": "strategy"}, **flaky}
-    own = small.program, small.divergence, name, environment, found
-    asked = "" if is_found else "MODULE:FACTORY"
-    failure = save(make_failure(folder, *own, asked=asked))
-    if before is not None and failure.unsaved is None:
-        before.path.unlink(missing_ok=True)
+    meta = {"found": {"front": "strategy"}, **flaky}
+    facts = small.program, small.divergence, name, environment, meta
+    placeholder = "" if is_found else "MODULE:FACTORY"
+    failure = save(make_failure(folder, *facts, asked=placeholder))
+    if shortest is not None and failure.unsaved is None:
+        shortest.path.unlink(missing_ok=True)
     SHORTEST_SHOWN[name, signature] = failure
     return failure
 
