@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from engine_runs import load_peers
 from syrupy.assertion import SnapshotAssertion
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.cli.main import main
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
-from lockstep.harness.execution.scripts.script import write_script
+from lockstep.harness.execution.scripts.script import try_script, write_script
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import Entry, load_ledger
@@ -142,6 +143,14 @@ def test_a_script_comes_to_what_the_harness_comes_to(framework: Framework) -> No
     assert got == framework.wanted
     assert len(framework.wanted) > 3 * len(framework.why_not), framework.why_not
     assert not [why for why in framework.why_not if "define" in why or "copy" in why]
+
+
+def test_a_script_for_an_engine_calls_our_adapter() -> None:
+    backend = load_peers("sglang").sglang_radix_default()
+    (entry,) = load_ledger(backend.ledger, backend.name)
+    script = write_script(entry.program, backend, get_target(backend.name))
+    assert "backend = lockstep.impl.peers.sglang.sglang_radix_default()" in script
+    assert try_script(script) == 1
 
 
 # --- what a file may do -----------------------------------------------------------------
