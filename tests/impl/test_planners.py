@@ -84,6 +84,9 @@ def test_a_step_in_a_full_window_moves_one_token(window: int) -> None:
         )
         if position >= window:
             assert (planner, copied, len(written)) == (columns.planner, None, 1)
+            step = position - window + 2, position + 1, position + 2
+            assert not planner.destroys(position - window + 2, position + 1, *step)
+            assert planner.destroys(position - window + 1, position + 1, *step)
 
 
 @pytest.mark.parametrize(("step", "most"), [(1, 15), (16, 11), (256, 7), (4096, 3)])
@@ -105,3 +108,6 @@ def test_a_ring_moves_its_tokens_a_few_times(length: int, most: int) -> None:
         ring, copied, _, _ = ring.plan(first, begin, begin + length)
         moves += copied is not None
     assert moves <= most
+    for begin in range(640, 800):
+        ring, *_ = ring.plan(begin - 63, begin, begin + 1)
+    assert ring.room == 64  # steps drop the twin
