@@ -13,7 +13,6 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import Failure, Failures, describe_stop, make_failure
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.programs.program import parse_program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -206,8 +205,7 @@ def save_agreed(failures: Failures, event: messages.Agreed, backend: str) -> str
     Returns:
         The message about it.
     """
-    program = parse_program(event.program, "a program of the ledger")
     message = f"the ledger's entry {event.entry} describes an operation that agrees"
-    program = replace(program, meta={"backend": backend, "what": message})
+    program = replace(event.parsed, meta={"backend": backend, "what": message})
     message = f"{event.entry}: describes an operation that agrees: its `when` is too wide"
     return f"{message}{failures.save_agreed(program, event.entry, backend)}"

@@ -101,7 +101,7 @@ def check_divergence(divergence: Divergence) -> None:
         raise ValueError("the signature of a divergence cannot be the name of a folder")
 
 
-class Agreed(Event, frozen=True):
+class Agreed(Event, frozen=True, dict=True):
     """A program that leads to a known divergence, by the ledger, and agrees.
 
     Attributes:
@@ -111,8 +111,12 @@ class Agreed(Event, frozen=True):
     entry: str
     program: Document
 
+    @cached_property
+    def parsed(self) -> Program:
+        return parse_program(self.program, "a program of the ledger")
+
     def check(self) -> None:
-        parse_program(self.program, "a program of the ledger")
+        _ = self.parsed  # raises
 
 
 class Stopped(Event, frozen=True):
