@@ -2,9 +2,9 @@
 
 A backend is found by name or as ``package.module:factory``. The factory takes no argument
 and returns a `Backend`: a declaration of what is promised, the array functions of the
-framework, and `open`, which makes one empty cache. The harness checks what is declared,
-and lists what is not. A factory raises `Unavailable` if this machine does not have what
-it needs; any other exception means that it is broken.
+framework, and `open`, which makes one empty cache. The harness checks everything that is
+declared, and lists the rest. A factory raises `Unavailable` if this machine does not have
+what it needs; any other exception means that it is broken.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ class Kind:
     """The promise of a backend for one kind of cache.
 
     Attributes:
-        operations: the operations of the contract that are implemented.
+        operations: the implemented operations of the contract.
         config: config field → the values that are supported. A field that is not named
             takes any value that the contract draws.
-        builds_on: (prefix contract) the harness opens the caches below, watches them and
-            hands them over.
-        refuses: a call that breaks a rule of usage raises the "usage" error and changes
-            nothing. Such calls are drawn only if this is True.
-        inputs: "copied", or "kept" if the cache keeps or returns arrays that it was
-            given, in place of copies, since the callers of its framework never write to
-            them afterwards. Then nothing is checked about them.
-        held: the caches tell what they hold (`LayerCache.held`), which is never more than
-            this many times what their contents need; see `harness.contracts.memory`. None
-            if they do not tell. Of a prefix kind, it is about the caches below.
+        builds_on: (prefix contract) the harness opens and watches the underlying caches,
+            and passes them in.
+        refuses: an invalid call raises the "usage" error and changes nothing. Programs
+            make invalid calls only if this is True.
+        inputs: "copied", or "kept" if the cache keeps or returns the arrays that are
+            passed in, because callers of its framework never write to them afterwards.
+            Then they are not checked.
+        held: `LayerCache.held` is at most this many times the bytes of the contents; see
+            `harness.contracts.memory`. None if the caches have no `held`. For a prefix
+            kind, it concerns the underlying caches.
         atomic: (unified contract) a `remove` that is refused changes nothing. If this is
             False, the next operation of every program clears the sequence.
-        duties: calls that the makers of the cache leave to its callers to avoid.
-        tells: (paged contract) what the cache tells beside its tables, and what is
-            checked then: names of `harness.backends.paged.TELLS`.
+        duties: calls that the makers of the cache forbid to its callers.
+        tells: (paged contract) methods besides tables and copies, which are then checked:
+            names of `harness.backends.paged.TELLS`.
     """
 
     operations: frozenset[str]
@@ -102,14 +102,14 @@ class Kind:
 
 @dataclass(frozen=True)
 class Planted:
-    """A mistake that was planted in a backend, to see that it is found.
+    """A mistake that is planted in a backend to test the check.
 
     Attributes:
         id: its name.
         source: where a real cache made the mistake.
         contract: the contract that it breaks.
         kind: the kind of cache that makes it.
-        mistake: the mistake, in words.
+        mistake: a description of the mistake.
         shortest: operations of the shortest program known to show it.
         backend: the backend with the mistake, as "package.module:factory".
         correct: the same backend without it.
@@ -130,51 +130,50 @@ class Backend:
     """One implementation on one device, as it declares itself.
 
     Attributes:
-        name: what reports call it.
+        name: its name in reports.
         device: the device, for reports.
-        contracts: contract → kind → what is promised for it. Kinds of different contracts
-            have different names.
+        contracts: contract → kind → its declaration. Kinds of different contracts have
+            different names.
         arrays: the array functions of the framework.
         open: makes one empty cache from a complete config: every field is set, see
-            `CONFIG` of each contract. A kind that builds on others finds them opened in
-            config["caches"]: for session and trie one for each layer (None where a layer
-            has none), for slots one unified cache. A prefix kind that brings its own gets
-            None there, and in config["below"] the complete configs of what it must bring.
+            `CONFIG` of each contract. For a kind with `builds_on`, config["caches"] has
+            open caches: for session and trie a cache for each layer (None for a layer
+            without one), for slots a unified cache. Other prefix kinds get None there,
+            and the complete configs of their underlying caches in config["below"].
         dtypes: the dtypes that its caches store.
         lifetime: how long a returned array keeps its content.
         causal: how a mask "causal" is aligned.
-        poison: `open` heeds config["poison"] and fills unused memory with NaN.
-        scope: a context manager that a program runs in, such as torch.no_grad; where
-            other backends run the program beside this one, each of its steps.
-        scopes: others that it may run in, with the same answers: those of the numbers 1,
-            2, … of the config field "scope". Only numbers that a kind declares are drawn.
-        overwrite: fills an array with other numbers, in place, as a model does that uses
-            its buffers again. After each call the arrays that a cache was given are
-            overwritten, unless `Kind.inputs` is "kept"; the cache must not notice. None
-            if that cannot be done in the framework.
-        tolerance: the largest absolute error of one stored number of K or V, where all
-            numbers lie between -1 and 1; 0 if storage only moves data. Of int8 with one
-            scale it is 1/254. For layer caches; reports show the share that was used.
+        poison: `open` fills unused memory with NaN if config["poison"] is True.
+        scope: a context manager for a program, such as torch.no_grad; if several backends
+            run the program side by side, for each of its steps.
+        scopes: alternative scopes with the same answers, for the values 1, 2, … of the
+            config field "scope". Only values that a kind declares are drawn.
+        overwrite: fills an array with other numbers in place, as a model does that reuses
+            its buffers. After each call, the arrays that were passed in are overwritten,
+            unless `Kind.inputs` is "kept"; the cache must not be affected. None if the
+            framework cannot do this.
+        tolerance: (layer caches) the largest absolute error of a stored number of K or V,
+            which lie between -1 and 1; 0 if storage only moves data, 1/254 for int8 with
+            one scale. Reports show the used share.
         ledger: the folder of its known divergences; see `harness/programs/README.md`.
-        code: packages of which scripts of its failures have copies, as far as they use
-            them, in place of imports: then they need the framework alone.
+        code: packages whose used code is copied into scripts of failures, so that the
+            scripts need only the framework.
         faults: "package.module:function" that returns the mistakes `Planted` in it.
-        errors: the exceptions for "usage" (a call that breaks a rule of usage; without
-            an entry, ValueError), for "cache-full", "not-supported" and "shared"
-            (unified) and for "no-slot" (slots). Any other exception is an error of the
-            backend, so a class of its own tells its refusals from a framework's.
+        errors: the exceptions for "usage" (an invalid call; default: ValueError), for
+            "cache-full", "not-supported" and "shared" (unified) and for "no-slot"
+            (slots). Any other exception is an error of the backend; with your own class,
+            an exception of the framework is not mistaken for a refusal.
         versions: package → version, for failure files.
         notes: for people.
-        execute: runs a program in place of the executor, without the reference beside
-            it; its arguments are those of `harness.execution.executor.run`. Nothing is
-            opened then.
-        share: it gets one of this many programs that other backends run.
-        follow: for a backend that is a process of its own: is called after each step with
-            False, and with True when the caches of a program are gone. Raises `Broken` if
-            the process has ended.
-        is_fatal: whether an exception means that nothing more can run in this process,
-            such as an illegal access on CUDA. The program counts as one that ends its
-            process, and the next one gets a new process.
+        execute: runs a program instead of the executor and the reference; its arguments
+            are those of `harness.execution.executor.run`, and `open` is not called.
+        share: it runs one in `share` of the programs that other backends run.
+        follow: for a backend in another process: called with False after each step, and
+            with True when the caches of a program are dropped. Raises `Broken` if the
+            process has ended.
+        is_fatal: whether an exception makes the process unusable, such as an illegal
+            access on CUDA. The program then counts as a crash, and the next one gets a
+            new process.
     """
 
     name: str
@@ -202,7 +201,7 @@ class Backend:
     is_fatal: Callable[[Exception], bool] = lambda error: False
 
     def get_scope(self, number: int) -> Scope:
-        """Returns the scope of a program; its own only, if it has none of this number."""
+        """Returns the scope of a program; `scope` if there is none of this number."""
         return (self.scope, *self.scopes)[number if number <= len(self.scopes) else 0]
 
 
@@ -268,7 +267,8 @@ def compare_environments(
 def list_pairs(
     found: Mapping[str, Any], here: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Differences, in words for either side. Only what the file names is compared."""
+    """Describes the differences of two environments; compares only what the file
+    names."""
     versions = [
         (clean(name), clean(version))
         for name, version in found["versions"].items()

@@ -85,9 +85,10 @@ class LayerCache(Protocol):
                 belong to padding queries and see nothing.
 
         Returns:
-            None if all is seen, "causal", or an array [rows, columns], whose columns are
-            those of the K and V that the update returns: bool, True where a query sees a
-            token, or additive. A query sees itself; a window of w is w - 1 tokens before.
+            None if every query sees every token, "causal", or an array [rows, columns]
+            with the columns of the K and V that the update returns: bool, True where a
+            query sees a token, or additive. A query sees itself; in a window of w, it
+            also sees w - 1 tokens before.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -147,8 +148,8 @@ class LayerCache(Protocol):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: supplies the content, and stays usable; it may be of any cache of
-                the same config. None to go back without one.
+            snapshot: has the content, and stays usable; it may come from any cache of the
+                same config. None to go back without a snapshot.
             target: the new offset.
 
         Returns:
@@ -167,8 +168,8 @@ class LayerCache(Protocol):
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """Joins [a, b) and [b, c) into [a, c), and uses both up.
 
-        They may be of any caches of the same config. Of two windows it returns the later
-        one.
+        They may come from any caches of the same config. For two windows, the result is
+        the later one.
 
         Returns:
             The joined snapshot; None if a side of a kv cache is None.
@@ -191,8 +192,8 @@ class LayerCache(Protocol):
         """Schedules a snapshot for each offset, taken when an update reaches it.
 
         Each begins at the offset before it, the first at the current offset. An update
-        reaches the offset where it begins, too: a kv cache has nothing to capture there,
-        other kinds capture what they hold before the update, under an empty range.
+        also reaches the offset where it begins: a kv cache captures nothing there, other
+        kinds capture their content before the update, with an empty range.
 
         Args:
             offsets: ascending. The caller may change the list afterwards.
@@ -256,12 +257,12 @@ class BatchCache(Protocol):
     """One cache of kind "batch-kv" or "batch-rotating": several requests in a layer.
 
     Row b behaves as the layer cache of row b's tokens alone; padding does not exist. The
-    columns of the returned arrays may stand in any order and may be more than there are
-    tokens; the mask of a row shows its own tokens only.
+    returned arrays may have more columns than tokens, in any order; the mask of a row
+    shows only the row's tokens.
 
-    `open` makes an empty batch of config["rows"] rows; from config["caches"] a batch
-    whose rows are these single caches, which are used up; with neither a single cache: a
-    `LayerCache` with those of the declared operations that it has.
+    `open` makes an empty batch of config["rows"] rows, or a batch of the single caches in
+    config["caches"], which are used up, or, without either, a single cache: a
+    `LayerCache` with the declared operations that it has.
     """
 
     @property
@@ -313,11 +314,11 @@ class BatchCache(Protocol):
         """Returns for each row what `LayerCache.size` returns."""
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each row, which all have as many.
+        """Removes the last `count` tokens of each row; no row has fewer.
 
         Returns:
-            `count`; 0 if a row refuses, or if a ring that counts padding cannot tell.
-            Then nothing changes.
+            `count`, or 0 if a row refuses, or if a ring that counts padding cannot know;
+            then nothing changes.
         """
 
     def rollback(self, counts: Sequence[int]) -> bool:
@@ -333,7 +334,7 @@ class BatchCache(Protocol):
         """Repeats each row so many times, the copies next to each other."""
 
     def extend(self, other: BatchCache) -> None:
-        """Adds the rows of another batch behind its own. The other one is used up."""
+        """Appends the rows of another batch, which is used up."""
 
     def extract(self, row: int) -> LayerCache:
         """Returns an independent single cache with the tokens of one row."""
@@ -378,8 +379,8 @@ class BatchStateCache(Protocol):
         """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Stores the states after `length` more columns, of which those count that
-        `make_mask` says."""
+        """Stores the states after `length` more columns; only the columns in `make_mask`
+        count."""
 
 
 class ListCache(Protocol):
@@ -397,16 +398,16 @@ class ListCache(Protocol):
 class BatchListCache(Protocol):
     """One cache of kind "batch-list": batches of one layer, all with the same rows.
 
-    Tokens are written to each part and read from it: `make_mask`, `update`, `read`,
-    `write`, `offsets`, `state` and `size` are methods of the parts; `held` of the parts
-    and the list. All others are those of `BatchCache`, asked of the list, for all parts
-    or for none: `pad_left`, `pad_right`, `finalize`, `filter`, `extend`, `save` and so
-    on. `trim` and `rollback` remove nothing if a part refuses; a part with states always
-    does. `load` may exchange the parts.
+    Tokens are written to and read from each part: `make_mask`, `update`, `read`, `write`,
+    `offsets`, `state` and `size` are methods of the parts; `held` of the parts and the
+    list. The other methods of `BatchCache` are called on the list, and act on all parts
+    or on none: `pad_left`, `pad_right`, `finalize`, `filter`, `extend`, `save` and so on.
+    `trim` and `rollback` remove nothing if a part refuses, and a part with states always
+    refuses. `load` may replace the parts.
 
-    `open` finds the complete config of each part in config["parts"]. As for other kinds
-    it makes config["rows"] empty rows, or rows of the single lists in config["caches"],
-    or else a single list.
+    config["parts"] has the complete config of each part. As for other kinds, `open` makes
+    config["rows"] empty rows, or rows of the single lists in config["caches"], or else a
+    single list.
     """
 
     @property
@@ -439,31 +440,30 @@ class UnifiedCache(Protocol):
             sequences: the sequence of each row.
             exceptions: rows that may also look ahead.
             multimodal: rows that stand for an image.
-            reserve: the pass only asks for worst-case shapes. It evicts and adds nothing,
-                and never finds the cache full. `put` and `get` follow: what is put is not
-                stored, and K, V and mask of `get` have any content, and at least as many
-                columns as any later pass.
+            reserve: the pass only measures worst-case shapes. It evicts and adds nothing,
+                and is never refused as full. `put` and `get` follow: `put` stores
+                nothing, and K, V and mask of `get` have any content, and at least as many
+                columns as in any later pass.
 
-        Room is the number of free cells; a token takes one, also if sequences share it.
-        A pass that is refused adds nothing. A causal cache has evicted for it; of a
-        wrapper each cache may have done so or not, and its first one to refuse names the
-        reason.
+        Room is the number of free cells; a token takes one, also if sequences share it. A
+        refused pass adds nothing. A causal cache has evicted for it; in a wrapper, each
+        cache may have done so, and the first one that refuses names the reason.
 
         Raises:
-            "usage" error: the batch breaks a rule. That comes before all other reasons,
-                and nothing changes: nothing is evicted, and an open pass stays open.
+            "usage" error: the batch is invalid. This is checked before all other reasons;
+                nothing is evicted, and an open pass stays open.
             "not-supported" error: (recurrent) the sequences of the batch differ in their
                 numbers of rows, even to reserve. If there is no room either, both are
                 right.
-            "cache-full" error: after the evictions there are fewer free cells than rows,
-                wherever these lie; or (recurrent) there is no slot for a state.
+            "cache-full" error: after the evictions, there are fewer free cells than rows;
+                or (recurrent) there is no slot for a state.
         """
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
         """Stores the K and V of the pass in a layer.
 
-        With `at_once` in the config, `put_all(keys, values)` stores those of all layers,
-        which are the first axis then.
+        With `at_once` in the config, `put_all(keys, values)` stores all layers, which are
+        the first axis.
 
         Args:
             layer: from 0.
@@ -498,9 +498,9 @@ class UnifiedCache(Protocol):
 
         Later tokens move by end - begin to lower positions, and their keys are turned to
         these; an empty range moves them too, by 0. A refusal changes nothing, but in a
-        wrapper the caches before the one that refuses have removed. With `Kind.atomic`
-        False, what the sequence holds is undefined afterwards, until it is cleared by
-        `remove(sequence, 0, None)`; other sequences keep theirs.
+        wrapper, the caches before the refusing one have removed. With `Kind.atomic`
+        False, the content of the sequence is undefined afterwards, until
+        `remove(sequence, 0, None)` clears it; other sequences keep their content.
 
         Raises: the first of these that holds.
             "usage" error: begin > end, or an argument is out of range.
@@ -513,8 +513,8 @@ class UnifiedCache(Protocol):
         """
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether a pass that continues at `position` would see all that it must:
-        no token that it needs was dropped.
+        """Returns whether a pass can continue at `position`: no token that it must see
+        was dropped.
 
         True if no memory limits the cache. Else False if the sequence holds nothing; else
         whether its lowest position <= max(0, position - window), and position <= its
@@ -579,8 +579,8 @@ class PrefixCache(Protocol):
     """A session or a trie: conversations above the caches of a model's layers.
 
     It serves one request at a time: `begin`; updates of any length, in which the layers
-    compute the remaining tokens; `extend` with generated tokens; `close`. A mistake of
-    the caller raises the "usage" error of `Backend.errors`, and changes nothing.
+    compute the remaining tokens; `extend` with generated tokens; `close`. An invalid call
+    raises the "usage" error of `Backend.errors`, and changes nothing.
     """
 
     @property

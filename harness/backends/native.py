@@ -1,7 +1,8 @@
-"""Caches that are not written in Python, and what is no cache, behind methods that are.
+"""Python methods for caches that are not written in Python, and for objects that are not
+caches.
 
-An exception of either has no frame of its own in the traceback. With one of this module
-it is not taken for an exception of the harness: see `core.errors.find_own_place`.
+Their exceptions have no frame in the traceback. The frames of this module keep such an
+exception from counting as one of the harness; see `core.errors.find_own_place`.
 """
 
 from __future__ import annotations

@@ -35,10 +35,9 @@ class Pool(NamedTuple):
         references: block → the number of tables that hold it.
         free: blocks that nobody holds and that cannot be hit.
         cached: blocks that nobody holds and that can be hit.
-        pinned: blocks that are held until they have been copied, or until a transfer is
-            over, each as often as it has references for that.
-        idle: blocks of other memory that may be given out: free ones, and those that are
-            evicted then.
+        pinned: blocks that are held until they are copied, or until a transfer ends,
+            listed once for each such reference.
+        idle: blocks of other memory that are free or can be evicted.
     """
 
     references: Mapping[int, int]
@@ -85,24 +84,25 @@ class PagedCache(Protocol):
         """Returns how many tokens of a waiting request it would reuse now."""
 
     def schedule(self, request: str, count: int) -> int | tuple[int, int] | None:
-        """Gives slots to the next `count` known tokens, drafts included, or to all that
-        there are.
+        """Gives slots to the next `count` known tokens, drafts included, or to all of
+        them.
 
-        A request that waits first reuses the beginning that is cached, and keeps it. One
-        that waits for a transfer is refused.
+        A waiting request first reuses its cached prefix, and keeps it. A request that
+        waits for a transfer is refused.
 
         Returns:
-            The position of the first of these tokens: what is computed or reused. Of a
-            cache that may take fewer tokens, so that a step ends where a state is kept,
-            also their number. None if there is no room, or if with a state group a step
-            of `count` tokens cannot end where a block ends; then nothing changes. Room is
-            free blocks and those that can be hit and nobody holds. With one group, and if
-            `pool` is told, None is checked against them.
+            The position of the first of these tokens, that is, the number of computed or
+            reused tokens; for a cache that may take fewer tokens, so that a step ends
+            where a state is kept, also their number. None if there is no room, or if with
+            a state group a step of `count` tokens cannot end at the end of a block; then
+            nothing changes. There is room in free blocks and in cached blocks that no
+            request holds. With one group and `pool`, None is checked against these
+            numbers.
 
         Raises:
             "usage" error: `count` is below 1, no token is left to compute, or the request
-                is in this step already, waits for a transfer, or does not exist. That
-                comes before a lack of room.
+                is in this step already, waits for a transfer, or does not exist. This is
+                checked before a lack of room.
         """
 
     def run(self) -> None:
@@ -111,8 +111,8 @@ class PagedCache(Protocol):
     def accept(
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Keeps so many of the drafts that were computed, appends the token behind them,
-        and takes new drafts. The other drafts are gone."""
+        """Keeps the first computed drafts, appends the sampled token, and takes new
+        drafts; drops the other drafts."""
 
     def preempt(self, request: str) -> None:
         """Takes all slots from a request, which waits again without drafts."""
@@ -121,17 +121,17 @@ class PagedCache(Protocol):
         """Ends a request. reuse: others may hit what it has computed."""
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
-        """Opens a request with what `source` has computed and `tokens` behind it.
+        """Opens a request with the computed tokens of `source`, followed by `tokens`.
 
         Returns:
             False if there is no room; then nothing changes.
         """
 
     def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
-        """Goes back to the first `to` tokens, and on with others.
+        """Goes back to the first `to` tokens, and appends others.
 
         Returns:
-            False if a group has freed what lies so far back; then nothing changes.
+            False if a group has freed these tokens; then nothing changes.
         """
 
     def evict(self, count: int) -> int:
@@ -144,10 +144,10 @@ class PagedCache(Protocol):
     # --- transfers: other memory has blocks with numbers of their own ------------------
 
     def offload(self, request: str, transfer: str) -> Sequence[tuple[int, int]]:
-        """Begins to copy what can be hit of a request to other memory, whole blocks.
+        """Begins to copy the blocks of a request that can be hit to other memory.
 
-        A transfer reads and writes its blocks at any time until it is over, even if the
-        request ends before.
+        A transfer may read and write its blocks until it ends, even if the request ends
+        before.
 
         Returns:
             The blocks to copy: from, to. There may be none.
@@ -156,12 +156,12 @@ class PagedCache(Protocol):
     def load(
         self, request: str, transfer: str
     ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-        """Gives slots to the beginning of a waiting request, as far as that is on the
-        device or in other memory, and begins to copy what is in other memory.
+        """Gives slots to the prefix of a waiting request that is on the device or in
+        other memory, and begins to copy the blocks in other memory.
 
         Returns:
-            How many tokens are computed when it has landed, and the blocks to copy: from
-            other memory, to the device. None if there is no room, or nothing to copy.
+            The number of computed tokens after landing, and the blocks to copy: (from
+            other memory, to the device). None if there is no room, or nothing to copy.
         """
 
     def landed(self, transfer: str) -> None:
@@ -182,8 +182,8 @@ class PagedCache(Protocol):
         transfer is under way."""
 
     def restore(self, saved: Any) -> None:
-        """Puts what another cache of this config has saved into this one, which is fresh.
-        Each block holds what it held there."""
+        """Loads what another cache of this config has saved into this fresh cache, with
+        the same content in each block."""
 
     # --- what it tells ------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class PagedCache(Protocol):
         """Returns, and forgets, the blocks to copy before the step runs: from, to."""
 
     def pool(self) -> Pool:
-        """Returns all blocks: those that tables hold, those free and those cached."""
+        """Returns all blocks: held by tables, free and cached."""
 
     def entries(self) -> Sequence[Entry]:
         """Returns every prefix that can be hit now, with its block."""

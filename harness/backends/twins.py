@@ -35,19 +35,19 @@ def count_pool(cache: Any) -> Mapping[str, int]:
 
 
 class Twins:
-    """Two caches in the place of one (`PagedCache`).
+    """Two caches that act as one (`PagedCache`).
 
-    The first one answers, so it is checked as any other. The second must answer the same
-    to each operation, and must hold the same numbers of blocks afterwards; which blocks,
-    is each one's own choice. Both refuse, or neither.
+    The first cache answers, and is checked like any other. The second must give the same
+    answer to each operation, refuse the same calls, and hold the same numbers of blocks;
+    it may choose other blocks.
 
     Args:
         first: the cache that answers.
         second: its twin, opened with the same config.
-        counts: what both must count alike.
+        counts: names of counts that must be equal.
 
     Raises:
-        Broken: from each operation whose answers or counts differ.
+        Broken: the answers or counts of an operation differ.
     """
 
     def __init__(self, first: Any, second: Any, counts: Counts = count_pool) -> None:

@@ -1,4 +1,4 @@
-"""Exceptions, and text from outside that is made fit for a terminal and for JSON.
+"""Exceptions, and functions that make foreign text safe for terminals and JSON.
 
 Each exception says what, where and what to do.
 """
@@ -35,12 +35,12 @@ class DeviceLost(BaseException):
 
 
 class Broken(Exception):
-    """The backend's answer is wrong in itself: a trace has no counterpart of it.
+    """The backend's answer is malformed: no trace could contain it.
 
     Attributes:
-        what: the name of what differs, as it stands in a signature.
+        what: the name of the difference, as in a signature.
         operation: the operation to blame, if it is not the one that was running.
-        is_late: whether it happened before the step that was running: the one before is
+        is_late: whether it happened before the running step, so that the step before is
             to blame.
     """
 

@@ -191,12 +191,12 @@ class Table:
 
 
 def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
-    """The numbers of each token, of all heads. array: [1, heads, tokens, dim].
+    """Returns the numbers of each token, of all heads. array: [1, heads, tokens, dim].
 
-    Small arrays are sooner told by their bytes than by their numbers: which tags stand
-    in 16 columns of two heads takes 3 µs instead of 10. Numbers may be equal whose
-    bytes are not, so what differs has to be looked at as numbers. But those of a payload
-    are neither NaN nor 0: where both are float32, other bytes are other numbers.
+    Small arrays are compared by their bytes, which is faster: finding the tags in 16
+    columns of two heads takes 3 µs instead of 10. Equal numbers may have different bytes,
+    so differing columns are compared as numbers. But payload numbers are neither NaN nor
+    0: in float32, different bytes are different numbers.
     """
     _, heads, tokens, dim = array.shape
     size = array.itemsize * heads * dim
@@ -237,8 +237,8 @@ def get_rounded_table(
 
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
-    """Each number moved to the payload number within `tolerance` of it; a number that
-    has none nearby stays as it is. For backends that declare inexact storage."""
+    """Moves each number to the payload number within `tolerance`, if there is one. For
+    backends that declare inexact storage."""
     levels = choose_levels(tolerance)
     step = get_step(levels)
     with np.errstate(invalid="ignore"):  # padding may be neither number nor finite

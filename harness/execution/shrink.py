@@ -23,15 +23,15 @@ from lockstep.harness.programs.program import Divergence, Flaky, Program
 
 
 class Rank(NamedTuple):
-    """The complexity of a program, the most important number first.
+    """The complexity of a program; the first number counts most.
 
     Of two programs that show one bug, the one with the lower rank is better.
 
     Attributes:
-        numbers: the sum of the numbers in operations, plus one for each item of a list.
-        names: caches, snapshots and users that operations name, and sequences.
+        numbers: the sum of the numbers in operations, plus 1 for each list item.
+        names: the number of caches, snapshots, users and sequences in operations.
         narrow: the dtype is not float32.
-        fields: fields of the config that are not at their default.
+        fields: the number of config fields that are not at their default.
         sizes: the sum of the numbers in these fields, and of numbers that follow from
             them, such as limits in bytes.
     """
@@ -75,7 +75,7 @@ def get_rank(program: Program) -> Rank:
 
 
 def count_numbers(value: Any) -> int:
-    """The sum of the numbers in a value, those in text too, and one for each item."""
+    """The sum of the numbers in a value, also in text, plus 1 for each item."""
     if isinstance(value, Mapping):
         return sum(map(count_numbers, value.values()))
     if isinstance(value, list):
@@ -124,12 +124,12 @@ class Shrinker:
     """Searches for the smallest program that still fails.
 
     Args:
-        program: the one to begin with.
-        fails: whether a program still shows the bug; must hold for `program`.
-        seconds: when to stop, at the latest.
-        allows: whether a program may be tried at all.
-        cut: leaves out what follows the failure of a program that has just failed: with
-            another config it may fail earlier.
+        program: the program to shrink.
+        fails: returns whether a program shows the bug; true for `program`.
+        seconds: the time limit.
+        allows: returns whether a program may be tried.
+        cut: removes the operations after the failure of a program that has just failed:
+            with another config, it may fail earlier.
         clock: counts the seconds.
     """
 
@@ -299,7 +299,7 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
 
 
 def lower_items(values: list[Any]) -> list[list[Any]]:
-    """The lists in which one number is lower, and none of the others."""
+    """Yields the lists in which only one number is lower."""
     return [
         [*values[:index], value - less, *values[index + 1 :]]
         for index, value in enumerate(values)
@@ -322,11 +322,11 @@ class Shrunk:
     """The result of shrinking a program.
 
     Attributes:
-        program: the shortest one that fails in the way that was looked for.
+        program: the shortest program with the failure.
         divergence: of that program.
-        others: signature → a program that was tried and failed in that other way.
-        flaky: the failure does not come back each time; then `program` is not shorter
-            than the given one.
+        others: signature → a tried program that failed in this other way.
+        flaky: set if the failure does not come back each time; then `program` is not
+            shorter than the given program.
     """
 
     program: Program

@@ -1,13 +1,13 @@
-"""Which programs a backend is given: what it declares, and known divergences.
+"""Chooses which programs a backend runs: by its declaration, and by known divergences.
 
 An entry of the ledger is a known divergence of a released cache, with its reason and a
-program as proof. README.md has its format. It has three effects: generation avoids the
-operations that it describes, so that what follows them is still explored; some programs
-run on behind such an operation, and must show the entry's signature; and its own program
-runs in each check and must still fail, with that signature.
+program as proof. README.md has its format. An entry has three effects. Generation avoids
+the operations that it describes, to explore what follows them. Some programs go on after
+such an operation, and must show the entry's signature. And the entry's program runs in
+each check, and must still fail with that signature.
 
-Where the answers of a backend decide what a program leads to, entries and duties are
-judged while it runs: see `execution.executor`.
+If the answers of a backend decide the state, entries and duties are evaluated while the
+program runs; see `execution.executor`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Document(Struct, forbid_unknown_fields=True):
     """An entry as its file has it.
 
     Attributes:
-        kind: of the caches that it is about.
-        operation: that diverges; part of the signature.
+        kind: of cache.
+        operation: the operation that diverges; part of the signature.
         signature: of the divergence that the program must show.
-        verdict: "limit" if the makers of the cache document it, "misuse" if its callers
-            must not do so and nothing tells them.
+        verdict: "bug", "limit" if the makers of the cache document it, "misuse" if
+            callers must not do this, but no document or error says so.
         versions: package → version in which it was seen.
         when: the operations that lead there; see `condition`.
         program: the shortest one that shows it.
-        expected, got: in words.
+        expected, got: for people.
     """
 
     id: str
@@ -103,8 +103,8 @@ class Entry:
             op: one that the entry describes.
 
         Returns:
-            Those behind the described one in the entry's own program, about the caches
-            and sequences that `op` is about. Empty where it shows at once.
+            The operations after the described one in the entry's program, on the caches
+            and sequences of `op`. Empty if the divergence shows immediately.
         """
         operations = self.program.rules.operations
         first, *following = self.program.ops[self.step :]

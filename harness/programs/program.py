@@ -73,7 +73,7 @@ class Program:
         }
 
     def digest(self) -> str:
-        """The same for the same config and operations, whatever is in `meta`."""
+        """A digest of config and operations, without `meta`."""
         body = replace(self, meta={}).to_json()
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -142,7 +142,7 @@ class Flaky:
     runs: int
 
     def __str__(self) -> str:
-        """As it stands in `meta` of a failure."""
+        """The text in `meta` of a failure."""
         return f"{self.failed} of {self.runs}"
 
     def describe(self) -> str:
@@ -161,7 +161,7 @@ FLAKY = re.compile(r"([0-9]{1,3}) of ([0-9]{1,3})")
 
 
 def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
-    """What `meta` of a program says of how often it fails; None if it says nothing."""
+    """Reads from `meta` how often a program fails; None if it is not flaky."""
     said = meta.get("flaky")
     match = FLAKY.fullmatch(said) if isinstance(said, str) else None
     if match is None:
@@ -174,11 +174,11 @@ def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
 
 
 def load_programs(path: Path) -> list[Program]:
-    """The programs in a file: one, or one a line if it ends in .jsonl or .jsonl.gz.
+    """Reads the programs of a file: one, or one for each line of a .jsonl or .jsonl.gz
+    file.
 
     Raises:
-        UsageError: something is wrong, at the place that the message names, or the file
-            holds no program.
+        UsageError: the file is invalid at the place in the message, or holds no program.
     """
     return [*parse_programs(read_text(path), str(path)).values()]
 
@@ -296,9 +296,9 @@ def walk(program: Program, rows: bool = True) -> Iterator[Step]:
 
 
 def trace(program: Program) -> list[Answer]:
-    """The answer that the reference expects of each operation; skipped ones say why.
+    """Returns the expected answer to each operation; for a skipped one, the reason.
 
-    Where it leaves a choice, the answers that follow hold if the first one was given; see
+    If several answers are allowed, later answers assume the first; see
     `Operation.resolve`.
 
     Raises:

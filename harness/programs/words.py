@@ -1,4 +1,4 @@
-"""A failure in words: its config, its steps, and what became of its tokens."""
+"""Describes failures: config, steps, and the origin of tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lockstep.harness.programs.program import Divergence, Program, walk
 def describe_failure(
     program: Program, step: int | None, what: str, message: str, most: int | None = None
 ) -> Iterator[str]:
-    """A failure in words, a line each: the config, the steps, what differs.
+    """Describes a failure in lines: the config, the steps, what differs.
 
     Args:
         program: the failing program.
         step: the step that diverges; None if it is not known.
-        what: what differs, in a word.
-        message: the same in a sentence.
-        most: how many of the last steps are listed; None for all.
+        what: the name of the difference.
+        message: the difference as a sentence.
+        most: the number of last steps to list; None for all.
     """
     yield f"{program.kind} cache, {clean(describe_config(program))}"
     last = len(program.ops) - 1  # of none, if it fails as soon as it is opened
@@ -62,11 +62,11 @@ REFUSED = "refused: "
 
 
 def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
-    """The steps in words until step `last`, with what came of those that were refused,
-    skipped or did less than they say.
+    """Describes the steps up to step `last`, with the results of steps that were refused,
+    skipped, or did less than asked.
 
-    failing: the step that diverges; of it, there is what should have come. Nothing is
-    added behind a step whose answer the backend chooses, nor to very long programs.
+    failing: the step that diverges; it gets the expected result. No results are added
+    after a step whose answer the backend chooses, nor to very long programs.
     """
     operations, ops = program.rules.operations, program.ops[: last + 1]
     steps = [operations[op["op"]].describe(op) for op in ops]
@@ -82,8 +82,8 @@ def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
 
 
 def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
-    """What came of a step, if that is not what the step says: it was skipped or refused,
-    or less was done than was asked; else empty."""
+    """Describes the result of a step that was skipped, refused, or did less than asked;
+    "" for other steps."""
     if skipped:
         return f"skipped: {skipped}"
     answers = list_allowed(answer)
@@ -100,8 +100,8 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
 
 
 def format_outcome(outcome: str, is_failing: bool) -> str:
-    """The words behind a step. Of the one that diverges, the refusal that should have
-    come: whatever else was expected is what differs."""
+    """Formats the result of a step. For the step that diverges, it is an expected
+    refusal; other expected results are in the difference."""
     if not is_failing:
         return f" → {outcome}" if outcome else ""
     return f" (expected: {outcome})" if outcome.startswith(REFUSED) else ""
@@ -129,7 +129,8 @@ def is_special(program: Program, op: Op) -> bool:
 
 
 def describe_line(program: Program, step: int | None, message: str) -> str:
-    """A failure in one line: what is special in its steps, its step, what differs."""
+    """Describes a failure in one line: unusual operations, the failing step, what
+    differs."""
     operations, ops = program.rules.operations, program.ops
     at = len(ops) - 1 if step is None else min(step, len(ops) - 1)
     special = [op for op in ops[: max(0, at)] if is_special(program, op)]
@@ -162,7 +163,7 @@ def format_field(name: str, value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A field of a config in words; of a cache or a group first what it is."""
+    """Describes a field of a config; for a cache or a group, its kind comes first."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None) or fields.pop("type")

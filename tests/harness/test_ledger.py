@@ -343,7 +343,7 @@ def test_what_an_outdated_entry_describes_is_saved(tmp_path: Path) -> None:
     pair = Pair("mine", "layer", "kv", Kind(frozenset({"update"})))
     outcome = Outcome(Settings(failures=tmp_path), [pair])
     shards = Shards(outcome, [[pair]], lambda _: None)
-    task = RandomTask(*pair.key, 0, generator="plain", seed=0, programs=1)
+    task = RandomTask(*pair.key, 0, seed=0, programs=1)
     for program in (PROGRAM, TWO):
         shards.take(task, Agreed("one", program))
     (words,) = pair.outdated

@@ -74,9 +74,9 @@ AFTER_HANG = 1.0
 class Driver:
     """The program `command` at the other end of two pipes.
 
-    All caches of a backend are in one process. `run` is the number of that process: what
-    belongs to an earlier one is gone. is_fresh: whether nothing was asked in this step.
-    on_send: is called with the lines of messages before they are sent.
+    All caches of a backend are in one process. `run` is the number of that process;
+    objects of earlier processes are gone. is_fresh: whether no message was sent in this
+    step. on_send: called with the lines of messages before they are sent.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Driver:
     # --- messages -----------------------------------------------------------------------
 
     def ask(self, contract: str, message: str, **fields: Any) -> Any:
-        """Sends a message behind those that wait.
+        """Sends a message after the waiting ones.
 
         Args:
             contract: whose message it is.
@@ -210,7 +210,7 @@ class Driver:
             self.is_fresh = True
 
     def parse(self, contract: str, message: str, number: int, line: bytes) -> Any:
-        """The answer to one message. Raises what it refuses."""
+        """Returns the answer to a message. Raises its refusal."""
         try:
             answer = decode(line)
             if answer.get("id") != number:

@@ -358,7 +358,7 @@ def derive_types(schemas: Mapping[str, Schema]) -> Fields:
 
 
 def derive_type(name: str, schema: Schema) -> Any:
-    """Returns the type of a field; of what a backend chooses, that of one value."""
+    """Returns the type of a field; for a choice of the backend, the type of one value."""
     if "anyOf" in schema:
         return derive_type(name, schema["anyOf"][0])
     types = schema.get("type", ())

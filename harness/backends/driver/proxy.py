@@ -58,11 +58,11 @@ class Cache(Proxy):
     """A cache in a driver.
 
     It has a method for each message of its contract, whose arguments are the fields in
-    their order. A subclass defines those that need more.
+    their order. Subclasses define methods that need more.
 
     Attributes:
-        contract: whose messages it sends.
-        variant: sends the messages "NAME.VARIANT" in the place of those called NAME.
+        contract: of its messages.
+        variant: sends messages "NAME.VARIANT" instead of NAME.
         place: fields that all messages have.
     """
 
@@ -265,8 +265,8 @@ class UnifiedCache(Cache):
         return answer
 
     def expect_layers(self, count: int) -> None:
-        """A pass with so many layers is open. An image may not be put where there is one:
-        that is never expected."""
+        """Opens a pass with so many layers. Putting an image where there is one is never
+        expected."""
         self.unput = frozenset(() if self.is_image else range(count))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
@@ -290,8 +290,8 @@ DURING_PASS = ("put", "get", "cached", "read_states", "write_states")
 
 
 class WrapperCache(UnifiedCache):
-    """Several caches as one: what is told to it goes to each; a pass is put and got by
-    their types."""
+    """Several caches as one: each call goes to all; a pass is put and got by type of
+    cache."""
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)

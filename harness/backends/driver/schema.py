@@ -65,7 +65,7 @@ def describe_one(kind: type[Struct]) -> dict[str, Any]:
 
 
 def format_document(value: Any, margin: str = "") -> str:
-    """JSON in which whatever fits stands on one line."""
+    """Formats JSON with each value on one line if it fits."""
     text = json.dumps(value)
     if len(margin) + len(text) <= WIDTH or not isinstance(value, dict | list):
         return text

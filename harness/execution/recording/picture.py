@@ -1,6 +1,6 @@
 """A picture of a step: where the tokens are on both sides, and what each row sees.
 
-Everything here is words, numbers and marks, of bounded size, and goes to JSON and back.
+It consists of text, numbers and marks of bounded size, and can be written as JSON.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WRONG = frozenset({MISSING, EXTRA})
 class Bounds:
     """The limits of a drawing.
 
-    first, last: steps at the beginning of a program and at its end. rows, columns: of one
-    grid. squares: in all steps that agree, counted from the last one backwards. parts:
+    first, last: number of steps at the beginning and at the end of a program. rows,
+    columns: of a grid. squares: of all agreeing steps, counted from the last one. parts:
     caches, layers or rows of a batch side by side.
     """
 
@@ -35,13 +35,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Chip:
-    """One token in its place, or what stands there instead.
+    """A token in its place, or other content.
 
-    label: a few letters. words: all that is known of it. mark: "" for a token that is
-    there rightly; "old" for one that need not be there any more; "gone" for one that the
-    reference does not hold; "odd" for what is no token; "unread" for what no row sees and
-    nobody has read; "absent" for a token that did not come back; "gap" for some that are
-    left out.
+    label: a few letters. words: a full description. mark: "" for a correct token; "old"
+    for a token that need not be kept; "gone" for a token that the reference does not
+    hold; "odd" for content that is not a token; "unread" for content that no row sees;
+    "absent" for a token that did not come back; "gap" for omitted tokens.
     """
 
     label: str
@@ -68,10 +67,9 @@ class Row:
 class Grid:
     """Which column each row sees, on both sides at once.
 
-    columns: in the order in which the backend returned them; of a state, and where the
-    backend did not take part, in the order of tokens. Those that did not come back stand
-    behind. is_layout: they are in the backend's order. wrong: rows that differ, those
-    that are left out among them.
+    columns: in the backend's order; for a state, and without a backend, in token order.
+    Tokens that did not come back are last. is_layout: whether columns are in the
+    backend's order. wrong: number of differing rows, including omitted ones.
     """
 
     title: str
@@ -84,7 +82,7 @@ class Grid:
 
     @property
     def twice(self) -> frozenset[int]:
-        """The tags that stand in several columns: their positions tell them apart."""
+        """The tags that are in several columns, which need their positions."""
         times = Counter(chip.tag for chip in self.columns if chip.tag is not None)
         return frozenset(tag for tag, count in times.items() if count > 1)
 
@@ -117,8 +115,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class Part:
-    """A cache, a layer of one, or a row of a batch: what the reference holds in it, what
-    rows see, and what is answered about it alone."""
+    """A cache, a layer, or a row of a batch: the reference's content, the grids, and
+    answers about this part alone."""
 
     title: str
     held: tuple[Chip, ...]
@@ -129,11 +127,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation, as both sides carried it out.
+    """An operation on both sides.
 
-    skipped: why it was not. outcome: see `programs.words`. is_drawn: whether there is a
-    picture of it, or only words. parts_left_out: caches that are not shown. answered:
-    whether the backend did.
+    skipped: why it did not run. outcome: see `programs.words`. is_drawn: whether it has a
+    picture. parts_left_out: number of caches that are not shown. answered: whether the
+    backend answered.
     """
 
     number: int

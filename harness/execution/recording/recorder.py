@@ -43,7 +43,7 @@ class RecordedStep:
 class Recorder(Run):
     """A run whose first and last steps are kept.
 
-    until: after so many steps the reference goes on alone. note: is called with the
+    until: number of steps after which the reference goes on alone. note: called with the
     program before it runs.
     """
 
@@ -174,17 +174,17 @@ def record(
 ) -> dict[str, Any]:
     """Both sides of a program, step by step, up to its first divergence.
 
-    until: the steps in which the backend takes part, None for all. wanted: the signature
-    that is looked for. A backend that brings its own `execute` has no steps: of these
-    there is the reference's side only.
+    until: number of steps that the backend runs; None for all. wanted: the signature to
+    look for. A backend with its own `execute` has no steps; then only the reference is
+    shown.
     """
     is_alone = backend.execute is not None
     steps = len(program.ops) if until is None else until
 
     def record_once(program: Program) -> Recorder:
-        """With the costly checks and without them, as a program is replayed: to watch an
-        array can hide a bug in it, or show another one first.
-        The run that fails as `wanted` says, if one does; or else the first that fails."""
+        """Runs with and without the costly checks, as a replay does: watching an array
+        can hide a bug, or show another one first. Returns the run with the signature
+        `wanted`, or else the first that fails."""
         recorders = []
         for every in (True, False):
             arguments, until = (

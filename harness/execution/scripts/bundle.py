@@ -178,7 +178,7 @@ class Bundle:
         return "\n".join([*filter(None, head), body])
 
     def sort_modules(self) -> list[str]:
-        """The files that were read, each behind those that it imports."""
+        """Lists the files that were read, each after the files that it imports."""
         order: list[str] = []
 
         def visit(name: str) -> None:

@@ -1,9 +1,9 @@
 """Every program up to a length over a small domain, one after the other.
 
-Programs with the same first operations form a tree. Only its leaves are run: each of them
-runs its prefixes too. Of programs that differ only in names, such as which of two
-sequences is called 0, the first one stands for all. A program is not left out when the
-reference returns to an earlier state: the implementation may be in another state.
+Programs with the same first operations form a tree. Only its leaves run, since each runs
+its prefixes, too. Of programs that differ only in names, such as which of two sequences
+is called 0, only the first runs. A program also runs if the reference returns to an
+earlier state, since the implementation may be in another state.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ is less than 3/4 as likely as another."""
 
 
 class ChoiceSource(Source):
-    """Choices of Hypothesis, now and then several of them in one integer, as each integer
-    takes as long as a small operation.
+    """Choices of Hypothesis. An integer may hold several of them, since drawing it takes
+    as long as a small operation.
 
     The simplest choice is 0. The shrinker of Hypothesis lowers integers and leaves them
-    out. Each operation begins with an integer of its own, so that it can be left out.
+    out. Each operation begins with a new integer, so that the shrinker can leave it out.
     """
 
     def __init__(self, random: Random) -> None:

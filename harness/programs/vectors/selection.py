@@ -1,8 +1,7 @@
-"""Selects a few of the drawn programs, which together reach all that can be reached.
+"""Selects a few drawn programs that together reach every reachable cell.
 
-The selection is a function of kind and size alone: programs come from Python's own random
-generator with a fixed seed, and nothing depends on workers, the order of a `set` or the
-machine.
+The selection depends only on kind and size: programs come from Python's random generator
+with a fixed seed, and no result depends on workers, the order of a `set` or the machine.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     """Maps the levels of a kind, the simplest first, to what a backend must declare.
 
     A cache with five of thirteen operations can run few programs that use all thirteen.
-    So the programs of a kind come in levels. Each may do more than the one before, and
-    covers what the levels before cannot reach. An engine runs the levels whose operations
-    and settings it has.
+    Therefore, the programs of a kind have levels. Each level may use more operations than
+    the one before, and covers what earlier levels cannot reach. An engine runs the levels
+    whose operations and settings it has.
     """
     rules = CONTRACTS[contract]
     plain = rules.counted
@@ -87,7 +86,7 @@ class Size:
             operations.
         times: the number of programs that must reach each of them.
         drawn: the number of programs in a round.
-        about: the same in words.
+        about: a description.
     """
 
     cells: bool
@@ -125,8 +124,8 @@ class Selection:
     drawn: int = 0
 
     def select(self, on_draw: Callable[[Program], None] = lambda _: None) -> None:
-        """Selects the programs of all levels: the shortest first, as long as they reach
-        what those before do not reach often enough.
+        """Selects the programs of all levels, the shortest first, as long as they reach
+        cells that earlier programs do not reach often enough.
 
         Args:
             on_draw: is called with each program that is drawn.
@@ -183,7 +182,7 @@ class Selection:
 
 
 def aim(cells: list[Cell], missing: Collection[Cell]) -> list[Cell]:
-    """Returns those of the cells that are missing; all if none is."""
+    """Returns the missing ones of the cells; all if none is missing."""
     return [cell for cell in cells if cell in missing] or cells
 
 
