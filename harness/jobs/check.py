@@ -27,15 +27,15 @@ from lockstep.harness.workers.pool import Pool
 
 
 def check(outcome: Outcome, names: Sequence[str], watch: Watch) -> Outcome:
-    """Checks backends until all is done, time is up, or Ctrl-C.
+    """Checks backends until all programs have run, time is up, or Ctrl-C.
 
     Args:
-        outcome: with the settings; gets the result, also what was found until Ctrl-C.
+        outcome: has the settings; gets the result, also after Ctrl-C.
         names: the registered backends, if the settings name none.
         watch: see `Watch`.
 
     Raises:
-        UsageError: nothing can be run.
+        UsageError: no backend can run.
     """
     with finishing(outcome), open_pool(outcome.settings) as pool:
         check_in(pool, outcome, names, watch)
@@ -48,8 +48,8 @@ def check_in(
     names: Sequence[str] = (),
     watch: Watch = lambda _: None,
 ) -> Outcome:
-    """Checks backends in a pool that is open already: known divergences first, then
-    failures of earlier runs, then programs that are drawn."""
+    """Checks backends in an open pool: first known divergences, then failures of earlier
+    runs, then generated programs."""
     declared = declare(pool, outcome, names, watch)
     require_kinds(outcome, list_asked(outcome, names))
     shards = Shards(outcome, group_pairs(outcome.pairs, declared), watch)
@@ -73,7 +73,7 @@ def check_in(
 
 
 def plan_saved(shards: Shards) -> None:
-    """Plans the failures of earlier runs. Their files stay, whatever comes of them."""
+    """Plans the failures of earlier runs. Their files are never removed."""
     outcome, folder = shards.outcome, shards.settings.failures
     saved = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
     files = [list_files(folder, pair) for pair in outcome.pairs]

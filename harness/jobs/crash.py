@@ -62,21 +62,21 @@ def shrink_crash(
     seconds: float = SHRINK_SECONDS,
     clock: Clock = time.monotonic,
 ) -> Shrunk:
-    """Shortens a program that ends its process, or hangs, in processes of its own.
+    """Shrinks a program that crashes or hangs, in new processes.
 
-    First it runs alone, and what it does then counts: beside others, an error in a kernel
-    (see `BLOCKING`) may have shown in a later step, or in another program.
+    First it runs alone, and only this result counts: among other programs, an error in a
+    kernel (see `BLOCKING`) may have shown in a later step or program.
 
     Args:
         pool: one worker, with the variables of `BLOCKING`.
         backend: runs the candidates.
-        program: has ended a process.
+        program: crashed or hung.
         divergence: says how.
-        seconds: when to stop, at the latest.
+        seconds: time limit.
         clock: measures `seconds`.
 
     Returns:
-        The shortest program; the given one, as flaky, if it ends nothing alone.
+        The shortest program; the given one, as flaky, if it does not crash alone.
     """
     alone = find_end(pool, backend, program)
     if alone is None:

@@ -42,14 +42,14 @@ class Line:
 class Journal:
     """The journal of one backend and kind.
 
-    A file of lines: what is explored, then each slice that is over. A last line without
-    an end, because the process ended while it wrote it, does not count.
+    A file of lines: the exploration, then each finished shard. A last line without an
+    end, from a killed process, is ignored.
 
     Args:
         folder: of failures.
         name: of the file.
-        about: what is explored: equal for two runs if one can continue the other.
-        parts: how many slices there are.
+        about: the exploration; a run can continue another with an equal one.
+        parts: number of shards.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Journal:
         self.parts = parts
 
     def begin(self) -> None:
-        """Starts a new file, in the place of an older one."""
+        """Starts a new file, or replaces an older one."""
         self.write(json.dumps(self.header) + "\n", "w")
 
     def add(self, part: int, done: SliceDone) -> None:
@@ -152,7 +152,7 @@ class Survey:
 
     @property
     def covered(self) -> int:
-        """Programs of all lengths so far, those of unfinished slices included."""
+        """Programs of all lengths so far, including unfinished shards."""
         return self.pair.covered + sum(n.covered for n in self.pair.running.values())
 
 
@@ -172,13 +172,13 @@ def explore(
     resume: bool,
     watch: Callable[[Exploration], None],
 ) -> Exploration:
-    """Runs all programs until all is done, time is up, or Ctrl-C.
+    """Runs all programs of the domain, until time is up or Ctrl-C.
 
     Args:
-        exploration: what to explore; gets the result.
+        exploration: the domain; gets the result.
         names: the registered backends, if the settings name none.
-        resume: leave out the slices that an earlier run has done.
-        watch: is called with the exploration whenever it may have changed.
+        resume: skip the shards that an earlier run has finished.
+        watch: called with the exploration whenever it may have changed.
 
     Raises:
         UsageError: nothing can be run.
@@ -257,7 +257,7 @@ def make_survey(exploration: Exploration, pair: Pair, event: messages.Surveyed) 
 def list_tasks(
     exploration: Exploration, survey: Survey, resume: bool
 ) -> list[messages.ExhaustiveTask]:
-    """Lists the slices of a pair, but for those that were done before."""
+    """Lists the shards of a pair that are not finished yet."""
     done = survey.journal.load() if resume else {}
     if not done:
         survey.journal.begin()

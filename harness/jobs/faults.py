@@ -33,10 +33,10 @@ class Search:
     """The search for one fault.
 
     Attributes:
-        programs: until the first that shows it, or all that have run.
-        seconds: the same, of one core.
-        operations: of the shortest program that shows it; `signature` is its signature.
-        more: slices that have run after the first that found it.
+        programs: number of programs until the fault is found, or of all that ran.
+        seconds: time until then on one core.
+        operations: of the shortest program that shows it, with this `signature`.
+        more: shards that ran after the first one that found it.
     """
 
     backend: str
@@ -134,13 +134,13 @@ def summarize_searches(searches: Searches) -> dict[str, Any]:
 
 
 class Hunt:
-    """Looks for all faults of the chosen backends at once, on all workers.
+    """Looks for the faults of the chosen backends on all workers in parallel.
 
     Args:
-        settings: what the user chose.
+        settings: of the command.
         names: the registered backends, if the settings name none.
         ids: the faults to look for; empty for all.
-        watch: is called with the searches whenever they may have changed.
+        watch: called with the searches whenever they may have changed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Adds what backends declare, and what workers report, to an outcome."""
+"""Adds declarations of backends and events of workers to an outcome."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
 
 @contextmanager
 def finishing(outcome: Outcome) -> Iterator[None]:
-    """Keeps what was found when Ctrl-C or an error ends its body, and notes the time.
+    """Keeps the findings if Ctrl-C or an error ends the body, and notes the time.
 
     Raises:
         UsageError: nothing was found.

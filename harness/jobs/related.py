@@ -49,7 +49,7 @@ def find_same_steps(
     failures: Sequence[Failure],
     evidence: Sequence[Evidence],
 ) -> list[tuple[int, int]]:
-    """Lists pairs of indices of failures to which the same steps lead."""
+    """Lists pairs of indices of failures that the same steps lead to."""
     joined: list[tuple[int, int]] = []
     for kind in dict.fromkeys(item.family for item in evidence):
         indices = [
@@ -83,8 +83,8 @@ MAX_COMPARED = 32
 def compare_backends(
     pool: Pool, pairs: Sequence[Pair], watch: Callable[[], None]
 ) -> None:
-    """Notes what other backends answer to programs that diverge: whether they agree with
-    the reference tells whom to suspect.
+    """Runs diverging programs on other backends. If these disagree with the reference, it
+    may be wrong itself.
 
     Args:
         pool: runs the programs.
@@ -127,7 +127,7 @@ def ask(
 
 
 def compare(divergence: Divergence | None, failure: Failure) -> str:
-    """One word for what a backend answers, beside the one that has failed."""
+    """Classifies another backend's answer to a failing program in one word."""
     if divergence is None:
         return "agrees"
     first = failure.divergence

@@ -1,4 +1,4 @@
-"""Saved programs run again: what each came to, and why."""
+"""Runs saved programs again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         backend: None if the file names none that can be used.
-        words: how it agrees or differs, or why it could not run.
+        words: a description, or why it could not run.
         signature: of the divergence, if there is one.
     """
 
@@ -50,15 +50,15 @@ class ReplayedDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def find_backend(named: object, settings: Settings) -> str | None:
-    """The backend that a saved program runs on; None if there is none.
+    """Returns the backend for a saved program; None if there is none.
 
-    A file is data: a backend that it names is imported only if the user has named it,
-    too, or if it is a registered one.
+    A file is data: its backend is imported only if the user has named it, too, or if it
+    is registered.
 
     Args:
-        named: in the file.
-        settings: with the backends that the user gave for all files, if any; and with
-            those of the project, on the first of which a file runs that names none.
+        named: the backend in the file.
+        settings: with the backends of --backend, for all files, and of the project; a
+            file without a backend runs on the first of these.
     """
     if settings.backends:
         return str(named) if named in settings.backends else settings.backends[0]
@@ -153,7 +153,7 @@ def make_replayed(
 
 
 def get_divergence(event: Ran | Stopped) -> Divergence | None:
-    """The divergence that a result tells of; a death is one, if a program was running."""
+    """Returns the divergence of a result; a crash is one if a program was running."""
     if isinstance(event, Ran):
         return event.divergence
     blamed = event.blame()

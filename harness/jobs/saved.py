@@ -59,8 +59,8 @@ class Saved:
         return is_shrunk or self.flaky is not None
 
     def get_shown(self, divergence: Divergence) -> Shown:
-        """What slices are told, so that they do not shorten it again: in which states
-        its step fails, of those that the run which found it has met each time."""
+        """Returns the states in which a saved failure occurs, so that shards do not
+        shrink it again."""
         saved = self.program.meta.get("states") or []
         states = find_states(self.program, divergence)
         # None of them, if another version has named others.
@@ -140,7 +140,7 @@ def is_of_kind(signature: str, pair: Pair) -> bool:
 
 
 def get_size(path: Path) -> int | None:
-    """The bytes of a file; None for what is not one, or has gone."""
+    """Returns the bytes of a file; None if it is no regular file or does not exist."""
     try:
         status = path.stat()
     except OSError:

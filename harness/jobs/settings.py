@@ -15,12 +15,12 @@ SLICE = 63
 
 @dataclass(frozen=True)
 class Profile:
-    """How many programs each backend runs of each kind.
+    """The number of programs for each backend and kind.
 
     Attributes:
-        programs: the most.
-        least: a pair that has run so many, times the `depth` of its contract, may end;
-            see `Pair.is_explored`. None: it runs all.
+        programs: the largest number.
+        least: after this number, times the `depth` of its contract, a pair may end; see
+            `Pair.is_explored`. None: it runs all.
     """
 
     programs: int
@@ -42,17 +42,17 @@ programs of its kind, in contracts of depth 3 after 190 (`ci/bench/find.py`)."""
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of the user.
+    """The user's settings.
 
     Attributes:
-        backends: empty for all that are available here.
+        backends: empty for all available ones.
         programs, least: see `Profile`.
         step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
         strict: validate the messages of drivers against their schemas.
-        unsupported: run registered backends with versions that are not tested, too.
-        require_complete: what was not run or reached makes the exit status 2.
+        unsupported: also run registered backends with untested package versions.
+        require_complete: programs not run and cells not reached make the exit status 2.
         slice: programs in a slice.
-        trusted: backends of the project's settings: a program file may name one.
+        trusted: backends of the project's settings, which a program file may name.
     """
 
     backends: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The shards of a job: those that wait for a worker, and what their events lead to."""
+"""The shards of a job: plans them, and reacts to their events."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ Key = tuple[str, str, str]
 
 
 class Shards:
-    """Plans shards, and gathers what comes back.
+    """Plans shards, and gathers their results.
 
     Args:
         outcome: gets the result.
-        groups: the pairs, with those that run the same programs in one group.
-        watch: is called with the outcome whenever it may have changed.
+        groups: lists of pairs that run the same programs.
+        watch: called with the outcome whenever it may have changed.
 
     Attributes:
-        tasks: wait for a worker.
-        deferred: by the key of the first pair of a group, the shards that it may end
-            without.
-        unfinished: how many shards of each pair are not over, `deferred` aside.
-        groups: by the key of each pair, its group.
+        tasks: tasks that wait for a worker.
+        deferred: key of the first pair of a group → shards that may be skipped.
+        unfinished: number of unfinished shards of each pair, without `deferred`.
+        groups: key of each pair → its group.
         saved: failures of earlier runs.
     """
 
@@ -210,8 +209,8 @@ class Shards:
     def run_alone(
         self, task: messages.SliceTask, group: Sequence[Pair], why: str
     ) -> None:
-        """Hands a shard that had to end out again, for each of its backends alone: the
-        one whose turn it was need not be the one that is wrong."""
+        """Restarts a shard that ended early for each of its backends alone, since the
+        running backend need not be the wrong one."""
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
         for pair, alone in zip(group, task.list_alone(), strict=True):

@@ -24,8 +24,8 @@ Stamps = Mapping[Path, tuple[int, int]]
 
 
 def take_stamps(paths: Collection[Path]) -> Stamps:
-    """Looks at files, and at the files of folders. Those that are not there are left out:
-    an editor may write a new one in the place of the old."""
+    """Reads the stamps of files, and of the files in folders. Missing files are left out,
+    since an editor may be replacing them."""
     stamps = {}
     for file in list_watched(paths):
         try:
@@ -47,8 +47,8 @@ def list_watched(paths: Collection[Path]) -> Iterator[Path]:
 
 
 def wait_for_change(paths: Collection[Path], before: Stamps) -> list[Path]:
-    """Waits until files differ from `before`, and then until they are left alone: an
-    editor writes several, or one in several parts.
+    """Waits until files differ from `before`, and then until they stop changing, since an
+    editor may write several files, or one in pieces.
 
     Returns:
         The files that have changed.

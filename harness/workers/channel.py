@@ -2,7 +2,7 @@
 
 A message is MAGIC, its length, and its bytes. The code of a backend runs in the worker
 and may write anything to any file descriptor, so the pool never waits for the rest of a
-message, and reads nothing that does not begin as one.
+message, and rejects bytes without MAGIC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MESSAGE_SECONDS = 20.0
 
 
 class Stray(Exception):
-    """What came is not a message. The message says what it is."""
+    """The received bytes are not a message; the text describes them."""
 
 
 class Channel:
@@ -69,11 +69,11 @@ class Channel:
             raise TimeoutError(f"nothing was read for {seconds:g} s")
 
     def receive(self) -> bytes | None:
-        """The next message, or None as long as it has not come whole.
+        """Returns the next message; None until it has arrived completely.
 
         Raises:
-            EOFError: the other end is gone.
-            Stray: what has come is not a message, or does not come to an end.
+            EOFError: the other end is closed.
+            Stray: the received bytes are not a message, or are incomplete for too long.
         """
         while (message := self.cut()) is None:
             try:

@@ -15,20 +15,20 @@ NonNegative = Annotated[float, Meta(ge=0, le=1e15)]
 
 @dataclass(kw_only=True)
 class Counts:
-    """The sums over the programs of one slice, or of several.
+    """Sums over the programs of one or more shards.
 
     Attributes:
-        unfinished: programs that called a part of the backend that is not written yet.
-        covered: of an exhaustive slice, programs of all lengths that have run, on their
-            own or as the beginning of others.
-        avoided: programs that were left out, because they lead to a known divergence.
+        unfinished: programs that called an unwritten method of the backend.
+        covered: (exhaustive) programs of all lengths that have run, alone or as a prefix
+            of others.
+        avoided: programs that were skipped because they lead to a known divergence.
         seconds: of one core.
-        margins: how much was used of each tolerance; see `core.payload.Margins`.
-        signatures: how many programs diverged with each.
-        entered: entry of the ledger → programs that ran on behind an operation that it
+        margins: the used share of each tolerance; see `core.payload.Margins`.
+        signatures: signature → number of programs.
+        entered: entry of the ledger → programs that went on after an operation that it
             describes, and showed its signature.
-        missing: part of the backend that is not written yet → operation that needs it.
-        undeclared: why given programs were left out → how many.
+        missing: unwritten method of the backend → operation that needs it.
+        undeclared: why programs were skipped → their number.
     """
 
     programs: Natural = 0

@@ -2,11 +2,11 @@
 
 Started as ``python -m lockstep.harness.workers.guard FD RECORD LIMITS PARENT``. It forks:
 the child is the worker (`harness.workers.worker`), in which backends run. A backend may
-hold the interpreter's lock, or hang while it is imported, so that no thread of its
-process runs; the guard is a process of its own, and ends the whole process group, with
-the drivers and whatever else the backend has started. It ends as the worker ends.
+hold the interpreter's lock, or hang during its import, so that no thread of its process
+runs. The guard is a separate process, and ends the whole process group, with drivers and
+other processes that the backend has started. It exits with the status of the worker.
 
-It imports next to nothing, so that it is up at once and takes little memory.
+It imports very little, so that it starts quickly and takes little memory.
 """
 
 from __future__ import annotations

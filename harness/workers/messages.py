@@ -60,13 +60,13 @@ class Progress(Event, frozen=True):
 
 
 class Found(Event, frozen=True, dict=True):
-    """A program that diverges, as it was found or made shorter.
+    """A diverging program, as found or shrunk.
 
     Attributes:
-        programs: how many programs of the slice had run.
-        seconds: how long the slice had run.
-        original: the digest of the program that was made shorter, if this is the result.
-        states: those that all programs met at the failing step that became this one.
+        programs: number of programs of the shard that had run.
+        seconds: run time of the shard so far.
+        original: the digest of the original program, if this one is shrunk.
+        states: states at the failing step of all programs that were shrunk to this one.
         flaky: how often it fails, if not each time; see `Flaky`.
     """
 
@@ -144,7 +144,7 @@ class HarnessFailed(Stopped, frozen=True):
     """An exception in the harness itself.
 
     Attributes:
-        program: the one that was running; None if there was none.
+        program: the running program; None if there was none.
     """
 
     program: Document | None = None
@@ -158,11 +158,11 @@ class HarnessFailed(Stopped, frozen=True):
 
 
 class Died(Stopped, frozen=True):
-    """The worker ended or stood still. The pool makes this event; no worker can send it.
+    """The worker ended or hung. Only the pool makes this event.
 
     Attributes:
-        running: the program that was running, None if there was none.
-        step: the step of that program, OPENING before the first one.
+        running: the running program; None if there was none.
+        step: its step; OPENING before the first one.
         last_words: the end of what the worker printed.
     """
 
@@ -215,12 +215,12 @@ class OfBackend(Answer, frozen=True):
 
 
 class Declared(OfBackend, frozen=True):
-    """The declaration of a backend: contract → kind → what it promises.
+    """The declaration of a backend: contract → kind → `Kind`.
 
     Attributes:
-        unchecked: kind → the promises that cannot be checked, in words.
-        name: by which a driver calls itself; empty for other backends.
-        has_ledger: it names the folder of its known divergences.
+        unchecked: kind → promises that cannot be checked.
+        name: that a driver calls itself by; empty for other backends.
+        has_ledger: whether it has a folder of known divergences.
     """
 
     contracts: dict[str, dict[str, Kind]]
@@ -299,10 +299,9 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
     """Draw programs.
 
     Attributes:
-        enough: the rest of the programs is left out once a shrunk one has so few
-            operations.
-        rare: cells that were reached seldom; some of the programs aim at them alone.
-        group: each further backend that runs the programs → the same as `known`.
+        enough: stop once a shrunk program has at most so many operations.
+        rare: rarely reached cells; some programs aim only at them.
+        group: each further backend that runs the programs → its `known`.
     """
 
     seed: int
@@ -471,7 +470,7 @@ class Clustered(Answer, frozen=True):
 
 
 class Cluster(Task[Clustered], frozen=True):
-    """known: of each the index of one that is known to have the same cause."""
+    """known: for each, the index of a failure that is known to have the same cause."""
 
     programs: list[Document]
     signatures: list[str]

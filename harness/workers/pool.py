@@ -85,11 +85,12 @@ class Process:
         self.seen, self.since = b"", time.monotonic()
 
     def receive(self, step: float, start: float) -> messages.Event | None:
-        """The next event, the end of the worker included; None if there is none yet.
+        """Returns the next event, which may be the end of the worker; None if there is
+        none yet.
 
         Args:
-            step: the seconds that a step may take.
-            start: the same for loading a backend.
+            step: time limit of a step, in seconds.
+            start: time limit of loading a backend, in seconds.
         """
         assert self.task is not None
         has_ended = self.popen.poll() is not None
@@ -172,12 +173,12 @@ class Pool:
 
     Args:
         size: the most processes at a time.
-        folder: where write-ahead records stand.
+        folder: for write-ahead records.
         step_seconds: see STEP_SECONDS.
         start_seconds: see START_SECONDS.
         strict: validate the messages of drivers against their schemas.
         variables: environment variables of the workers, besides those of this process.
-        unsupported: run registered backends with versions that are not tested, too.
+        unsupported: also run registered backends with untested package versions.
     """
 
     def __init__(
@@ -289,7 +290,8 @@ class Pool:
             ) from None
 
     def open_process(self, record: Path) -> Process:
-        """Starts the process of a worker. Raises OSError, and leaves nothing behind."""
+        """Starts the process of a worker. Raises OSError, and then leaves no process or
+        file."""
         with ExitStack() as stack:
             stack.callback(record.unlink, missing_ok=True)
             prepare_record(record)

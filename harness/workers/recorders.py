@@ -1,8 +1,7 @@
-"""Recorders by the class of a cache: what notes the calls on caches of a library.
+"""Finds the recorder of a library by the class of a cache.
 
-They come from the entry points of installed packages, in the group "lockstep.recorders":
-the name is a package, the value a function that makes the caches of its classes tell a
-recording what is done with them.
+Recorders are entry points of installed packages, in the group "lockstep.recorders": the
+name is a package, the value a function that records the calls on caches of its classes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ GROUP = "lockstep.recorders"
 
 
 def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
-    """The recorder of the library that the class of a cache comes from.
+    """Returns the recorder of the library that defines a cache's class.
 
     Args:
-        cache: one, or a list of them, however deep.
+        cache: a cache, or a nested list of caches.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no recorder.
     """
     entries = {entry.name: entry for entry in entry_points(group=GROUP)}
     for package in iterate_packages(cache):
@@ -55,7 +54,7 @@ def get_first(cache: Any) -> Any:
 
 
 def iterate_packages(cache: Any) -> Iterator[str]:
-    """The packages that the classes of a cache come from, its own first."""
+    """Lists the packages that define a cache's classes, most derived first."""
     for own in type(get_first(cache)).__mro__:
         yield own.__module__.partition(".")[0]
 

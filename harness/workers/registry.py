@@ -1,8 +1,8 @@
-"""Backends by name: the registered ones, and how a name becomes a declaration.
+"""Finds and loads backends by name.
 
-Names come from the entry points of installed packages, in the group "lockstep.backends";
-"exec:" and a command is a driver of its own. This is the only module that imports the
-module of a backend or starts a driver, and only when that backend is asked for.
+Names are entry points of installed packages, in the group "lockstep.backends"; "exec:"
+and a command start a driver. Only this module imports backends or starts drivers, and
+only when a backend is needed.
 """
 
 from __future__ import annotations
@@ -132,15 +132,14 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
 
 @contextmanager
 def loading(doing: str, module: str) -> Iterator[None]:
-    """Says of whatever the code of a backend raises whether the backend is not here or
-    broken.
+    """Turns exceptions of a backend's code into `Unavailable` or `Unloadable`.
 
     Args:
-        doing: the work of the body, for the message.
-        module: of the backend; its own files are not a package to install.
+        doing: description of the body, for the message.
+        module: of the backend; a missing file of its own package is not `Unavailable`.
 
     Raises:
-        Unavailable: a package is missing, or the backend says that it is not here.
+        Unavailable: a package is missing, or the backend raises it.
         Unloadable: anything else.
     """
     try:

@@ -2,8 +2,8 @@
 
 An entry point names the extra of its distribution that the backend needs, such as
 ``mlx-lm = "lockstep.impl.peers.mlx_lm:mlx_lm [peers]"``. With versions that this extra
-excludes, an interface of the library may be another one, and what differs would say
-nothing about its caches: the backend is not run.
+excludes, the library's interface may differ, and a divergence would say nothing about its
+caches. Such a backend does not run.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def list_extras(entry: EntryPoint) -> list[str]:
 def list_requirements(
     distribution: Distribution, extras: list[str]
 ) -> Iterator[Requirement]:
-    """Lists what the extras of a distribution ask for on this platform. An extra may name
-    others of the same distribution."""
+    """Lists the requirements of a distribution's extras on this platform. An extra may
+    name other extras of the distribution."""
     own = canonicalize_name(distribution.name)
     for needed in map(Requirement, distribution.requires or ()):
         if needed.marker is None or not any(

@@ -19,8 +19,8 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def list_sources(name: str) -> list[Path]:
-    """The files of a backend that this process has imported, beside those of installed
-    packages and of Python; of a driver those that its command names."""
+    """Lists the imported files of a backend, without installed packages and Python; for a
+    driver, the files in its command."""
     if is_driver(name):
         return list(list_files(name))
     imported = [

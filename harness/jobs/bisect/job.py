@@ -24,11 +24,11 @@ from lockstep.harness.programs.program import Program
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one release came to.
+    """The result of a release.
 
     Attributes:
         shown: AGREES, the signature of a divergence, or None if it cannot be tested.
-        words: how it agrees or diverges, or why it cannot be tested.
+        words: a description, or why the release cannot be tested.
     """
 
     shown: str | None
@@ -44,8 +44,8 @@ class Bisection:
         program: runs in each release that is tried.
         options: of `lockstep replay`.
         limit: seconds that an install, a build or a replay may take.
-        on_verdict: is called with the number of each release that was tried.
-        verdicts: number of a release → what it came to.
+        on_verdict: called with the number of each tried release.
+        verdicts: number of a release → its result.
     """
 
     source: Source
@@ -83,7 +83,7 @@ class Bisection:
         self.is_over = True
 
     def test(self, number: int, runner: Runner) -> tuple[str | None, str]:
-        """What a release shows, and in what words. Raises Untestable."""
+        """Returns the result of a release, with a description. Raises Untestable."""
         variables = self.source.prepare(number, runner)
         file, out = runner.folder / "program.json", runner.folder / "replayed.json"
         file.write_text(json.dumps(self.program.to_json()))

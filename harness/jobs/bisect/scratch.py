@@ -1,8 +1,8 @@
 """Scratch environments, and commands in them, which are bounded in time.
 
-A scratch environment is a virtual environment that shares all packages of the one that
-this process runs in, this very Lockstep among them. What is installed into it comes
-before what is shared, so that a release costs seconds, and nothing else differs.
+A scratch environment is a virtual environment that shares all packages of the current
+one, including Lockstep. Packages that are installed into it come first. So a release
+takes seconds, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Runner:
     """Runs commands in a scratch environment, one at a time.
 
     Attributes:
-        folder: of the environment and of what commands print.
+        folder: for the environment and for output of commands.
         seconds: the time that each may take.
     """
 

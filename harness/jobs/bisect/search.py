@@ -26,8 +26,8 @@ class Change:
     """Where behaviour changes.
 
     Attributes:
-        before: the last release that shows what the oldest testable one shows.
-        after: the first that shows what the newest testable one shows.
+        before: the last release with the result of the oldest testable one.
+        after: the first release with the result of the newest testable one.
     """
 
     before: int
@@ -39,12 +39,12 @@ class Change:
 
 
 def choose_next(size: int, shown: Shown) -> int | None:
-    """The release to try next; None if the search is over.
+    """Returns the release to try next; None if the search is over.
 
-    Both ends come first. If an end cannot be tested, the search goes inwards from there
-    by halves until two releases differ, and then halves what is between these two. A
-    release that cannot be tested, or shows what neither end shows, divides a gap; the
-    largest gap is halved next: the neighbours of a broken release are often broken, too.
+    Both ends come first. If an end cannot be tested, the search moves inwards by halves
+    until two releases differ, and then halves the range between them. A release that
+    cannot be tested, or has a third result, divides a gap; the largest gap is halved
+    next, since neighbours of a broken release are often broken, too.
     """
     for end in (size - 1, 0):
         if end not in shown:

@@ -30,7 +30,7 @@ class Source(Protocol):
     """Releases or commits, the oldest first.
 
     Attributes:
-        workplace: the folder in which the program runs; None for the current one.
+        workplace: the folder in which the program runs; None for the current folder.
     """
 
     names: list[str]
@@ -62,7 +62,7 @@ def ask(
 
 
 class Releases:
-    """The releases of a package that pip lists and installs, so that its settings hold.
+    """The releases of a package that pip lists and installs, with pip's settings.
 
     Args:
         package: its name.
@@ -202,7 +202,8 @@ class Commits:
         return ended.stdout.strip()
 
     def list_commits(self, old: str, new: str) -> list[tuple[str, str]]:
-        """Names and subjects from one commit to another that follows it, or none."""
+        """Returns names and subjects of the commits from one to a later one, or an empty
+        list."""
         form = ("log", "--first-parent", "--reverse", "--format=%H %s")
         lines = self.git(*form, "--ancestry-path", f"{old}..{new}").splitlines()
         if not lines:

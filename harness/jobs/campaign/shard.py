@@ -34,10 +34,10 @@ depend on the machine."""
 
 
 class Abandoned(messages.Stopped, frozen=True):
-    """The worker ended, and the rest of the shard was left out.
+    """The worker ended, and the rest of the shard was skipped.
 
     Attributes:
-        crashes: programs that ended it; without one, nothing is known of the shard.
+        crashes: programs that ended it; if there are none, the shard has no result.
     """
 
     crashes: Natural = 0
@@ -62,12 +62,12 @@ def run_shard(
     Args:
         spec: says what to run.
         pool: of one worker.
-        open_pool: opens one more, in which crashes are shrunk.
-        watch: is called several times a second; it may raise `Cancelled`.
+        open_pool: opens another pool, in which crashes are shrunk.
+        watch: called several times a second; it may raise `Cancelled`.
 
     Yields:
-        The declaration of the backend here; the events of the task; at last an answer, or
-        why there is none.
+        The declaration of the backend on this machine; the events of the task; finally an
+        answer, or why there is none.
     """
     task = spec.task
     declared = yield from follow(pool, messages.Declare(task.backend), watch)
@@ -124,11 +124,12 @@ ENDS = messages.SliceDone | messages.LedgerRun | Abandoned
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
-    """A shard that is done.
+    """A finished shard.
 
     Attributes:
-        seconds: how long the campaign had run.
-        events: the declaration of the backend where it ran, what was found, the last one.
+        seconds: run time of the campaign so far.
+        events: the declaration of the backend on that machine, findings, and the last
+            event.
     """
 
     spec: Spec

@@ -35,11 +35,11 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
 class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a shard depends on, beside its task and its backend.
+    """What the result of a shard depends on, besides task and backend.
 
     Attributes:
-        lockstep: its version; another one draws other programs.
-        python: the same.
+        lockstep: version of Lockstep, which determines the drawn programs.
+        python: version of Python, for the same reason.
     """
 
     lockstep: str = __version__
@@ -124,7 +124,8 @@ class Terms(Versions, frozen=True, kw_only=True):
 
 
 def compare(first: Terms, second: Terms) -> str | None:
-    """Describes the first setting in which two campaigns differ; None if none does."""
+    """Describes the first setting in which two campaigns differ; None if they are
+    equal."""
     old, new = structs.asdict(first), structs.asdict(second)
     differing = (name for name in Terms.__struct_fields__ if old[name] != new[name])
     name = next(differing, None)
@@ -155,7 +156,7 @@ def read_terms(folder: Folder) -> Terms | None:
 
 
 def require_terms(folder: Folder) -> Terms:
-    """Reads the same; raises UsageError if there is none."""
+    """Reads campaign.json. Raises UsageError if there is none."""
     terms = read_terms(folder)
     if terms is None:
         raise UsageError(

@@ -18,11 +18,11 @@ from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 
 @dataclass
 class Verified:
-    """What the programs of a set came to on one backend.
+    """The results of a set on one backend.
 
     Attributes:
-        not_run: why a program was not run → the number of such programs.
-        wrong: those that diverge or could not run.
+        not_run: reason → number of programs that were not run.
+        wrong: programs that diverge or could not run.
     """
 
     backend: str
@@ -36,8 +36,8 @@ class Verified:
 
 
 def replay_set(files: Iterable[Path], settings: Settings) -> Iterator[Verified]:
-    """Yields what the programs come to on each backend of the settings. One that cannot
-    run, or that ends its process twice, is left alone."""
+    """Yields the results on each backend of the settings. A backend that cannot run, or
+    that crashes twice, is skipped."""
     with open_pool(settings, 1) as pool:
         for backend in settings.backends:
             verified, crashes = Verified(backend), 0
