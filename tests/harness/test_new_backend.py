@@ -77,15 +77,15 @@ def test_a_skeleton_has_all_of_a_kind(tmp_path: Path, kind: str, arrays: str) ->
 
 
 RULES = {
-    "kv": ["of any cache of the same config", "Nothing changes."],
+    "kv": ["from any cache of the same config", "Nothing changes."],
     "causal": [
         "Room is the number of free cells",
         "before all other reasons",
-        "never finds the cache full",
+        "is never refused as full",
         "its lowest position <= max(0, position - window)",
         "this cache or another of the same config",
     ],
-    "paged-full": ["Room is free blocks", "before a lack of room"],
+    "paged-full": ["There is room in free blocks", "before a lack of room"],
 }
 """Kind → what costs time if its maker does not know it."""
 
