@@ -1,9 +1,9 @@
-"""What notes the operations of an engine on its live caches; see `programs.recording`.
+"""Records the operations of an engine on its live caches; see `programs.recording`.
 
-A recorder of a library has a subclass of `Scribe` for each sort of cache, which says for
-each call of the library what it is as an operation. The cache that the engine has becomes
-an instance of a subclass of its own class, made for it alone: it stays the same object,
-`isinstance` stays true and every attribute is where it was, which no wrapper can offer.
+A recorder of a library has a subclass of `Scribe` for each sort of cache, which
+translates each call of the library to an operation. The engine's cache becomes an
+instance of a new subclass of its class: unlike with a wrapper, it stays the same object,
+`isinstance` stays true and all attributes stay.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Form:
     """How the operations of a cache become a program.
 
     Attributes:
-        backend: the registered backend that does the same calls.
+        backend: the registered backend that makes the same calls.
         contract: the family of the program.
         config: its fields that differ from their defaults.
-        about: what a replay makes smaller, for people.
+        about: the sizes that a replay reduces, for people.
     """
 
     backend: str
@@ -58,29 +58,30 @@ class Draft(Protocol):
         """Whether it has any operation."""
 
     def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Changes the form; what is recorded so far stays, behind the operations `first`,
-        which are needed by then."""
+        """Changes the form; earlier operations stay, after the operations `first`, which
+        the new form needs."""
 
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
         """Takes an operation that is about to run."""
 
     def stop(self, layer: str, reason: str) -> None:
-        """Ends the program: what follows could not be told faithfully."""
+        """Ends the program: no operation describes what follows."""
 
     def remark(self, text: str) -> None:
         """Notes what the program does not have."""
 
 
 class Tape:
-    """The operations on the caches of one layer, which have names there.
+    """The operations on the caches of a layer, which have names in the program.
 
     Attributes:
-        layer: what people call it.
+        layer: its name, for people.
         draft: takes the operations.
         names: the cache that each name stands for.
         bound: all caches that had a name.
         gone: names of caches that an operation has used up.
-        is_busy: whether the library is at work, so that nothing else is noted.
+        is_busy: whether a call of the library is running, so that its inner calls are not
+            noted.
     """
 
     def __init__(self, layer: str, draft: Draft) -> None:
@@ -91,9 +92,9 @@ class Tape:
         self.is_busy = False
 
     def choose_name(self) -> str:
-        """Returns a name for one more cache: that of one that is no more, if need be.
+        """Returns a name for another cache, if need be the name of a cache that is gone.
 
-        An empty cache needs a name that was never used, which comes first here.
+        An empty cache needs a name that was never used; such a name is preferred.
         """
         unused = [name for name in NAMES if name not in self.names]
         dead = [name for name, cache in self.names.items() if cache() is None]
@@ -158,8 +159,8 @@ class Scribe:
     """Notes the calls on one live cache.
 
     A subclass has a method for each call of the library that it lists in `calls`. It gets
-    the arguments before the library does, notes the operation, and may return what is to
-    be done with the result.
+    the arguments before the library does, notes the operation, and may return a function
+    to call with the result.
 
     Args:
         cache: of the engine.
@@ -198,8 +199,8 @@ class Scribe:
             tape.stop(reason)
 
     def is_heard(self, cache: Any) -> bool:
-        """Whether calls on an object are those of the engine on the recorded cache: not
-        those of the library itself, nor on an object that it made of the same class."""
+        """Returns whether the engine calls the recorded cache: not the library itself,
+        and not another object of the class."""
         return cache is self.cache() and not any(tape.is_busy for tape in self.tapes)
 
     @contextmanager
@@ -246,7 +247,7 @@ class Scribe:
         return then
 
     def follow(self, name: str, then: Callable[[Any], None], result: Any) -> None:
-        """Does what is to be done with the result of a call; see `hear`."""
+        """Passes the result of a call to the function that `hear` returned."""
         try:
             then(result)
         except Exception as error:
@@ -290,8 +291,8 @@ class Scribe:
 
 
 def make_anew(plain: type, *arguments: Any) -> Any:
-    """Does what `copyreg.__newobj__` does, by which nothing of another class than the
-    object's can be pickled."""
+    """Does the same as `copyreg.__newobj__`, which refuses to pickle an object under
+    another class."""
     return plain.__new__(plain, *arguments)
 
 
@@ -299,14 +300,15 @@ SCRIBE = "lockstep_scribe"
 
 
 def get_scribe(cache: Any) -> Scribe | None:
-    """Returns what records a cache; None if nothing does."""
+    """Returns the scribe of a cache; None if it is not recorded."""
     scribe = getattr(type(cache), SCRIBE, None)
     is_own = isinstance(scribe, Scribe) and scribe.cache() is cache
     return scribe if is_own else None
 
 
 def make_watched(scribe: Scribe) -> type:
-    """Makes the class of one recorded cache, which looks like the cache's own."""
+    """Makes the class of a recorded cache, with the name and module of its original
+    class."""
     plain = scribe.plain
 
     def make_method(call: Callable[..., Any], *names: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Lines and arrays of a driver as values, and what is wrong with them, in words."""
+"""Parses lines and arrays of a driver, and describes their errors."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def decode(line: bytes) -> dict[str, Any]:
 def parse(
     document: Any, kind: type[T], location: str = "the answer", *, strict: bool
 ) -> T:
-    """A document as a struct. Raises Malformed.
+    """Converts a document to a struct. Raises Malformed.
 
     Args:
-        document: what was decoded.
-        kind: the struct that it should be.
-        place: what to call the document in a message.
-        strict: whether fields that the struct does not have are refused.
+        document: the decoded JSON.
+        kind: the type of the struct.
+        place: the name of the document in messages.
+        strict: whether to refuse unknown fields.
     """
     try:
         parsed = msgspec.convert(document, kind)
@@ -202,8 +202,7 @@ class Tensor:
 
 
 class PromisedMask:
-    """The mask of an update that is still to come: it is asked for together with what is
-    written, in one message."""
+    """The mask of the next update, which is requested in one message with the tokens."""
 
     def __init__(self, length: int, rows: int) -> None:
         self.length, self.rows = length, rows
@@ -266,12 +265,12 @@ def get_tensor(array: Tensor | PromisedMask) -> Tensor:
 
 
 def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
-    """An array of an answer. Raises Malformed.
+    """Parses an array of an answer. Raises Malformed.
 
     Args:
         array: as it was read.
-        name: the field that it stands in.
-        dtype: what it has unless it says so itself.
+        name: its field.
+        dtype: the default.
     """
     if array is None:
         raise Malformed(f"{name} is null; expected an array")

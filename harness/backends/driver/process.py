@@ -27,11 +27,11 @@ GRACE = 0.5
 
 
 class Misbehaved(Exception):
-    """A driver did what it must not.
+    """A driver misbehaved.
 
     Attributes:
         sort: malformed, crash or hang.
-        is_late: whether that was before it read what it was asked.
+        is_late: whether it happened before the driver read the request.
     """
 
     def __init__(self, sort: str, message: str, is_late: bool = False) -> None:
@@ -71,11 +71,11 @@ class Process:
     def exchange(
         self, request: bytes, names: Sequence[str], seconds: float
     ) -> list[bytes]:
-        """Writes whole lines; returns the lines that are answered, without their ends.
+        """Writes whole lines; returns the answers without line ends.
 
         Args:
             request: the lines.
-            names: each of them in words.
+            names: a description of each line.
             seconds: for all answers.
 
         Raises:
@@ -195,8 +195,8 @@ class Process:
         return Misbehaved("crash", f"{message} at {self.current}{half}")
 
     def has_read_nothing(self) -> bool:
-        """Whether it has done nothing since an earlier answer, where the system tells how
-        much of what was sent is still in the pipe."""
+        """Whether the driver has read nothing since an earlier answer, if the system
+        reports how many bytes are still in the pipe."""
         if self.lines or self.buffer or not self.answered:
             return False
         unread = array("i", [0])
