@@ -1,7 +1,7 @@
 """Records our own layer caches in a running engine.
 
-Their methods have the names of operations, so that there is little to translate. It
-stands above the folders of caches, which do not know the harness.
+Their methods have the names of operations. This module is above the folders of caches,
+which do not import the harness.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def get_form(cache: Any) -> Form:
 
 
 def get_framework(cache: Any) -> str:
-    """Returns "torch" or "mlx": the folder of the class, or of one that it is made of."""
+    """Returns "torch" or "mlx": the folder of the class, or of a part of it."""
     folders = (base.__module__.split(".")[2:3] for base in type(cache).__mro__)
     return next(name for name in chain.from_iterable(folders) if name in FRAMEWORKS)
 

@@ -1,7 +1,7 @@
 """Several requests in one cache: each row is the layer cache of its own tokens.
 
 Padding does not exist. An implementation keeps rows of different lengths in one array and
-fills the gaps; nobody may see what stands there, and no row may depend on another.
+fills the gaps; no query may see the gaps, and no row may depend on another.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class BatchedCache:
             self.coming = [coming - len(row_tags) for coming, row_tags in pairs]
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces that the next updates bring so many tokens to each row, and as many
-        columns as the longest needs; the columns behind a row's tokens are padding."""
+        """Announces the tokens that the next updates bring to each row; they have as many
+        columns as the longest row needs, and the columns after a row's tokens are
+        padding."""
         self.check_settled()
         if len(lengths) != len(self.rows) or min(lengths) < 1:
             raise ValueError(f"pad_right: lengths {lengths} of {len(self.rows)} rows")

@@ -163,7 +163,7 @@ class CausalCache:
         ]
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes the tokens of a sequence in [begin, end); those behind close the gap.
+        """Removes the tokens of a sequence in [begin, end); later tokens close the gap.
 
         Args:
             sequence: the sequence that leaves the tokens.
@@ -220,7 +220,7 @@ class CausalCache:
         return [token for token in self.tokens if sequence in token.sequences]
 
     def get_end(self, sequence: int) -> int:
-        """Returns the position behind the last stored token; 0 if there is none."""
+        """Returns the position after the last stored token; 0 if there is none."""
         stored = [token.position for token in self.get_tokens(sequence)]
         return max(stored, default=-1) + 1
 

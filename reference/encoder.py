@@ -73,7 +73,7 @@ class EncoderCache:
         return images[-1] if images else None
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """Opens a pass. It never finds the cache full.
+        """Opens a pass, which is never refused as full.
 
         Args:
             batch: its rows are not stored. If one stands for an image, `put` may follow.

@@ -45,7 +45,7 @@ class KVCache:
         return list(self.tokens)
 
     def older(self) -> list[Token]:
-        """Returns the tokens that an implementation may return beside `state`: none."""
+        """Returns the tokens that an implementation may return besides `state`: none."""
         return []
 
     def trim(self, count: int) -> int:

@@ -40,7 +40,7 @@ class Layer:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the stored content of a conversation serves any shorter one too."""
+        """Whether the stored content of a conversation also serves any prefix of it."""
         return isinstance(self.cache, KVCache)
 
     def hold(self, tags: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class Model:
 
         Args:
             count: how many.
-            layers: the pass breaks off after so many layers; those behind do not see the
+            layers: the pass stops after so many layers; later layers do not see the
                 tokens. None for all.
         """
         end = self.computed + count

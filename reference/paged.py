@@ -1,8 +1,8 @@
 """Paged caches: what each position of each live request must hold.
 
-Blocks, tables, hashes and evictions do not exist here: an engine chooses them as it
-likes, and no request may notice. K and V of a token are a function of its namespace and
-of all tokens up to it, so the content of a position is the same whoever computed it.
+Blocks, tables, hashes and evictions do not exist here: an engine chooses them freely,
+without any effect on requests. K and V of a token are a function of its namespace and of
+all tokens up to it, so the content of a position is the same whoever computed it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Request:
     """One request.
 
     Attributes:
-        tokens: those that are known: the prompt and what was sampled since.
-        drafts: guesses behind them, which the next step may confirm.
+        tokens: known tokens: the prompt and sampled tokens.
+        drafts: guesses after them, which the next step may confirm.
         is_held: whether it holds slots. If not, it waits, and nothing is computed.
-        computed: how many of its tokens have K and V.
-        scheduled: how many more get theirs in the step that is being made.
-        awaited: how many have slots that a transfer fills; none of them is computed yet.
+        computed: number of its tokens with K and V.
+        scheduled: number of tokens that the planned step computes.
+        awaited: number of tokens with slots that a transfer fills.
         transfer: the name of this transfer.
     """
 
@@ -83,13 +83,13 @@ class PagedCache:
     Args:
         groups: of the model's layers.
         prefix_cache: requests may reuse what others have computed.
-        dropped: of the longest possible hit so many tokens at least are computed again,
+        dropped: at least so many tokens of the longest possible hit are computed again,
             for their outputs.
 
     Attributes:
         requests: name → request.
         step: the requests that are scheduled, in order.
-        past: contents that requests had computed when they let go of them.
+        past: contents that requests had computed when they freed them.
         transfers: name → the request that began it, of those that are under way.
     """
 
@@ -118,16 +118,16 @@ class PagedCache:
     # --- hits ---------------------------------------------------------------------------
 
     def can_hit(self, name: str, hit: int, in_step: bool = True) -> bool:
-        """Says whether a waiting request can reuse its first `hit` tokens: if all that
-        its next token attends to has been computed by somebody, and was no mere draft.
+        """Returns whether a waiting request can reuse its first `hit` tokens: all tokens
+        that its next token attends to were computed, and were not drafts.
 
-        One token at least is left to compute, since its output is wanted.
+        At least one token remains to compute, for its output.
 
         Args:
             name: of the request.
             hit: number of tokens.
-            in_step: count what the requests of this step compute; they come first. But no
-                state: a layer reads the states of a whole step before it writes one.
+            in_step: also count tokens that this step computes, but no states: a layer
+                reads all states of a step before it writes any.
         """
         request = self.get(name)
         longer = range(hit + self.dropped, len(request.tokens))
@@ -191,12 +191,12 @@ class PagedCache:
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int] = ()
     ) -> None:
-        """Confirms what a request has guessed, once all known tokens are computed.
+        """Confirms drafts of a request whose known tokens are all computed.
 
         Args:
             name: of the request.
-            accepted: so many drafts were right. The others are gone.
-            sampled: the token behind them. It is not computed yet.
+            accepted: number of correct drafts; the others are dropped.
+            sampled: the next token, which is not computed yet.
             drafts: the next guesses.
         """
         request = self.get(name)
@@ -243,7 +243,7 @@ class PagedCache:
             self.remember(request)
 
     def remember(self, request: Request) -> None:
-        """Notes what a request has computed, as long as it is known."""
+        """Notes the computed contents of a request."""
         computed = tuple(request.tokens[: request.settled])
         self.past.append((request.namespace, computed))
 
@@ -265,7 +265,7 @@ class PagedCache:
     def offload(self, name: str, transfer: str) -> None:
         """Begins to copy what a request has computed to other memory.
 
-        Nobody notices: what can be hit is the same wherever it is kept.
+        This has no visible effect: hits do not depend on where contents are kept.
 
         Args:
             name: of the request.
@@ -340,12 +340,12 @@ class PagedCache:
     # --- branches -----------------------------------------------------------------------
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> None:
-        """Opens a request that goes on from what another has computed.
+        """Opens a request that continues from the computed tokens of another.
 
         Args:
             source: the other; it is not in the step.
             target: the name of the new one.
-            tokens: those of the new one behind what is computed.
+            tokens: tokens after the computed ones.
         """
         origin = self.get(source)
         if not origin.computed or origin.scheduled:

@@ -30,8 +30,8 @@ class Slot:
 
 
 def get_place(read: Sequence[Token]) -> int:
-    """Returns where a state stands that has read these tokens: at the highest of their
-    positions, whatever came last; -1 if it has read none."""
+    """Returns the position of a state that has read these tokens: the highest of their
+    positions, in whatever order they came; -1 for no tokens."""
     return max([token.position for token in read], default=-1)
 
 

@@ -1,4 +1,4 @@
-"""Faults: mistakes planted in our own caches, one in each backend."""
+"""Faults: mistakes planted in our caches, one in each backend."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Fault:
         mistake: description.
         shortest: number of operations of the shortest known program that shows it.
         change: plants it.
-        form: form of the cache, if ours has another one.
-        of: what it changes: each cache, or the single caches that become a batch.
+        form: form of the cache, if it differs from ours.
+        of: target of the change: each cache, or the single caches that become a batch.
     """
 
     id: str
@@ -129,8 +129,8 @@ class FaultedBackend:
         correct: name of the backend without a fault.
         factory: makes that backend.
         make_band: of its framework.
-        change_cache: applies a function to the cache that an opened one may wrap, and
-            returns what was opened.
+        change_cache: applies a function to the innermost cache, and returns the opened
+            cache.
     """
 
     module: str

@@ -76,7 +76,7 @@ def is_written(written: Sequence[Run], runs: Sequence[Run]) -> bool:
 
 @mistake("rotating", 3)
 def ring_never_wraps(cache: Any) -> None:
-    """The ring has a slot for every position so far; none is used again."""
+    """The ring has a slot for every position so far, and reuses none."""
     cache.memory.columns = EndlessRing(**asdict(cache.memory.columns))
 
 

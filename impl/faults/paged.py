@@ -50,7 +50,7 @@ def paged_hash_before_write(cache: Any) -> None:
 
 @mistake("paged-full", 6, "vLLM#56656")
 def paged_namespace(cache: Any) -> None:
-    """What K and V depend on beside the tokens is left out of the key."""
+    """The key lacks the namespace, on which K and V depend besides the tokens."""
     opened = cache.open
 
     def open_without(request: str, tokens: Sequence[int], namespace: str | None) -> None:
@@ -307,7 +307,7 @@ def paged_copy_first_layer(cache: Any) -> None:
 
 @mistake("paged-sliding", 3)
 def paged_chunk_without_mask(cache: Any) -> None:
-    """Attention of a chunk has no mask: a token sees those behind it."""
+    """Attention of a chunk has no mask: a token sees later tokens."""
     memory = getattr(cache, "memory", None)
     if memory is not None:
         attend = memory.attend

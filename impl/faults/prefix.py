@@ -226,8 +226,8 @@ def whole_edges_only(trie: Any) -> None:
 
 @mistake("trie", 6)
 def refused_is_used(trie: Any) -> None:
-    """A request marks a node as used before the layers move there, even if one refuses
-    and nothing is reused."""
+    """A request marks a node as used before the layers move there, even if a layer
+    refuses and nothing is reused."""
     go, move = trie.go, trie.move
 
     def go_to_used(request: Sequence[int], match: Any) -> Any:

@@ -83,7 +83,7 @@ def paged_host_entry_kept(cache: Any) -> None:
 
 @mistake("paged-full", 8)
 def paged_withdrawn_on_host(cache: Any) -> None:
-    """What nobody may reuse is loaded from the host."""
+    """Blocks that may not be reused are loaded from the host."""
     withdraw, forget = cache.withdraw, cache.host.forget
 
     def withdraw_here(request: Any) -> None:

@@ -76,8 +76,8 @@ class BatchedCache(TokenBatch):
         return self.finish(mx.array(ages) <= mx.array(queries))
 
     def get_line(self, starts: Starts, width: int) -> mx.array:
-        """Returns the mask of one query behind all tokens, of `width` columns or more: as
-        long as rows stay where they are, each step sees a part of it."""
+        """Returns the mask of a query after all tokens, with at least `width` columns.
+        Until rows move, each step uses a slice of it."""
         if self.line is None or self.line[0] is not starts or self.line[1] < width:
             width = max(width, self.pool.room)
             begins = np.array(starts, np.int32).reshape(-1, 1, 1, 1)
@@ -112,7 +112,7 @@ class BatchedCache(TokenBatch):
         )
 
     def concatenate(self, old: Pair | None, new: Pair) -> Pair:
-        """What the result is made of is written afterwards only: the pool depends on
+        """The arrays of the result are written only afterwards: the pool depends on
         it."""
         if old is None:
             return new[0][...], new[1][...]

@@ -28,7 +28,7 @@ def convert(numbers: npt.NDArray[Any], dtype: mx.Dtype) -> mx.array:
 
 
 def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns memory for so many numbers, from which MLX copies fast.
+    """Returns memory for so many numbers that MLX can copy fast.
 
     Large memory of numpy and of MLX begins just behind a page. On AMD processors a copy
     between addresses with nearly the same rest modulo the size of a page takes ten times

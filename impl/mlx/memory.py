@@ -144,13 +144,13 @@ class TokenMemory(MemoryBase):
 
 
 def join(pieces: Sequence[Pair]) -> Pair:
-    """Returns K and V of all pieces, one behind the other."""
+    """Concatenates K and V of all pieces."""
     keys, values = zip(*pieces, strict=True)
     return mx.concatenate(keys, axis=2), mx.concatenate(values, axis=2)
 
 
 def join_runs(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
-    """Returns columns, one run behind the other."""
+    """Concatenates the columns of several runs."""
     return mx.concatenate([buffer[:, :, begin:end] for _, begin, end in runs], axis=2)
 
 

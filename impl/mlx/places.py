@@ -25,7 +25,7 @@ class Places:
 
     Args:
         cells: their numbers.
-        small: up to so many numbers are written to a slice as they are.
+        small: largest number of values that are written to a slice without conversion.
     """
 
     def __init__(self, cells: Ints, small: int = SMALL) -> None:

@@ -37,7 +37,7 @@ def write_wide(
         buffer: [.., room, dim].
         tokens: [.., tokens, dim].
         write: returns the buffer with the tokens in it.
-        small: up to so many numbers are written as they are.
+        small: largest number of values that are written without conversion.
     """
     if not buffer.size:
         return buffer
@@ -56,8 +56,8 @@ def join_wide(buffer: mx.array, span: Span, tokens: mx.array) -> mx.array:
 
     Args:
         buffer: [.., room, dim].
-        span: which tokens of it.
-        tokens: [.., tokens, dim], all of which come last.
+        span: the range of its tokens.
+        tokens: [.., tokens, dim], which come last.
     """
     begin, end = span
     if not can_widen(buffer):

@@ -1,1 +1,1 @@
-"""Thin adapters to released caches, which declare what those caches promise."""
+"""Thin adapters to released caches, with their declarations."""

@@ -1,4 +1,4 @@
-"""Backends over the layer caches of mlx-lm: what each is declared to promise.
+"""Backends over the layer caches of mlx-lm: their declarations.
 
 `mlx_lm_layers` drives the caches. Several backends drive one class in different ways.
 """
@@ -254,10 +254,10 @@ def _kind(
 ) -> Kind:
     """Declares a kind.
 
-    `inputs` is "kept" where the first arrays become the cache's own. A model makes K and
-    V anew in each pass and never writes to them afterwards. After a trim a buffer that is
-    too small grows by all new tokens, and not only by those that do not fit. `memory` is
-    None where memory is not compared: a state that was never written takes none.
+    `inputs` is "kept" if the cache keeps the first arrays. A model makes new K and V in
+    each pass and never writes to them afterwards. After a trim a buffer that is too small
+    grows by all new tokens, and not only by those that do not fit. `memory` is None where
+    memory is not compared: a state that was never written takes none.
     """
     return Kind(frozenset(operations), config, inputs=inputs, held=memory, duties=duties)
 

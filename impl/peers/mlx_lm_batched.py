@@ -1,4 +1,4 @@
-"""Backends over the batch caches of mlx-lm: what each is declared to promise.
+"""Backends over the batch caches of mlx-lm: their declarations.
 
 `mlx_lm_batches` drives the caches. Several backends drive one class in different ways.
 """

@@ -3,8 +3,8 @@
 
 It makes a batch by `merge` of single caches, new ones or those of a stored prompt;
 announces padding on the right by `prepare`; moves rows by `filter`, `extend` and
-`extract`; and copies by deepcopy. Nothing here guards a call: what the library leaves to
-its callers stands in the declarations, as duties.
+`extract`; and copies by deepcopy. No code here guards a call: duties of callers are
+declared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Batch:
         cache: the cache of mlx-lm.
         wrap: makes a layer of the contract from a single cache of mlx-lm.
         step: the growth step, instead of the class's 256.
-        window: what a model passes as `window_size` of its masks; None for nothing.
+        window: `window_size` of a model's masks; None for none.
     """
 
     def __init__(

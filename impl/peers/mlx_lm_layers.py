@@ -3,8 +3,8 @@ drive them.
 
 A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
 `update_and_fetch`. None of these caches pads query rows, can be emptied, or has
-snapshots: a user makes a new cache, or copies one. Nothing here guards a call: what the
-library leaves to its callers stands in the declarations, as duties.
+snapshots: a user makes a new cache, or copies one. No code here guards a call: duties of
+callers are declared.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Layer:
 
     Args:
         cache: the cache of mlx-lm.
-        window: what a model passes as `window_size` of its masks; None for nothing.
-        return_array: what it passes under this name: a mask is never "causal".
+        window: `window_size` of a model's masks; None for none.
+        return_array: argument of this name: a mask is never "causal".
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StoredLayer(Layer):
 
 class RestoredLayer(StoredLayer):
     """A layer whose cache is made anew from its own `state` before each operation, as
-    `load_prompt_cache` makes one: what `state` leaves out is lost."""
+    `load_prompt_cache` does: content that is not in `state` is lost."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         self.cache = restore(self.cache)
@@ -275,7 +275,7 @@ def store_and_load(cache: Any) -> Any:
 
 
 def set_step(cache: Any, like: Any) -> Any:
-    """Sets the growth step, of which a state says nothing, to that of another cache."""
+    """Copies the growth step, which `state` lacks, from another cache."""
     if "step" in vars(like):
         cache.step = like.step
     return cache

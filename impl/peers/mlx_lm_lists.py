@@ -33,7 +33,7 @@ class ListLayer:
         self.set_cache(cache)
 
     def set_cache(self, cache: Any) -> None:
-        """Takes a list, or the same one after its caches have changed."""
+        """Takes a list, again after its caches have changed."""
         self.cache, self.parts = cache, self.wrap(cache)
 
     def trim(self, count: int) -> int:

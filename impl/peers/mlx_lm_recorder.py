@@ -1,8 +1,8 @@
 """Records caches of mlx-lm in a running engine: the inverse of `mlx_lm_layers` and
-`mlx_lm_batches`, which see for the operation that each call is.
+`mlx_lm_batches`, which list the operation of each call.
 
-A model asks the first layer of a sort for its mask, which tells the backend that drives
-the class in the same way.
+A model asks the first layer of a sort for its mask; the arguments show which backend
+drives the class in the same way.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Own(Scribe):
             self.tape.draft.turn(form.with_fields(**sizes))
 
     def __setitem__(self, index: int, value: Any) -> Then:
-        """Notes nothing: `advance` tells how many tokens a state has read."""
+        """Records no operation: `advance` counts the tokens that a state has read."""
         if index == 0 and value is not None:
             self.note_inputs(value)
         return None

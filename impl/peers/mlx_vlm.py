@@ -1,4 +1,4 @@
-"""Backends over mlx-vlm's own caches: what each is declared to promise.
+"""Backends over mlx-vlm's caches: their declarations.
 
 `mlx_vlm_batches` drives them.
 """

@@ -107,7 +107,7 @@ def declare_untold(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
 
 
 def sglang_radix() -> Backend:
-    """`RadixCache`, and what is made of it for models that have only sliding layers."""
+    """`RadixCache`, and its form for models with only sliding layers."""
     kinds = {
         "paged-full": PAGED["paged-full"],
         "paged-sliding": _kind(SLIDING, ("pool", "entries")),
@@ -139,7 +139,7 @@ def sglang_unified_ngram() -> Backend:
 
 
 def sglang_unified_eagle() -> Backend:
-    """With EAGLE a token is found together with the one behind it."""
+    """With EAGLE, a token is hit together with the next token."""
     kinds = declare_drafting(PAGED)
     return _backend("sglang-unified-eagle", kinds, Options(drafts="EAGLE"), SHARE)
 

@@ -1,4 +1,4 @@
-"""What SGLang's trees and pools hold, in the words of the paged contract.
+"""The contents of SGLang's trees and pools, in terms of the paged contract.
 
 A block is a page. The pools of full layers, of sliding layers and of states are memories
 of their own, so their blocks are told with different numbers. A tree has no count of
@@ -116,7 +116,7 @@ class Facts:
         return all(rooms)
 
     def evict(self, count: int) -> int:
-        """Evicts from a tree; beside full layers only what the others hold."""
+        """Evicts from a tree; besides full layers, only what other groups hold."""
         layout, tokens = self.layout, count * self.layout.page
         is_hybrid = layout.full is not None and (layout.sliding or layout.state)
         done = self.tree.evict(
@@ -145,7 +145,7 @@ class Facts:
         return tables
 
     def list_window(self, request: Any, row: Any) -> list[int | None]:
-        """Returns the table of a sliding group: what a request has locked of the tree,
+        """Returns the table of a sliding group: the request's locked pages of the tree,
         and its own pages that are not freed."""
         page, kv = self.layout.page, request.kv
         places = self.slots.full_to_swa_index_mapping[row[::page].long()]
@@ -288,7 +288,7 @@ class Facts:
 
 
 class EventReader:
-    """Finds out what events are about.
+    """Decodes events.
 
     Attributes:
         prefixes: hash → the namespace and the tokens that it stands for.
@@ -301,7 +301,7 @@ class EventReader:
         return [entry for event in events for entry in self.translate_one(event)]
 
     def translate_one(self, event: Any) -> Events:
-        """Returns what an event tells; it names no block."""
+        """Returns the content of an event, which names no block."""
         if isinstance(event, sglang.AllBlocksCleared):
             return [("cleared", None)]
         if isinstance(event, sglang.BlockStored):

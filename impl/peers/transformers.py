@@ -1,4 +1,4 @@
-"""Backends over the layer caches of transformers: what each is declared to promise.
+"""Backends over the layer caches of transformers: their declarations.
 
 `transformers_layers` drives the caches. Several backends drive one class in different
 ways.

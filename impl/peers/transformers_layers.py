@@ -6,8 +6,7 @@ call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. 
 [1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None if
 `sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
 `is_causal`, which torch aligns with the upper left and which a single row does not use.
-Nothing here guards a call: what the library leaves to its callers stands in the
-declarations, as duties.
+No code here guards a call: duties of callers are declared.
 """
 
 from __future__ import annotations

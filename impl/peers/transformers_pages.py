@@ -84,8 +84,8 @@ class Pages:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, request: str, count: int) -> int | None:
-        """Goes on as `prepare_next_batch` where there is no room: without what is cached,
-        then by a reset of the request, if it has begun with a hit."""
+        """Acts as `prepare_next_batch` does without room: evicts cached blocks, then
+        resets the request if it has begun with a hit."""
         waited = request in self.scheduler.waiting_requests
         planned = self.try_schedule(request, count)
         if not planned:
@@ -152,7 +152,7 @@ class Pages:
         self.step, self.inputs = {}, None
 
     def name_prefixes(self, state: Any) -> None:
-        """Notes what the hashes of a request stand for."""
+        """Notes the tokens of a request's hashes."""
         tokens = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
         for allocator in self.cache.cache_allocators.values():
             parent, page = None, allocator.tokens_per_page

@@ -1,9 +1,8 @@
 """Records caches of transformers in a running engine: the inverse of
-`transformers_layers` and `transformers_batches`, which see for the operation that each
-call is.
+`transformers_layers` and `transformers_batches`, which list the operation of each call.
 
-A cache is not told of masks: padding is not recorded, and a chunked layer, which has the
-class of a sliding one, is recorded as such.
+A cache does not get masks. Padding is therefore not recorded, and a chunked layer is
+recorded as a sliding one, since both have one class.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class Whole(Scribe):
         return self.move("repeat", rows, times=repeats)
 
     def activate_past_recording(self) -> Then:
-        """Notes that sliding layers keep what slides out. A replay says so at once."""
+        """Notes that sliding layers keep tokens that slide out."""
         for tape in self.tapes:
             form = tape.draft.form
             if form.backend == "transformers" and form.config["kind"] == "rotating":

@@ -329,7 +329,7 @@ class Blocks:
         ]
 
     def translate(self, event: Any) -> list[tuple[str, Entry | None]]:
-        """Returns what an event tells; it names no block."""
+        """Returns the content of an event, which names no block."""
         if isinstance(event, vllm.AllBlocksCleared):
             return [("cleared", None)]
         name = "stored" if isinstance(event, vllm.BlockStored) else "removed"

@@ -113,7 +113,7 @@ class Session(Requests):
         return len(self.stored)
 
     def count_bytes(self) -> int:
-        """Returns 0: nothing is stored beside the layers."""
+        """Returns 0: a session stores only the layers."""
         return 0
 
     def get_statistics(self) -> Statistics:

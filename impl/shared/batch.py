@@ -19,14 +19,14 @@ FEW = 64
 
 
 class Owners:
-    """Whose the rows of a pass are: what stays the same from step to step.
+    """The sequences of the rows of a pass, which often stay the same from step to step.
 
     Args:
         sequences: [rows], sequence of each token.
         count: number of sequences; they are numbered from 0.
 
     Attributes:
-        sequences: the same as int64, only to be read.
+        sequences: as int64, read-only.
         distinct: the sequences, each once, in order of first appearance.
 
     Raises:
@@ -72,7 +72,7 @@ class PassRows:
 
     Attributes:
         positions, sequences: int64 [rows].
-        shared: what batches of the same sequences share.
+        shared: data that batches of the same sequences share.
         owners: the sequences, each once, in order of first appearance.
         is_step: whether each row belongs to another sequence, as in a decode step.
         free: `exceptions` as an array.

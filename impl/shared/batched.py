@@ -65,8 +65,8 @@ class CacheBatch(ABC):
         self.left = tuple(map(index, padding))
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces that the next updates bring so many tokens to each row; what comes
-        behind them is padding."""
+        """Announces the number of tokens that the next updates bring to each row; later
+        columns are padding."""
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(
@@ -178,7 +178,7 @@ class CacheBatch(ABC):
         self.select([row for row in range(len(self.lengths)) for _ in range(times)])
 
     def extend(self, joined: Self) -> None:
-        """Adds the rows of another batch behind its own. The other one is used up."""
+        """Appends the rows of another batch, which is used up."""
         self.check_extend(joined)
         self.join(joined)
         self.lengths += joined.lengths
@@ -248,7 +248,7 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def join(self, joined: Self) -> None:
-        """Adds the arrays of another batch behind its own."""
+        """Appends the arrays of another batch."""
 
     @classmethod
     @abstractmethod

@@ -1,7 +1,7 @@
 """Several caches of one layer, for one request or a batch of them, for any framework.
 
-Each part is a cache or a batch as it would be alone: tokens are written to it and read
-from it. What concerns all tokens or rows is done by the list, in all parts or in none.
+Each part is an ordinary cache or batch: tokens are written to it and read from it.
+Operations on all tokens or rows are methods of the list, and act on all parts or on none.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ListBatch(Parts):
         return True
 
     def extend(self, joined: Self) -> None:
-        """Adds the rows of another batch behind its own. The other one is used up."""
+        """Appends the rows of another batch, which is used up."""
         if len(self.parts) != len(joined.parts):
             raise MisuseError(
                 f"extend: lists of {len(self.parts)} and {len(joined.parts)} caches"

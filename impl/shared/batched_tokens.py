@@ -19,9 +19,8 @@ Starts = Sequence[int]
 class TokenBatch(CacheBatch):
     """A batch of full caches, or of sliding windows.
 
-    The columns of the returned arrays are those of the pool, see there. Only where an
-    update of several columns passes the window, the new columns are returned behind the
-    old ones.
+    The returned arrays have the columns of the pool. Only an update of several columns
+    that passes the window returns the new columns after the old ones.
 
     Args:
         rows: number of rows.
@@ -51,7 +50,7 @@ class TokenBatch(CacheBatch):
 
     @abstractmethod
     def make_causal(self, length: int) -> Any:
-        """Makes the mask of columns without padding, behind rows of one length."""
+        """Makes the mask of columns without padding, after rows of equal length."""
 
     @abstractmethod
     def make_seen(self, length: int, span: Span, starts: Starts) -> Any:
@@ -134,7 +133,7 @@ class TokenBatch(CacheBatch):
         return self.pool.get_span(self.pool.starts, self.lengths)
 
     def concatenate(self, old: Arrays | None, new: Arrays) -> Arrays:
-        """Returns a copy of both, one behind the other."""
+        """Returns a concatenated copy of both."""
         return self.pool.join([new] if old is None else [old, new])
 
     def write(self, counts: Sequence[int], arrays: Arrays) -> None:
@@ -159,8 +158,8 @@ class TokenBatch(CacheBatch):
             self.pool.scatter(self.get_ends(), skip, tokens)
 
     def is_joint(self, counts: Sequence[int], length: int) -> bool:
-        """Returns whether an update returns its columns behind those of the pool: it may
-        overwrite tokens that its first queries see."""
+        """Returns whether an update returns its columns after those of the pool, because
+        it may overwrite tokens that its first queries see."""
         if self.window is None or length == 1:
             return False
         return max(add(self.lengths, counts)) > self.window

@@ -13,7 +13,7 @@ Saved = tuple[int, int, Sequence[bytes], int]
 
 
 class BlockPool:
-    """Each block is held by tables, free, or cached: nobody holds it, but it can be hit.
+    """Blocks that are held by tables, free, or cached: not held, but can be hit.
 
     A key is the digest of a whole prefix; see `impl.shared.prefix_hash`. A block has a
     key for each prefix that ends in it and that was published, all of one group.
@@ -28,7 +28,7 @@ class BlockPool:
         cached: the cached blocks; the first was let go first, and is evicted first.
         entries: for each group key → block.
         keys: for each block its keys.
-        filled: for each block how many of its places its keys speak for.
+        filled: for each block, the number of its places that its keys cover.
     """
 
     def __init__(self, count: int, groups: int) -> None:
@@ -50,7 +50,7 @@ class BlockPool:
     # --- taking and letting go ----------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """Takes free blocks, and then those that were cached longest ago."""
+        """Takes free blocks, then the blocks that were cached longest ago."""
         if count > len(self.free):
             self.evict(count - len(self.free))
         first = len(self.free) - count
@@ -124,7 +124,7 @@ class BlockPool:
             self.note("stored", group, key, block)
 
     def forget(self, block: int) -> None:
-        """Takes all keys from a block; one that nobody holds is free then."""
+        """Removes all keys of a block, which is then free if no table holds it."""
         group = self.group_of[block]
         for key in self.keys[block]:
             del self.entries[group][key]

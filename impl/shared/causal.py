@@ -42,8 +42,8 @@ class Sizes:
             None or 0 for no chunks.
         cache_padding: the columns of a mask are a multiple of this.
         mask_padding: the rows of a mask are a multiple of this.
-        small: up to so many numbers, what is done takes its simpler path; None for the
-            limits that were measured to be best. It changes no content.
+        small: largest number of values for the simpler code path; None for measured
+            limits. It changes no content.
     """
 
     sequences: int
@@ -344,7 +344,7 @@ class CausalCacheBase(ABC):
         return Saved(table, arrays, self.form, tuple(self.written))
 
     def load(self, saved: Saved) -> None:
-        """Replaces the content by what this cache, or one of the same sizes, saved."""
+        """Replaces the content by a save of this cache, or of one with the same sizes."""
         if saved.table.shape[1] > self.cells.count:
             raise MisuseError(
                 f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"

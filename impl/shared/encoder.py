@@ -35,7 +35,7 @@ class EncoderCacheBase:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens a pass; an image may be put if a row stands for one."""
+        """Opens a pass; an image may be put if a row represents one."""
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
         if reserve:

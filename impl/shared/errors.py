@@ -1,4 +1,5 @@
-"""Refusals of our caches. Each changes nothing but what its method says."""
+"""Refusals of our caches. A refusal changes nothing, apart from exceptions that its
+method documents."""
 
 
 class MisuseError(ValueError):

@@ -1,4 +1,4 @@
-"""What the rows of a pass see, and their mask, without comparing every pair.
+"""Computes what the rows of a pass see, and their mask, without comparing every pair.
 
 The tokens of a sequence are in order of position, so what a row sees of them is a range,
 and a mask is made of the cells in that range: how many cells there are does not matter.
@@ -120,12 +120,12 @@ class Sight(NamedTuple):
         lines.reshape(-1)[cells] = 0
 
     def paint_each(self, numbers: Numbers, first: int, either: Numbers) -> None:
-        """Writes what each row sees by itself.
+        """Writes the columns that only single rows see.
 
         Args:
             numbers: [at least rows, columns].
             first: the cell of column 0.
-            either: the numbers for what is not seen and for what is.
+            either: the numbers for hidden and for visible cells.
         """
         for patch in self.list_patches(first, whole=True):
             numbers[patch.get_place()] = either.take(patch.seen)
@@ -139,7 +139,7 @@ class Sight(NamedTuple):
             first: the cell of column 0.
             width: number of columns.
             rows: number of rows; those behind the batch see nothing.
-            unseen: the number for what is not seen.
+            unseen: the number for hidden cells.
         """
         band = self.compute_band(first, width, rows, unseen)
         if band is not None:

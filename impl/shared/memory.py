@@ -103,7 +103,7 @@ class TokenMemory(Memory):
 
     @abstractmethod
     def join(self, pieces: Sequence[Arrays]) -> Arrays:
-        """Returns K and V of all pieces, one behind the other."""
+        """Concatenates K and V of all pieces."""
 
     @abstractmethod
     def share(self, source: Self, first: int, end: int) -> None:

@@ -16,14 +16,14 @@ class PagedRequest:
     """One request.
 
     Attributes:
-        tokens: those that are known.
-        drafts: guesses behind them.
+        tokens: known tokens.
+        drafts: guessed tokens after them.
         hash: the keys of its prefixes; of tokens only, not of drafts.
         tables: of each group; None while the request waits.
         computed: tokens that are computed.
-        end: the same after the step.
+        end: tokens that are computed after the step.
         published: tokens that others can hit, a multiple of the unit.
-        passed: of each group, how many blocks at the beginning nothing needs any more.
+        passed: for each group, the number of leading blocks that are no longer needed.
         awaited: tokens that are computed when a transfer has landed.
         transfer: its name.
     """
@@ -205,7 +205,7 @@ class BlockManager:
         self.step = []
 
     def settle(self, request: PagedRequest) -> None:
-        """Publishes what is computed and known, and lets go of what nothing needs."""
+        """Publishes computed tokens, and frees blocks that are no longer needed."""
         assert request.tables is not None
         settled = min(request.computed, len(request.tokens))
         if self.prefix_cache and settled >= request.published + self.unit:

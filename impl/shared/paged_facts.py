@@ -1,4 +1,4 @@
-"""A block manager that tells what it holds, in the words of the harness."""
+"""Reports the contents of a block manager in terms of the harness."""
 
 from __future__ import annotations
 

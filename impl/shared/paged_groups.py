@@ -119,7 +119,7 @@ class WindowedGroup(Group):
         return 0
 
     def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
-        """Returns the next shorter hit that may be there; None if this one is.
+        """Returns the next shorter possible hit; None if this one is present.
 
         It ends in the last block that this one needs and that is not there. A block that
         the request goes on to fill must be there in any case: what is published of it

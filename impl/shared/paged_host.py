@@ -178,14 +178,14 @@ class TieredManager(BlockManager):
         self.end(transfer, None)
 
     def failed(self, transfer: str, arrived: int) -> int:
-        """Keeps what has arrived, as far as it is of use."""
+        """Keeps the blocks that have arrived and are useful."""
         return self.end(transfer, arrived)
 
     def end(self, name: str, arrived: int | None) -> int:
-        """Ends a transfer after so many of its copies; None for all.
+        """Ends a transfer after `arrived` of its copies; None for all.
 
         Returns:
-            The tokens that the request which waits for it has then.
+            The number of tokens that the waiting request has then.
         """
         if name not in self.transfers:
             raise MisuseError(f"there is no transfer {name}")
@@ -253,7 +253,7 @@ class TieredManager(BlockManager):
         self.host.hold(transfer.host_blocks)
 
     def release_host(self, transfer: Transfer) -> None:
-        """Of an offload, what nobody may load is free then."""
+        """Frees the blocks of an offload that may not be loaded."""
         self.host.release(reversed(transfer.host_blocks))
 
     # --- saving -------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class TieredManager(BlockManager):
         return (self.blocks.save(), self.host.save()) if self.is_idle else None
 
     def restore(self, saved: Any) -> None:
-        """Takes over what another manager has saved. This one is fresh."""
+        """Loads what another manager has saved into this fresh one."""
         device, host = saved
         self.blocks.restore(device)
         self.host.restore(host)

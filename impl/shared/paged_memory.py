@@ -248,7 +248,7 @@ class StoringManager(TieredManager):
         return self.memory.join(attended)
 
     def make_spans(self, number: int) -> HostSpans:
-        """Says where what each request of the step attends to is, in one group."""
+        """Returns the slots that each request of the step attends to in a group."""
         group = self.groups[number]
         tables = [
             request.tables[number] for request in self.step if request.tables is not None

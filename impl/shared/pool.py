@@ -101,7 +101,7 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def join(self, pieces: Sequence[Arrays]) -> Arrays:
-        """Returns a copy of K and V, one piece behind the other."""
+        """Returns a concatenated copy of pieces of K and V."""
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
@@ -276,7 +276,7 @@ class RowPool(Form, Columns, ABC):
     def extend(
         self, lengths: Sequence[int], joined: RowPool, more_lengths: Sequence[int]
     ) -> None:
-        """Adds the rows of another pool behind its own.
+        """Appends the rows of another pool.
 
         Args:
             lengths: number of tokens that each row got.

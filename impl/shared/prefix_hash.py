@@ -16,7 +16,7 @@ class PrefixHash:
 
     Args:
         unit: number of tokens from one key to the next.
-        namespace: what K and V depend on beside the tokens; None for nothing.
+        namespace: on which K and V depend besides the tokens; None for none.
 
     Attributes:
         keys: the key of the first `unit` tokens, of the first 2 * `unit`, ….
@@ -29,7 +29,7 @@ class PrefixHash:
         self.seed = blake2b(name, digest_size=DIGEST).digest()
 
     def extend(self, tokens: Sequence[int]) -> list[bytes]:
-        """Hashes what is new.
+        """Hashes new tokens.
 
         Args:
             tokens: of the request, from its first one. Those that have a key are the same

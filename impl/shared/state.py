@@ -22,8 +22,8 @@ def check_form(stored: Arrays, arrays: Arrays) -> None:
 class StateCacheBase(WholeSnapshots):
     """The convolution and delta state of a linear-recurrent layer.
 
-    The layer reads the state, computes the next one and writes it. `boundaries` tells in
-    which pieces to do so, so that the state exists at each scheduled capture.
+    The layer reads the state, computes the next one and writes it. `boundaries` returns
+    the lengths of these writes, so that the state exists at each scheduled capture.
     """
 
     def read(self) -> Arrays:

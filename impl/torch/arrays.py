@@ -26,7 +26,7 @@ class TorchArrays:
     """Implements `harness.backends.interface.Arrays` on one device.
 
     Attributes:
-        prepare: makes of each new tensor what a cache is given; see `list_scopes`.
+        prepare: converts each new tensor to a cache's input; see `list_scopes`.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -62,8 +62,9 @@ class TorchArrays:
     # --- scopes of programs -------------------------------------------------------------
 
     def list_scopes(self) -> tuple[Callable[[], AbstractContextManager[None]], ...]:
-        """Lists the ways to run beside inference mode: without gradients; with them, for
-        inputs that require one; and for inputs that were made in inference mode."""
+        """Lists the ways to run besides inference mode: without gradients; with
+        gradients, for inputs that require them; and for inputs that were made in
+        inference mode."""
         return (
             torch.no_grad,
             lambda: self.enable_gradients(torch.Tensor.requires_grad_),

@@ -23,7 +23,7 @@ NOTHING = -1
 
 
 class DoesNotFitError(MisuseError):
-    """A pass is larger than what was captured.
+    """A pass is larger than the captured one.
 
     The pass is open all the same: use the cache's own put and get, or a step with more
     rows or columns.

@@ -35,7 +35,7 @@ class HostMasks:
 
     Args:
         dtype: of the masks.
-        small: up to so many numbers, each row is written by itself.
+        small: largest number of values for which rows are written one by one.
 
     Attributes:
         memory, numbers: of the largest so far; the same as integers for numpy.

@@ -88,7 +88,7 @@ class TokenMemory(MemoryBase):
     def lay_out(
         self, copied: Sequence[Run], room: int, like: Pair
     ) -> tuple[Buffer, Buffer]:
-        """Returns buffers of so many columns that begin with some of the present ones.
+        """Returns buffers of so many columns that begin with some of the current columns.
 
         like: has their batch, heads, dims, dtype and device.
         """
@@ -185,7 +185,7 @@ def cut(arrays: Pair, begin: int, end: int) -> Pair:
 
 
 def join(pieces: Sequence[Pair]) -> Pair:
-    """Returns a copy of K and V of all pieces, one behind the other."""
+    """Returns a concatenated copy of K and V of all pieces."""
     keys, values = zip(*pieces, strict=True)
     return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 

@@ -15,13 +15,13 @@ from lockstep.harness.backends import Unavailable
 
 @dataclass(frozen=True)
 class StandIn:
-    """A module that is not loaded, with all that is in it.
+    """A module that is replaced by a stand-in, with all its submodules.
 
     Attributes:
-        name: dotted. Of another package than the engine's, it stands in only where that
-            package is not installed.
-        reason: why the block manager does without the module, or what it is for.
-        holds: the names that the block manager does use.
+        name: dotted name. A module of another package is replaced only if that package is
+            not installed.
+        reason: why the block manager does not need the module, or its purpose.
+        holds: the names that the block manager uses.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Engine:
 
     Attributes:
         package: its distribution and import package.
-        version: the only one that is loaded, since modules are chosen by name. Its local
-            part ("+cpu") does not matter.
+        version: the only supported version, since modules are chosen by name. Its local
+            part ("+cpu") is ignored.
         pins: the requirements file to install with `--no-deps`.
-        needs: distributions beside it that its block manager really uses.
+        needs: other distributions that its block manager uses.
         bare: packages that are loaded without their `__init__`.
         stand_ins: modules that are not loaded.
     """
@@ -56,7 +56,7 @@ class Engine:
 
 
 def require_installed(engine: Engine) -> None:
-    """Requires the pinned version of an engine and what its block manager uses.
+    """Requires the pinned version of an engine and the packages of its block manager.
 
     Raises:
         Unavailable: the message says what is missing, and what to do.

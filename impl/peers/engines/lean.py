@@ -2,13 +2,13 @@
 
 A block manager imports modules that it hardly uses, and these import CUDA kernels, web
 servers and tokenizers. A lean import loads chosen packages without their `__init__`, and
-puts *stand-ins* in place of modules that are listed with a reason. A stand-in holds what
-its row names; anything else of it can be named, as in an annotation, and raises an
-exception when it is used.
+puts *stand-ins* in place of modules that are listed with a reason. A stand-in has the
+names of its row; other names exist, for annotations, and raise an exception when they are
+used.
 
-Nobody else sees a stand-in. The engine's modules are given an `__import__` of their own,
-which knows the stand-ins; these never enter `sys.modules`. The engine's own modules are
-there only while they load, so a later `import vllm` is the real one.
+No other code sees a stand-in. The engine's modules get a special `__import__`, which
+knows the stand-ins; these never enter `sys.modules`. The engine's modules are there only
+while they load, so that a later `import vllm` imports the real package.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def take(importer: Importer, names: Mapping[str, Sequence[str]]) -> SimpleNamesp
 
 
 class Absent(type):
-    """The type of what a stand-in does not hold: it can be named, not used."""
+    """The type of names that a stand-in lacks: they can be named, but not used."""
 
     reason: str
 
@@ -98,7 +98,7 @@ class Absent(type):
 
 
 def make_absent(path: str, name: str, reason: str) -> Any:
-    """Returns what takes the place of a name.
+    """Returns a placeholder for a name.
 
     Raises:
         AttributeError: the name is one that Python looks for.
@@ -109,7 +109,7 @@ def make_absent(path: str, name: str, reason: str) -> Any:
 
 
 class StandInModule(ModuleType):
-    """A module with the names that its row holds, and nothing behind the others."""
+    """A module with the names of its row, and placeholders for other names."""
 
     def __init__(self, name: str, row: StandIn) -> None:
         super().__init__(name)
@@ -146,7 +146,7 @@ class LeanImporter:
         return package == self.engine.package or PathFinder.find_spec(package) is None
 
     def get_row(self, name: str) -> StandIn | None:
-        """Returns the stand-in for a module: its own, or that of a package around it."""
+        """Returns the stand-in for a module, or for a package that contains it."""
         while name not in self.rows and "." in name:
             name = name.rpartition(".")[0]
         return self.rows.get(name)
@@ -215,8 +215,8 @@ class LeanImporter:
 
     @contextmanager
     def visible(self) -> Iterator[None]:
-        """While modules load, `sys.modules` has those of the engine, for dataclasses and
-        extensions look there; afterwards, again what it had before."""
+        """Puts the engine's modules into `sys.modules` while they load, since dataclasses
+        and extensions look there; restores it afterwards."""
         if self.is_visible:
             yield
             return

@@ -17,7 +17,7 @@ MODEL = "of models, which do not run here"
 
 
 def _name_algorithm(name: str) -> SimpleNamespace:
-    """Says what memory an algorithm of speculative decoding has of its own."""
+    """Returns the additional memory of an algorithm of speculative decoding."""
     return SimpleNamespace(is_uno=lambda: False, has_draft_kv=lambda: name == "EAGLE")
 
 

@@ -51,8 +51,8 @@ def mask_kernel(
     """Fills one block of columns of `tiles` · ROWS rows.
 
     SHORT_POSITIONS and SHORT_SETS are as in `Table`; ALONE means that all rows belong to
-    one sequence. A cell that the row's sequence does not hold is treated as one at
-    position -1, which no row sees; so is one that the table does not have.
+    one sequence. A cell that the row's sequence does not hold, or that is not in the
+    table, is treated as if at position -1, which no row sees.
 
     The rows are handled one by one, so that all tensors have one axis and a thread keeps
     the columns it has read: with two axes the compiler moves each tile through shared
