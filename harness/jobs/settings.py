@@ -33,7 +33,7 @@ class Profile:
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(50),
-    "ci": Profile(500, least=125),
+    "ci": Profile(600, least=125),
     "nightly": Profile(14_000),
 }
 """ci: of 131 planted mistakes, searched for with three seeds, the last was found after 90
