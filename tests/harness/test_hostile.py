@@ -23,7 +23,7 @@ from tests.harness.hostile.files import DRIVERS, FILES, FOLDERS
 from tests.harness.hostile.makers import ESCAPES, GOOD, TEXT, Make, as_file
 from tests.harness.hostile.outcomes import OUTCOMES, with_failure
 from tests.harness.hostile.programs import PROGRAMS
-from tests.harness.hostile.sets import EMPTY, SETS, as_set
+from tests.harness.hostile.sets import SETS
 from tests.harness.hostile.zips import ZIPS
 
 SECONDS = 30.0
@@ -104,14 +104,6 @@ def test_a_broken_failure_in_an_outcome_is_said_beside_the_report(
     assert ended.status == 2
     check_line(ended.err, "outcome.json")
     assert ended.out.replace("\n", "").isprintable()
-
-
-def test_what_a_manifest_names_outside_is_not_replaced(run: Run, here: Path) -> None:
-    """Writing a set removes the files of a former one, and no others."""
-    (here / "precious.json").write_text(TEXT)
-    path = as_set(files={"../precious.json": EMPTY, "/etc/passwd": EMPTY})(here / "files")
-    export = ("vectors", "--kind", "kv", "-o", path)
-    check_refused(lambda: run(*export), here, "choose another folder")
 
 
 # --- processes --------------------------------------------------------------------------
