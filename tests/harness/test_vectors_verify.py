@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.harness.programs.vectors.files import make_manifest, write_pretty
+from lockstep.harness.programs.vectors.selection import make_line
+from tests.harness.building import make
 from tests.harness.commands import CORRECT, HERE, Ended, Run, invoke
 from tests.harness.misbehaving import PID_FILE
 
@@ -222,10 +225,20 @@ def test_a_backend_that_agrees(run: Run, folder: Path) -> None:
     assert not any("dtype" in why for why in reasons)
 
 
-def test_what_is_not_written_does_not_agree(run: Run, folder: Path) -> None:
+def test_what_is_not_written_does_not_agree(run: Run, tmp_path: Path) -> None:
+    update, trim = {"op": "update", "length": 2}, {"op": "trim", "count": 1}
+    programs = [make(update, kind="kv"), make(update, trim, kind="kv")]
+    lines = [make_line(each, {"name": "n", "level": "core"}) for each in programs]
+    contents = {"layer-kv.jsonl": "".join(f"{line}\n" for line in lines).encode()}
+    holds = {"layer-kv.jsonl": {"contract": "layer", "kind": "kv", "programs": 2}}
+    contents["manifest.json"] = write_pretty(make_manifest("tiny", contents, holds))
+    folder = tmp_path / "made"
+    folder.mkdir()
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
     verified = verify_on(run, folder, f"{HERE}:has_no_trim_yet", 2)
-    assert {result["status"] for result in verified["wrong"]} == {"ERROR"}
-    assert verified["agreed"] > 0
+    assert [result["status"] for result in verified["wrong"]] == ["ERROR"]
+    assert verified["agreed"] == 1
 
 
 def test_a_crash_does_not_take_the_others_along(
