@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -193,11 +192,8 @@ class RandomSlice(Slice):
 
     def generate(self) -> None:
         # Only a process that draws imports Hypothesis.
-        from hypothesis.configuration import set_hypothesis_home_dir
-
         from lockstep.harness.programs.generate.hypothesis import generate
 
-        set_hypothesis_home_dir(os.devnull)  # it leaves no folder where a user works
         task: RandomTask = self.task
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, self.avoid)

@@ -184,10 +184,15 @@ def write_numbers(numbers: Sequence[float]) -> list[str]:
 
 
 class Tensor:
-    """An array of some dtype: its content as float32, or bool."""
+    """An array of some dtype: its content as float32, or bool.
+
+    Attributes:
+        names_dtype: a message with it names its dtype, which is not the expected one.
+    """
 
     def __init__(self, content: npt.NDArray[Any], dtype: str) -> None:
         self.content, self.dtype = content, dtype
+        self.names_dtype = False
 
     def __getitem__(self, index: Any) -> Tensor:
         return Tensor(self.content[index], self.dtype)
@@ -198,7 +203,8 @@ class Tensor:
     def to_json(self) -> str:
         numbers = ",".join(write_numbers(self.content.ravel().tolist()))
         shape = ",".join(map(str, self.content.shape))
-        return f'{{"shape":[{shape}],"data":[{numbers}]}}'
+        dtype = f',"dtype":"{self.dtype}"' if self.names_dtype else ""
+        return f'{{"shape":[{shape}],"data":[{numbers}]{dtype}}}'
 
 
 class PromisedMask:

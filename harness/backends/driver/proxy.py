@@ -105,6 +105,9 @@ class Cache(Proxy):
     def ask(self, name: str, **fields: Any) -> Any:
         """The answer to a message about this cache, a struct."""
         self.require_run()
+        for field, value in fields.items():
+            if isinstance(value, Tensor):
+                value.names_dtype = value.dtype != self.get_dtype(field)
         about = {"cache": self.number, **self.place}
         return self.driver.ask(self.contract, self.get_message(name), **about, **fields)
 
@@ -128,13 +131,15 @@ class Cache(Proxy):
 
     def make_tensor(self, name: str, array: messages.Array | None) -> Tensor:
         """An array of an answer, in the dtype of the config unless it says another."""
-        dtype = "float32" if name == "delta" else str(self.config["dtype"])
-        if name == "mask":
-            dtype = self.get_mask_dtype()
+        dtype = self.get_mask_dtype() if name == "mask" else self.get_dtype(name)
         try:
             return make_tensor(array, name, dtype)
         except Malformed as malformed:
             self.driver.reject(malformed)
+
+    def get_dtype(self, name: str) -> str:
+        """Returns the dtype of an array that does not say it."""
+        return "float32" if name == "delta" else str(self.config["dtype"])
 
     def get_mask_dtype(self) -> str:
         """Returns the dtype of a mask that does not say it: bool unless it is added."""

@@ -8,12 +8,14 @@ whose draws it does not copy.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.program import Program
@@ -125,7 +127,10 @@ def generate(
         except Exception as error:
             raise Ended(error) from None
 
+    set_hypothesis_home_dir(os.devnull)  # it would make a folder where a user works
     try:
         check()
     except Ended as end:
         raise end.error from None
+    finally:
+        set_hypothesis_home_dir(None)  # the tests of this process keep their examples

@@ -106,9 +106,8 @@ class Relay:
         """The argument that a field stands for."""
         if name in ARRAYS:
             content = np.array(value["data"], np.float32).reshape(value["shape"])
-            return self.arrays.from_numpy(
-                content, "float32" if name == "delta" else dtype
-            )
+            default = "float32" if name == "delta" else dtype
+            return self.arrays.from_numpy(content, value.get("dtype", default))
         if name in ("snapshot", "parent", "child"):
             return None if value is None else self.snapshots.items[value]
         if name == "other":
