@@ -53,7 +53,7 @@ def test_programs_that_were_not_run(run: Run, tmp_path: Path) -> None:
         assert status == wanted
         assert re.search(r"; ran [\d,]+ of 9,000 programs", words)
     status, words = check(run, tmp_path, "--profile", "ci", *size[2:])
-    assert re.search(r"; ran [\d,]+ of 1,000 programs", words)
+    assert re.search(rf"; ran [\d,]+ of {PROFILES['ci'].programs} programs", words)
 
 
 def run_slices(folder: Path, **more: int) -> Pair:
@@ -80,8 +80,10 @@ def test_a_pair_runs_all_programs_if_some_cell_stays_rare(tmp_path: Path) -> Non
 
 def test_the_profile_ci_may_end_early(run: Run, tmp_path: Path) -> None:
     status, words = check(run, tmp_path, "--profile", "ci")
-    assert (status, PROFILES["ci"].least) == (0, 250)
-    assert "all agree: 250 programs" in words
+    ran = re.search(r"all agree: (\d+) programs", words)
+    assert status == 0 and ran is not None
+    least = PROFILES["ci"].least
+    assert least is not None and least <= int(ran[1]) < PROFILES["ci"].programs
 
 
 def test_a_divergence_comes_before_what_is_missing(run: Run, tmp_path: Path) -> None:

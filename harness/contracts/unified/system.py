@@ -402,7 +402,10 @@ class UnifiedSystem(System):
             self.check_memory()
 
     def check_memory(self) -> None:
-        if self.declared.held is not None and self.model is not None:
+        if self.declared.held is None or self.model is None:
+            return
+        # Until it is cleared, nobody knows what a sequence holds whose removal was refused.
+        if self.declared.atomic or self.model.unclear is None:
             need = count_need(self.model, self.config)
             need.check(ask_held([self.cache]), self.declared.held)
 
