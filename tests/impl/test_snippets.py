@@ -35,6 +35,9 @@ from tests.harness.commands import run_here
 PROGRAMS = 2
 """That are drawn for each backend and kind."""
 
+LONGEST = 28
+"""Operations of these: longer ones may have more numbers than a script holds."""
+
 RUNNER = """
 import contextlib, io, json, sys, traceback
 
@@ -86,7 +89,7 @@ def draw(backend: Backend) -> Iterator[tuple[str, Program, int]]:
     """Programs with what a script of each has to end with, and a name."""
     for contract, kinds in backend.contracts.items():
         for kind, declared in kinds.items():
-            drawer = Drawer(contract, kind, declared, backend.dtypes, [])
+            drawer = Drawer(contract, kind, declared, backend.dtypes, [], longest=LONGEST)
             source = RandomSource(7)
             for number in range(PROGRAMS):
                 program = drawer.draw(source)
