@@ -101,7 +101,7 @@ def test_twins_that_choose_alike_agree() -> None:
         (Shorter, "schedule-twins", "the answers of schedule differ: "),
         (Idle, "-twins", " of the first twin, "),
         (Lenient, "free-twins", "ValueError: there is no request"),
-        (Strict, "evict-twins", "ValueError: not now of the second"),
+        (Strict, "-twins", "ValueError: not now of the second"),
         (Forgetful, "free-twins", "counts of"),
         (Miscounting, "-twins", "counts of held blocks of"),
     ],
