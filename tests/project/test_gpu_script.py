@@ -129,6 +129,9 @@ def test_a_part_is_ended_with_all_that_it_has_started(
         time.sleep(0.02)  # until the system has noticed
 
 
+LISTENS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""As in a terminal: a process that `nohup` has started ignores SIGINT."""
+
 STOPPED = """
 import on_gpu, sys
 def part(name, code):
@@ -148,6 +151,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, number: int) -> None:
     """That of the part that is running, too; the next run goes on there."""
     flag = tmp_path / "flag"
     code = STOPPED.replace("FLAG", repr(str(flag))).replace("MACHINE", repr(MACHINE))
+    code = f"{LISTENS}\n{code}"
     paths = os.pathsep.join((str(ROOT / "ci"), os.environ.get("PYTHONPATH", "")))
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--out", str(tmp_path)],
