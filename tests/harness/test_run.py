@@ -21,6 +21,7 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.messages import RandomTask
 from lockstep.harness.workers.runner import Runner
 from lockstep.harness.workers.slices import RandomSlice
+from tests.harness.commands import handling_ctrl_c
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()
@@ -112,7 +113,7 @@ def test_cells_are_counted_up_to_the_divergence() -> None:
 
 def test_cells_are_counted_where_a_run_is_interrupted() -> None:
     coverage: Coverage = Counter()
-    with pytest.raises(KeyboardInterrupt):
+    with handling_ctrl_c(), pytest.raises(KeyboardInterrupt):
         run(make(9), fail_after(3, KeyboardInterrupt()), coverage=coverage)
     assert coverage == count_cells(make(4), BACKEND)
 
