@@ -47,8 +47,8 @@ class Declared(NamedTuple):
     unavailable: dict[str, str]
 
 
-PROGRAMS = {"quick": 100, "ci": 1000, "nightly": 25_000}
-"""The profiles of `harness.jobs.outcome`, which is not imported before it is needed."""
+PROGRAMS = {"quick": 50, "ci": 600, "nightly": 14_000}
+"""The profiles of `harness.jobs.settings`, which is not imported before it is needed."""
 
 PREFIX = "lockstep-"
 """Of the names of Hypothesis profiles with the same numbers of examples."""

@@ -268,6 +268,6 @@ def test_no_shorter_program_leads_to_what_is_known(
     divergence = run(given, backend).divergence
     assert divergence is not None
     search = Search(Runner(record, print), given, divergence, backend, known)
-    assert search.find(program(*candidate), every=False) is None
-    assert (search.find(given, every=False) is None) is (failing == candidate)
+    assert search.find(program(*candidate), every_check=False) is None
+    assert (search.find(given, every_check=False) is None) is (failing == candidate)
     record.close()

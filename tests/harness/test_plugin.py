@@ -17,6 +17,8 @@ from lockstep.harness.programs.program import Divergence
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import ROOT
 
+QUICK, CI = PROFILES["quick"].programs, PROFILES["ci"].programs
+
 CONFTEST = """
 def pytest_addoption(parser):
     for name in ("--backend", "--kind", "--profile", "--seed", "--failures"):
@@ -181,7 +183,7 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
         "    monkeypatch.setattr(check, 'check_in', lambda pool, outcome: outcome)\n"
         "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
         "    settings = lockstep_check(lockstep_case).settings\n"
-        "    assert (settings.seed, settings.programs) == (7, 1000)\n"
+        f"    assert (settings.seed, settings.programs) == (7, {CI})\n"
     )
     size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8")
     backends = choose("correct", "one_column_less")
@@ -211,22 +213,22 @@ def test_the_settings_of_the_project_count(project: Path) -> None:
         'python-path = ["elsewhere"]\nfailures = "found"\n'
     )
     done = run(project, "-q", "-s")
-    assert "100 found mine:correct kv" in done.stdout, done.stdout
+    assert f"{QUICK} found mine:correct kv" in done.stdout, done.stdout
     done = run(project, "-q", "-s", "--lockstep-profile=ci", "--lockstep-failures=f")
-    assert "1000 f mine:correct kv" in done.stdout, done.stdout
+    assert f"{CI} f mine:correct kv" in done.stdout, done.stdout
     (project / "pyproject.toml").write_text("[tool.lockstep]\nbackend = []\n")
     done = run(project, "-q")
     words = "pyproject.toml: [tool.lockstep] has no setting backend; did you mean backend"
     assert (words in done.stdout, "Traceback" in done.stdout) == (True, False)
 
 
-PROFILE = """
+PROFILE = f"""
 from hypothesis import settings
 
 def test_agrees(lockstep_case, request):
     options = request.config.option
     assert (options.lockstep_seed, options.lockstep_profile) == (7, "ci")
-    assert (settings.default.max_examples, settings.default.derandomize) == (1000, True)
+    assert (settings.default.max_examples, settings.default.derandomize) == ({CI}, True)
 """
 
 
