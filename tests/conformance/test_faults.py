@@ -33,7 +33,7 @@ EXCESS = 2
 def search(pool: Pool, settings: Settings, most: int) -> Outcome:
     """Checks a backend until a program of at most `most` operations was found."""
     outcome = Outcome(settings)
-    declared = declare(pool, outcome)
+    declared = declare(pool, outcome, ())
     shards = Shards(outcome, group_pairs(outcome.pairs, declared), lambda _: None)
     shards.plan()
     for index, task in enumerate(shards.tasks):
