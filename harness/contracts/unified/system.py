@@ -404,7 +404,7 @@ class UnifiedSystem(System):
     def check_memory(self) -> None:
         if self.declared.held is None or self.model is None:
             return
-        # Until it is cleared, nobody knows what a sequence holds whose removal was refused.
+        # A refused removal leaves a sequence undefined until it is cleared.
         if self.declared.atomic or self.model.unclear is None:
             need = count_need(self.model, self.config)
             need.check(ask_held([self.cache]), self.declared.held)
