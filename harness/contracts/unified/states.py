@@ -149,10 +149,8 @@ def add_held_states(
 ) -> None:
     """Adds the states of the tokens that are held."""
     tokens, count = cache.tokens, len(cache.tokens)
-    free, positions_named = (
-        cache.room - count,
-        [at for owner, at in places.items() if owner in owners],
-    )
+    free = cache.room - count
+    positions_named = [at for owner, at in places.items() if owner in owners]
     shares = sum(map(len, places.values())) > count
     if shares:
         states_found |= get_sharing_states(cache, owners)
@@ -236,8 +234,7 @@ def add_pass_states(
         "one-row": length == 1,
         "whole-batch": length == model.config["batch"],
         "too-many-rows": model.causal and length > model.get_room(),
-        "step-back": model.causal
-        and any(at < ends.get(positions_named, 0) for at, positions_named in rows),
+        "step-back": model.causal and any(at < ends.get(owner, 0) for at, owner in rows),
         "image-in-batch": images,
         "several-images": len(images) > 1,
     }

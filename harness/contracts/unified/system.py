@@ -313,7 +313,9 @@ class UnifiedSystem(System):
         conv, delta = [], []
         for owner, read in zip(owners, states_before, strict=True):
             rows = [
-                tag + row for row, size in enumerate(batch.sequences) if size == owner
+                tag + row
+                for row, sequence in enumerate(batch.sequences)
+                if sequence == owner
             ]
             old = tuple(seen for seen in read if isinstance(seen, int))
             conv.append(recurrence.compute_conv((*old, *rows)))
