@@ -52,7 +52,7 @@ UNREACHED: Unreached = json.loads((ROOT / "ci" / "unreached.json").read_text())
 
 
 class Missed(NamedTuple):
-    """A line that was not reached, or a branch from it.
+    """A line that was not reached, or a branch that was not taken.
 
     Attributes:
         function: the function that it is in; empty for none.
@@ -85,7 +85,7 @@ class Missed(NamedTuple):
 
 
 def list_explained(file: str) -> Mapping[str, str]:
-    """Returns name → why it is not reached."""
+    """Returns name → the reason why it is not reached."""
     reasons = UNREACHED.get(file, {})
     return {name: why for why, names in reasons.items() for name in names}
 

@@ -66,9 +66,9 @@ class Outcome:
 
     Attributes:
         verdict: one of VERDICTS.
-        how: the signature that it was found by, or the reason of its explanation.
-        programs: that ran.
-        seconds: of all of them, importing included.
+        how: the signature of the divergence that found the mutant, or its explanation.
+        programs: the number of programs that ran.
+        seconds: the time of all programs, including imports.
     """
 
     mutant: Mutant
@@ -85,7 +85,7 @@ class Outcome:
         )
 
     def describe_survivor(self) -> str:
-        """Returns the change, and why it is not found if that is known."""
+        """Describes the change, and the known reason why it is not found."""
         mutant, why = self.mutant, f"\n{self.how}" if self.how else ""
         text = f"{self.verdict}: {mutant.id} in {mutant.function or 'the module'}"
         return f"{text}\n- {mutant.original}\n+ {mutant.mutated}{why}\n"
@@ -113,7 +113,7 @@ def try_mutant(mutant: Mutant, attempt: Try, explanations: Explanations) -> Outc
 
 
 def try_programs(baseline: Baseline, seconds: float, mutant: Mutant) -> Ended | None:
-    """Runs the programs that run its line, then others of their kinds."""
+    """Runs the programs that reach the mutant's line, then others of their kinds."""
     runs = baseline.list_runs(mutant.file, mutant.lines)
     if not runs:
         return None
@@ -182,7 +182,7 @@ def measure(programs: int, seed: int) -> Baseline:
 def open_programs(
     files: Sequence[str], programs: int, seed: int, seconds: float
 ) -> tuple[list[str], Try]:
-    """Returns the files that programs run, and what looks for a mutant."""
+    """Returns the files that programs run, and a function that tests a mutant."""
     baseline = measure(programs, seed)
     unused = [file for file in files if not baseline.list_runs(file)]
     if unused:

@@ -56,14 +56,14 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A command that measures something.
+    """A part of the measurement: a command and its result.
 
     Attributes:
         command: "{file}" in it stands for the file that it writes; what it prints counts
             if it writes none.
-        read: returns what is kept of that file.
-        lacks: why it cannot be run here, if so.
-        variables: of its environment, besides those that are there.
+        read: returns the result from that file.
+        lacks: the reason why the part cannot run here, or None.
+        variables: environment variables that are added to the existing variables.
     """
 
     name: str
@@ -119,10 +119,10 @@ def call(
     err: IO[bytes],
     limit: float,
 ) -> tuple[int, type[BaseException] | None]:
-    """Returns the exit status, and what has cut it off: the limit, Ctrl-C, or nothing.
+    """Runs a command. Returns its exit status, and what ended it early.
 
-    It has a process group of its own, which is ended as a whole: a sanitizer leaves its
-    process on the device.
+    The command has its own process group, which is ended as a whole, since a sanitizer
+    would leave its process running on the device.
     """
     streams = {"stdout": out, "stderr": err, "start_new_session": True}
     process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
@@ -182,7 +182,7 @@ def read_tests(file: Path) -> Any:
 
 
 def read_sanitizer(file: Path) -> Any:
-    """Reads its summary, and counts the comparisons that were made."""
+    """Reads the summary of the sanitizer, and the number of comparisons."""
     lines = file.read_text().splitlines()
     summary = [line for line in lines if "SUMMARY" in line]
     if not summary:
@@ -258,7 +258,7 @@ def is_missing(package: str) -> str | None:
 
 
 def find_sanitizer() -> str | None:
-    """Finds it on the PATH, or where CUDA usually is."""
+    """Finds the sanitizer on the PATH or in the usual folder of CUDA."""
     homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob("/usr/local/cuda*"))[::-1]]
     folders = [
         f"{home}/{name}" for name in ("bin", "compute-sanitizer") for home in homes
@@ -393,15 +393,17 @@ def format_result(result: Result) -> str:
 
 
 def write(path: Path, document: Result) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a JSON file, atomically."""
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(document, indent=1) + "\n")
     draft.replace(path)
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Writes the files of a folder into an archive, the smallest first, as many as there
-    is room for; none, if there is no file."""
+    """Writes the files of a folder to an archive, the smallest first, up to a limit.
+
+    Without files, no archive is written.
+    """
     files = sorted(folder.rglob("*.json"), key=lambda file: file.stat().st_size)
     size = 0
     if not files:

@@ -47,7 +47,7 @@ SPILL = re.compile(r"\b(?:LDL|STL)\b")
 
 
 class NoDriver:
-    """Stands for a GPU of a kind, as far as compiling asks."""
+    """A substitute for a GPU's driver, with the functions that the compiler calls."""
 
     def __init__(self, target: int) -> None:
         self.target = GPUTarget("cuda", target, 32)
@@ -95,7 +95,7 @@ def list_launches(kernels: TritonKernels) -> Iterator[tuple[str, Callable[[], An
 
 
 def compile_launches(target: int) -> Iterator[tuple[str, Any]]:
-    """The name of each launch, and what Triton made of it."""
+    """Yields the name of each launch, and the kernel that Triton compiled for it."""
     compiled: list[Any] = []
     run = JITFunction.run
 

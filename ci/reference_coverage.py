@@ -54,7 +54,7 @@ def get_file(work: Work) -> str:
 
 
 def list_incomplete() -> list[str]:
-    """The files of the reference of which something was not reached."""
+    """Lists the files of the reference with unreached lines or branches."""
     paths = sorted((ROOT / "reference").glob("*.py"))
     return [
         path.name

@@ -25,7 +25,7 @@ LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?://|#)([^)\s]+)\)")
 
 
 def list_problems(root: Path, tag: str) -> Iterator[str]:
-    """The reasons why nothing can be released under a tag."""
+    """Lists the reasons why a tag cannot be released."""
     (version,) = VERSION.findall((root / "harness" / "__init__.py").read_text())
     if tag != f"v{version}":
         yield f"the tag is {tag}, and harness/__init__.py says {version}"
@@ -44,7 +44,7 @@ def get_repository(root: Path) -> str:
 
 
 def make_absolute(text: str, repository: str, tag: str) -> str:
-    """The README with links to the files of a tag; pictures are linked raw."""
+    """Makes the README's links absolute, to files of a tag; pictures get raw links."""
 
     def replace(found: re.Match[str]) -> str:
         picture, words, target = found.groups()

@@ -52,7 +52,7 @@ def draw(*shape: int) -> torch.Tensor:
 def put_and_copy(
     kernels: Any, rows: int, key_dim: int, value_dim: int, permuted: bool
 ) -> Outcome:
-    """Pools into which rows were put, and the same rows as they come out again."""
+    """Puts rows into pools. Returns the pools, and a copy of the rows from the pools."""
     pool = (LAYERS, 1, HEADS)
     shape = (value_dim, CELLS) if permuted else (CELLS, value_dim)
     pools = draw(*pool, CELLS, key_dim), draw(*pool, *shape)
@@ -94,7 +94,7 @@ def see(
 
 
 def attend(kernels: Any, requests: int, group: int, dim: int, positions: int) -> Outcome:
-    """Attention through tables of blocks of 5 slots, of which 4 are used."""
+    """Computes attention with block tables; a block has 5 slots, of which 4 are used."""
     places = -(-positions // 4)
     tables = np.random.default_rng(dim).permutation(requests * places).astype(np.int32)
     ends = np.arange(positions, positions - requests, -1, np.int32)

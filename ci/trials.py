@@ -56,11 +56,11 @@ class Ended:
     """The end of a trial.
 
     Attributes:
-        status: of the command; None if it did not end.
-        acted: seconds from the act of the backend to the event, or the end; None if it
-            has not acted.
-        was_sent: whether the event came in time.
-        left: processes that are left after five seconds.
+        status: the exit status of the command; None if it did not end.
+        acted: the seconds from the backend's act to the event or the end; None if the
+            backend has not acted.
+        was_sent: whether the event was sent before the command ended.
+        left: the processes that still run after five seconds.
     """
 
     status: int | None
@@ -78,7 +78,7 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
 
 
 def wait(process: subprocess.Popen[Any]) -> int | None:
-    """Returns the exit status; None, and kills it, if it takes too long."""
+    """Returns the exit status of a process; kills a slow process, and returns None."""
     try:
         return process.wait(MAX_SECONDS)
     except subprocess.TimeoutExpired:
@@ -88,12 +88,14 @@ def wait(process: subprocess.Popen[Any]) -> int | None:
 
 
 def wait_until(process: subprocess.Popen[Any], pattern: Path, seconds: float) -> bool:
-    """Waits until there is a file, and so many seconds more; False if it was over before.
+    """Waits until a file exists, and then `seconds` more.
+
+    Returns False if the process ended before.
 
     Args:
-        process: the command.
-        pattern: of the file; its name may have wildcards.
-        seconds: to wait then.
+        process: the process of the command.
+        pattern: the path of the file, whose name may have wildcards.
+        seconds: the time to wait after the file exists.
     """
     while process.poll() is None and not [*pattern.parent.glob(pattern.name)]:
         time.sleep(0.01)
@@ -143,7 +145,11 @@ PROGRAMS = 24
 
 @dataclass(frozen=True)
 class Trial:
-    """A backend acts at a place. seconds: from the start of the work to the event."""
+    """A trial, in which a backend acts at a location.
+
+    Attributes:
+        seconds: the time from the start of the work to the event.
+    """
 
     number: int
     is_driver: bool
@@ -154,7 +160,7 @@ class Trial:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether the act does not concern the harness."""
+        """Whether the act has no effect on the harness."""
         if self.act in ANSWERS:  # nothing is returned there
             return self.place in ("close", "import")
         if self.is_driver:  # it speaks by its output, and has no other connection
@@ -207,7 +213,7 @@ class Trial:
         return Ended(status, *texts, acted, was_sent, wait_for_end(str(mark)))
 
     def disturb(self, process: subprocess.Popen[Any], failures: Path) -> bool:
-        """Makes the event; False if there is none, or the command was over before."""
+        """Makes the event; False if there is no event, or the command ended before."""
         if self.event == "nothing":
             return False
         if not wait_until(process, failures / "running", self.seconds):
@@ -239,7 +245,7 @@ def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:
 
 
 def judge(trial: Trial, ended: Ended, failures: Path) -> Iterator[str]:
-    """Yields what is wrong."""
+    """Yields descriptions of errors in the end of a trial."""
     allowed = list_allowed(trial, ended)
     if ended.status not in allowed:
         yield f"exit status {ended.status}, not {sorted(allowed)}"
@@ -281,7 +287,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
 
 
 def judge_outcome(trial: Trial, status: int, outcome: Any) -> Iterator[str]:
-    """Yields what is wrong with outcome.json, and the failures that it names."""
+    """Yields descriptions of errors in outcome.json and in the failures that it names."""
     pairs = outcome["pairs"]
     failures = [failure for pair in pairs for failure in pair["failures"]]
     if outcome["exit_status"] != status:
@@ -374,7 +380,7 @@ def run_campaign(*arguments: object) -> tuple[int, str]:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Returns what is the same however a campaign has come to its end."""
+    """Returns the results of a campaign that must not depend on interruptions."""
     paths = sorted((folder / "shards").glob("*.json"))
     shards = {path.name: json.loads(path.read_text())["events"][-1] for path in paths}
     counts = [event.get("counts", {}) for event in shards.values()]

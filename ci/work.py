@@ -19,7 +19,7 @@ from lockstep.harness.workers.slices import get_seed, is_watched
 
 
 class Work(NamedTuple):
-    """One kind of one backend."""
+    """A backend and a kind of cache."""
 
     backend: Backend
     contract: str
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]:
-    """Lists every kind of some backends; of `kinds` only, if there are any."""
+    """Lists the kinds of each backend; if `kinds` is not empty, only these kinds."""
     for name in names:
         backend = load(name)
         for contract, declared in backend.contracts.items():
@@ -56,7 +56,7 @@ def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]
 
 
 def list_different(works: Sequence[Work]) -> list[Work]:
-    """Lists the first work of those that are declared alike."""
+    """Lists the works without duplicates: the first work of each declaration."""
 
     def get_key(one: Work) -> object:
         return one.kind, one.declared, one.backend.dtypes

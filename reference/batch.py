@@ -1,4 +1,4 @@
-"""The rows of a forward pass, and the rules that its callers must keep."""
+"""The rows of a forward pass, and the preconditions that callers must meet."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Batch:
     Attributes:
         positions: position of each row.
         sequences: sequence of each row.
-        exceptions: rows that may also look ahead, in this pass only.
-        multimodal: rows that stand for an image or the like.
+        exceptions: rows that may also see later positions, in this pass only.
+        multimodal: rows that represent an image or other input that is not text.
     """
 
     positions: Sequence[int]
@@ -30,10 +30,10 @@ class Batch:
 
         Args:
             sequences: number of sequences of the cache.
-            most: the most rows that it takes.
+            most: maximum number of rows in a batch of the cache.
 
         Raises:
-            ValueError: the batch breaks a rule.
+            ValueError: the batch is invalid.
         """
         rows = len(self.positions)
         if len(self.sequences) != rows:
@@ -63,7 +63,7 @@ def check_sequence(sequence: int, sequences: int) -> None:
 
 
 def check_copy(source: int, target: int, length: int, sequences: int) -> None:
-    """Raises ValueError if these are not arguments of copy_prefix."""
+    """Raises ValueError if these are not valid arguments of copy_prefix."""
     check_sequence(source, sequences)
     check_sequence(target, sequences)
     if source == target:
@@ -73,7 +73,10 @@ def check_copy(source: int, target: int, length: int, sequences: int) -> None:
 
 
 def check_range(sequence: int, begin: int, end: int | None, sequences: int) -> None:
-    """Raises ValueError if these are not arguments of remove; `end` None means no end."""
+    """Raises ValueError if these are not valid arguments of remove.
+
+    `end` is None for a range without an end.
+    """
     check_sequence(sequence, sequences)
     if begin < 0:
         raise ValueError(f"begin {begin} is negative")
@@ -82,7 +85,7 @@ def check_range(sequence: int, begin: int, end: int | None, sequences: int) -> N
 
 
 def check_position(sequence: int, position: int, sequences: int) -> None:
-    """Raises ValueError if these are not arguments of can_resume."""
+    """Raises ValueError if these are not valid arguments of can_resume."""
     check_sequence(sequence, sequences)
     if position < 0:
         raise ValueError(f"position {position} is negative")

@@ -1,7 +1,8 @@
-"""Several requests in one cache: each row is the layer cache of its own tokens.
+"""A cache of several requests; each row is a layer cache with the tokens of one request.
 
-Padding does not exist. An implementation keeps rows of different lengths in one array and
-fills the gaps; no query may see the gaps, and no row may depend on another.
+This reference stores no padding. An implementation keeps rows of different lengths in one
+array and pads the gaps; no query may see the padding, and no row may depend on another
+row.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ class BatchedCache:
     """The caches of several requests, one for each row.
 
     Args:
-        rows: the caches, at least one, all of one kind; of a layer that needs several
-            caches, a list of them. They are used up.
+        rows: the caches, at least one, all of the same kind; a `ListCache` for a layer
+            that needs several caches. The caller may not use the caches again.
 
     Attributes:
-        coming: between `pad_right` and `finalize`, how many tokens each row still gets.
-        width: columns that were written since the batch was empty, padding included. An
-            implementation that never closes a gap has so many.
+        coming: between `pad_right` and `finalize`, the number of tokens that each row
+            still gets; otherwise None.
+        width: number of columns written since the batch was empty, including padding. It
+            is the number of columns of an implementation that never closes a gap.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -36,18 +38,18 @@ class BatchedCache:
 
     @property
     def offsets(self) -> list[int]:
-        """For each row the number of tokens written, less those trimmed."""
+        """The number of tokens written minus tokens trimmed, for each row."""
         return [row.offset for row in self.rows]
 
     # --- tokens -------------------------------------------------------------------------
 
     def count_tokens(self, length: int, left: Sequence[int] | None = None) -> list[int]:
-        """Returns how many of `length` columns are tokens, for each row.
+        """Returns the number of tokens in an update of `length` columns, for each row.
 
         Args:
-            length: at least 1.
-            left: so many columns of each row come before its tokens and are padding.
-                Only into an empty batch, and one row has none.
+            length: number of columns, at least 1.
+            left: number of padding columns before the tokens of each row. Valid only for
+                an empty batch; at least one row has no padding.
         """
         if self.coming is not None:
             if left is not None or length > max(self.coming):
@@ -64,7 +66,12 @@ class BatchedCache:
         return [length - padding for padding in left]
 
     def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
-        """Appends `length` columns, with tokens of these tags for each row."""
+        """Appends `length` columns.
+
+        Args:
+            length: number of columns.
+            tags: for each row, the tags of its tokens.
+        """
         for row, row_tags in zip(self.rows, tags, strict=True):
             row.update(row_tags)
         self.width += length
@@ -73,16 +80,18 @@ class BatchedCache:
             self.coming = [coming - len(row_tags) for coming, row_tags in pairs]
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces the tokens that the next updates bring to each row; they have as many
-        columns as the longest row needs, and the columns after a row's tokens are
-        padding."""
+        """Announces the number of tokens that the next updates add to each row.
+
+        These updates together have as many columns as the longest row has tokens; the
+        columns after the tokens of a row are padding.
+        """
         self.check_settled()
         if len(lengths) != len(self.rows) or min(lengths) < 1:
             raise ValueError(f"pad_right: lengths {lengths} of {len(self.rows)} rows")
         self.coming = list(lengths)
 
     def finalize(self) -> None:
-        """Ends the padding on the right. All announced tokens must be there."""
+        """Ends the padding on the right, after all announced tokens were added."""
         if self.coming is None or any(self.coming):
             raise ValueError("finalize: what was announced is not there")
         self.coming = None
@@ -93,7 +102,7 @@ class BatchedCache:
             raise ValueError("the padding on the right was not finalized")
 
     def trim(self, counts: Sequence[int]) -> bool:
-        """Removes the last tokens of each row, as many as `counts` says, at most all.
+        """Removes the last counts[row] tokens of each row, at most all its tokens.
 
         Returns:
             False if a row refuses. Then nothing changes.
@@ -111,7 +120,7 @@ class BatchedCache:
     # --- rows ---------------------------------------------------------------------------
 
     def select(self, numbers: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that is named twice becomes two."""
+        """Keeps these rows, in this order. A number that appears twice gives two rows."""
         self.check_settled()
         check_rows(numbers, len(self.rows))
         self.rows = [self.rows[number].clone() for number in numbers]
@@ -123,7 +132,7 @@ class BatchedCache:
         self.select(numbers)
 
     def extend(self, joined: BatchedCache) -> None:
-        """Adds the rows of another batch, which is used up."""
+        """Adds the rows of another batch, which the caller may not use again."""
         if joined is self:
             raise ValueError("extend: a batch cannot be extended by itself")
         self.check_settled()
@@ -154,6 +163,9 @@ class BatchedCache:
 
 
 def check_rows(numbers: Sequence[int], count: int) -> None:
-    """Raises ValueError unless these are some of so many rows."""
+    """Raises ValueError unless `numbers` are valid row numbers of `count` rows.
+
+    At least one number is required.
+    """
     if not numbers or any(number not in range(count) for number in numbers):
         raise ValueError(f"rows {list(numbers)} of {count}")

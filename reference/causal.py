@@ -1,4 +1,4 @@
-"""Many sequences in one pool: the causal family, with window, memory and chunk."""
+"""The causal cache of many sequences in one pool, with window, memory or chunk."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from .token import SharedToken
 class CausalCache:
     """Attention over the tokens of several sequences, at positions that the caller gives.
 
-    One rule with three sizes covers the family: causal has none of them, swa has window =
-    memory, swa-memory has window and memory, chunked has chunk.
+    The class covers four kinds of cache: causal sets none of `window`, `memory` and
+    `chunk`; swa sets window = memory; swa-memory sets window and memory; chunked sets
+    chunk.
 
     Args:
         sequences: number of sequences, numbered from 0.
-        capacity: tokens for each sequence.
-        batch: the most rows of a pass.
-        window: a query sees so many tokens *before* itself; 0 or None for no limit.
-        memory: tokens are kept so far back, at least the window; 0 or None for no limit.
-        chunk: a query sees only its own chunk of positions; 0 or None for no limit.
-        padding: the room, in tokens, is rounded up to a multiple of this.
-        shift: keys can be turned to another position, so that the middle of a sequence
-            can be removed.
+        capacity: number of tokens for each sequence.
+        batch: maximum number of rows of a pass.
+        window: a query at position q sees positions from q - window on; 0 or None for no
+            limit.
+        memory: a pass at position p keeps the positions from p - memory on; not smaller
+            than the window; 0 or None for no limit.
+        chunk: a query sees only positions of its own chunk; 0 or None for no limit.
+        padding: the capacity of the pool, in tokens, is rounded up to a multiple of this.
+        shift: whether keys can be rotated to another position, so that the middle of a
+            sequence can be removed.
 
     Raises:
         ValueError: the memory is smaller than the window.
@@ -70,12 +73,13 @@ class CausalCache:
     # --- a forward pass -----------------------------------------------------------------
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """Adds one token for each row and opens the pass that `visible` is about.
+        """Adds one token for each row and opens the pass that `visible` reads.
 
         Args:
             batch: the rows.
-            tags: one for each row.
-            reserve: only reserve memory. Nothing is added, and no pass is open.
+            tags: one tag for each row.
+            reserve: whether to only reserve memory. Then no token is added, and no pass
+                is open.
 
         Raises:
             CacheFull, NotSupported, or a group of both: the batch is refused. Evicted
@@ -95,12 +99,17 @@ class CausalCache:
         self.current = None
 
     def evict(self, batch: Batch) -> None:
-        """Drops the tokens that lie more than `memory` before the next token of their
-        sequence, also of sequences that are not in the batch."""
+        """Drops tokens more than `memory` positions before their sequence's next token.
+
+        Sequences that are not in the batch lose such tokens too.
+        """
         self.tokens = self.get_kept(batch)
 
     def get_kept(self, batch: Batch) -> list[SharedToken]:
-        """Returns the tokens that a batch leaves, with the sequences that keep them."""
+        """Returns the tokens that stay after the evictions for a batch.
+
+        Each token has only the sequences that keep it.
+        """
         if self.memory == inf:
             return self.tokens
         first = {
@@ -119,8 +128,10 @@ class CausalCache:
         return [token for token in stored if token.sequences]
 
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
-        """Returns CacheFull if the batch, after its evictions, has no room. To reserve
-        needs none."""
+        """Returns CacheFull if there is no room for the batch after its evictions.
+
+        To reserve memory needs no room.
+        """
         free = self.room - len(self.get_kept(batch))
         if reserve or len(batch) <= free:
             return []
@@ -135,8 +146,8 @@ class CausalCache:
     def visible(self, row: int) -> list[SharedToken]:
         """Returns the tokens that a row of the open pass may attend to.
 
-        These are the tokens of its sequence that lie in its window and its chunk, and not
-        ahead of it; an exception also sees those ahead.
+        These are the tokens of its sequence that lie in its window and its chunk, up to
+        its own position. A row in `exceptions` also sees tokens at later positions.
         """
         assert self.current is not None, "no pass is open"
         query, sequence = self.current.positions[row], self.current.sequences[row]
@@ -151,7 +162,10 @@ class CausalCache:
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Makes `target` leave its tokens and join those of `source` before `length`."""
+        """Replaces `target` by the tokens of `source` at positions before `length`.
+
+        Both sequences then share these tokens.
+        """
         check_copy(source, target, length, self.sequences)
         self.close()
         self.drop(target, 0, inf)
@@ -166,12 +180,12 @@ class CausalCache:
         """Removes the tokens of a sequence in [begin, end); later tokens close the gap.
 
         Args:
-            sequence: the sequence that leaves the tokens.
+            sequence: the sequence that loses the tokens.
             begin: first position of the gap.
-            end: position behind the gap; None to remove all from `begin` on.
+            end: position after the gap; None to remove all tokens from `begin` on.
 
         Raises:
-            Shared, NotSupported: a token behind the gap cannot move, even if the gap is
+            Shared, NotSupported: a token after the gap cannot move, even if the gap is
                 empty. Nothing changes.
         """
         check_range(sequence, begin, end, self.sequences)
@@ -195,7 +209,10 @@ class CausalCache:
             ]
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether all tokens that a pass from `position` on sees are stored."""
+        """Returns whether all tokens that a pass from `position` on sees are stored.
+
+        Without a memory limit it returns True.
+        """
         check_position(sequence, position, self.sequences)
         if self.memory == inf:
             return True
@@ -225,8 +242,10 @@ class CausalCache:
         return max(stored, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:
-        """Makes the sequence leave its tokens in [begin, end). A token without any
-        sequence is gone."""
+        """Removes the sequence from its tokens in [begin, end).
+
+        A token that then belongs to no sequence is removed.
+        """
         taken = [
             token._replace(sequences=token.sequences - {sequence})
             if sequence in token.sequences and begin <= token.position < end

@@ -1,4 +1,4 @@
-"""Cross attention: the encoded image that the text attends to, one at a time."""
+"""The cache of cross attention, which stores one encoded image at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Image(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """All positions in [begin, end) were removed."""
+    """The removal of all positions in [begin, end)."""
 
     begin: int
     end: float
@@ -28,14 +28,14 @@ class Removal(NamedTuple):
 
 
 class EncoderCache:
-    """A cache for one image, however many sequences there are.
+    """A cache for one image, whatever the number of sequences.
 
-    The cache is a history of images put and ranges removed. A removal names a sequence,
-    but only its range of positions counts.
+    The cache is a history of stored images and removed ranges. A removal names a
+    sequence, but only its range of positions has an effect.
 
     Args:
         sequences: number of sequences, numbered from 0.
-        batch: the most rows of a pass.
+        batch: maximum number of rows of a pass.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
@@ -45,8 +45,11 @@ class EncoderCache:
 
     @property
     def stored(self) -> Image | None:
-        """The image that every later event of the history spares; a later image does not
-        spare it."""
+        """The stored image, or None.
+
+        This is the last image of the history, unless a later removal contains its
+        position.
+        """
         spared = [
             image
             for age, image in enumerate(self.history)
@@ -65,7 +68,7 @@ class EncoderCache:
 
     @property
     def image(self) -> int | None:
-        """The position of the last row of the open pass that stands for an image."""
+        """The position of the last row of the open pass that represents an image."""
         if self.current is None:
             return None
         rows = enumerate(self.current.positions)
@@ -76,9 +79,11 @@ class EncoderCache:
         """Opens a pass, which is never refused as full.
 
         Args:
-            batch: its rows are not stored. If one stands for an image, `put` may follow.
-            tags: one for each row.
-            reserve: only reserve memory; a put in this pass changes nothing.
+            batch: the rows, which are not stored. If a row represents an image, `put` may
+                follow.
+            tags: one tag for each row.
+            reserve: whether to only reserve memory; then no pass is open, and `put` is an
+                invalid call.
         """
         batch.check(self.sequences, self.batch)
         self.current = None if reserve else batch
@@ -91,7 +96,7 @@ class EncoderCache:
         """Does nothing: an image stays until it is replaced or removed."""
 
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
-        """None: there is always room."""
+        """Returns an empty list: there is always room."""
         return []
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
@@ -99,13 +104,13 @@ class EncoderCache:
         self.current = batch
 
     def put(self, tags: Sequence[int]) -> None:
-        """Stores the image of this pass in place of the one before."""
+        """Stores the image of this pass, and replaces the stored image."""
         if self.image is None:
             raise ValueError("no row of this pass stands for an image")
         self.history.append(Image(self.image, tuple(tags)))
 
     def get(self) -> list[int] | None:
-        """All tags of the stored image, for every row; None if there is none."""
+        """Returns all tags of the stored image, for every row; None without an image."""
         return list(self.stored.tags) if self.stored else None
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -113,7 +118,7 @@ class EncoderCache:
         raise NotSupported("an encoded image belongs to one sequence")
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes the positions in [begin, end); all from `begin` on if `end` is None."""
+        """Removes the positions in [begin, end), or from `begin` on if `end` is None."""
         check_range(sequence, begin, end, self.sequences)
         self.current = None
         self.history.append(Removal(begin, inf if end is None else end))

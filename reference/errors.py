@@ -1,4 +1,7 @@
-"""The refusals of a cache of many sequences. A mistake of the caller is a ValueError."""
+"""The errors with which a cache of many sequences refuses a valid call.
+
+An invalid call raises ValueError instead.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,23 @@ from collections.abc import Sequence
 
 
 class CacheFull(Exception):
-    """There is no room for the batch."""
+    """The cache has no room for the batch."""
 
 
 class NotSupported(Exception):
-    """The cache cannot do this, either never or not with its present content."""
+    """The cache does not support the operation, at all or with its present content."""
 
 
 class Shared(Exception):
-    """A token that has to move belongs to another sequence too."""
+    """A token that has to move also belongs to another sequence."""
 
 
 def refuse(reasons: Sequence[Exception]) -> None:
-    """Raises the reason to refuse a call, if there is one. If there are several, any of
-    them is a right answer, and a group of all is raised."""
+    """Raises the reason to refuse a call, if there is a reason.
+
+    If there are several reasons, raises an ExceptionGroup of all of them; an
+    implementation may raise any of these errors.
+    """
     if len(reasons) > 1:
         raise ExceptionGroup("several reasons", reasons)
     if reasons:

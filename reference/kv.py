@@ -1,4 +1,4 @@
-"""The full cache: it keeps every token, and a query sees all tokens up to itself."""
+"""The full cache, which keeps every token; a query sees all tokens up to itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KVCache:
 
     @property
     def offset(self) -> int:
-        """Number of tokens written, less those trimmed."""
+        """The number of tokens written, minus the number of tokens trimmed."""
         return len(self.tokens)
 
     def size(self) -> int:
@@ -49,7 +49,11 @@ class KVCache:
         return []
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all if fewer; returns how many."""
+        """Removes the last `count` tokens, or all tokens if there are fewer.
+
+        Returns:
+            The number of removed tokens.
+        """
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         trimmed = min(count, self.offset)
@@ -88,8 +92,9 @@ class KVCache:
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: [a, b). Live tokens below a stay, the snapshot supplies the others.
-                None to go back to an earlier offset.
+            snapshot: a snapshot of positions [a, b). The cache keeps its tokens before a;
+                the snapshot supplies the tokens from a on. None to go back to an earlier
+                offset.
             target: the new offset.
 
         Returns:
@@ -106,7 +111,10 @@ class KVCache:
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) into [a, at) and [at, b). An empty side is None."""
+        """Cuts a snapshot of [a, b) into snapshots of [a, at) and [at, b).
+
+        An empty snapshot is None.
+        """
         if at <= snapshot.begin:
             return None, snapshot
         if at >= snapshot.end:
@@ -116,7 +124,11 @@ class KVCache:
         return Snapshot(snapshot.begin, at, first), Snapshot(at, snapshot.end, last)
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Joins [a, b) and [b, c) into [a, c); None if either side is None."""
+        """Joins snapshots of [a, b) and [b, c) into a snapshot of [a, c).
+
+        Returns:
+            None if either snapshot is None.
+        """
         if parent is None or child is None:
             return None
         if parent.end != child.begin:

@@ -1,4 +1,4 @@
-"""The layers of a model, which all read one conversation."""
+"""The layers of a model; all layers read the same conversation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Tokens = Sequence[int]
 """Token numbers of a tokenizer."""
 
 GetTags = Callable[[Tokens], Sequence[int]]
-"""Returns one tag for each token of a conversation, given from its beginning on.
+"""Returns one tag for each token of a conversation, from its first token on.
 
-K and V of a token depend on all tokens before it and on nothing else. So the same token
-behind the same tokens has the same tag, whoever computed it and when.
+K and V of a token depend only on the token and on all tokens before it. Equal prefixes
+therefore have equal tags, whichever request computed them.
 """
 
 
@@ -26,8 +26,8 @@ class Layer:
 
     Attributes:
         cache: the cache.
-        token_bytes: size of K and V of one token.
-        state_bytes: size of a state.
+        token_bytes: size in bytes of K and V of one token.
+        state_bytes: size in bytes of a recurrent state.
     """
 
     cache: KVCache | RotatingCache | StateCache
@@ -44,13 +44,16 @@ class Layer:
         return isinstance(self.cache, KVCache)
 
     def hold(self, tags: Sequence[int]) -> None:
-        """Sets the content to that of a fresh cache which has computed these tokens."""
+        """Empties the cache, then adds the tokens with these tags."""
         self.cache.free()
         self.cache.update(tags)
 
     def count_bytes(self, begin: int, end: int) -> int:
-        """Returns the bytes to store for the tokens [begin, end) of a conversation; of a
-        window or a state that is all of it, as it stands at `end`."""
+        """Returns the bytes to store for the tokens [begin, end) of a conversation.
+
+        For a window or a state, these are the bytes of the whole window or state at
+        `end`, whatever `begin` is.
+        """
         if isinstance(self.cache, StateCache):
             return self.state_bytes
         if isinstance(self.cache, RotatingCache):
@@ -69,16 +72,16 @@ def count_common(first: Tokens, second: Tokens) -> int:
 
 
 class Model:
-    """The layers, and the request that they work on.
+    """The layers of a model, and the request that they compute.
 
     Args:
         layers: the layers; None for a layer without a cache.
         get_tags: see `GetTags`.
 
     Attributes:
-        request: the tokens of the open request, generated ones included; None if no
+        request: the tokens of the open request, including generated tokens; None if no
             request is open.
-        computed: how many of them have been handed to the layers.
+        computed: number of request tokens that were passed to the layers.
     """
 
     def __init__(self, layers: Sequence[Layer | None], get_tags: GetTags) -> None:
@@ -106,7 +109,11 @@ class Model:
             raise ValueError("the request is empty; there is nothing to compute")
 
     def open(self, tokens: Tokens, reuse: int) -> list[int]:
-        """Opens a request whose first `reuse` tokens are stored; returns the others."""
+        """Opens a request whose first `reuse` tokens are stored.
+
+        Returns:
+            The tokens after the first `reuse` tokens.
+        """
         for layer in self.cached:
             layer.hold(self.get_tags(tokens[:reuse]))
         self.request, self.computed = list(tokens), reuse
@@ -118,12 +125,12 @@ class Model:
         self.get_request().extend(tokens)
 
     def feed(self, count: int, layers: int | None = None) -> None:
-        """Computes the next tokens.
+        """Computes the next tokens of the request.
 
         Args:
-            count: how many.
-            layers: the pass stops after so many layers; later layers do not see the
-                tokens. None for all.
+            count: number of tokens.
+            layers: number of layers that compute the tokens, beginning with the first
+                layer; None for all layers.
         """
         end = self.computed + count
         assert self.computed <= end <= len(self.get_request()), f"{count} are not left"
@@ -134,16 +141,19 @@ class Model:
         self.computed = end
 
     def overrun(self, tags: Sequence[int]) -> None:
-        """Computes tokens that are never added to the request, as when it is cancelled
-        before they come out. Only the end of the request can follow."""
+        """Computes tokens that are never added to the request.
+
+        An engine does so if the request is cancelled during a pass. After this call, the
+        request can only be closed.
+        """
         for layer in self.cached:
             layer.cache.update(tags)
 
     def get_reached(self) -> int:
-        """Returns how many tokens of the conversation every layer has read.
+        """Returns the number of conversation tokens that every layer has read.
 
-        It is 0 if no layer has a cache. Tokens that the open request does not have do not
-        count.
+        The number is 0 if no layer has a cache. It never exceeds the length of the open
+        request; see `overrun`.
         """
         reached = min((layer.offset for layer in self.cached), default=0)
         return reached if self.request is None else min(reached, len(self.request))

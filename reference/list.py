@@ -13,10 +13,11 @@ Part = KVCache | RotatingCache | StateCache
 
 
 class ListCache:
-    """Several caches of one layer. Each gets every token, and answers for itself.
+    """Several caches of one layer; every cache gets every token.
 
     Args:
-        parts: the caches, at least one, all with the same tokens. They are used up.
+        parts: the caches, at least one, all with the same tokens. The caller may not use
+            them again.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -25,24 +26,24 @@ class ListCache:
 
     @property
     def offset(self) -> int:
-        """Number of tokens written, less those trimmed: the same in each part."""
+        """The number of tokens written minus tokens trimmed, equal in all caches."""
         return self.parts[0].offset
 
     @property
     def tokens(self) -> list[Token]:
-        """All tokens, also those that have left a window."""
+        """All tokens, including tokens that have left a window."""
         return self.parts[0].tokens
 
     def update(self, tags: Sequence[int]) -> None:
-        """Appends one token for each tag to each part."""
+        """Appends one token for each tag to every cache."""
         for cache in self.parts:
             cache.update(tags)
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each part, or all if fewer.
+        """Removes the last `count` tokens of every cache, or all tokens if fewer.
 
         Returns:
-            How many; 0 if a part refuses. Then nothing changes.
+            The number of removed tokens; 0 if a cache refuses, and then nothing changes.
         """
         trimmed = min(cache.clone().trim(count) for cache in self.parts)
         for cache in self.parts:
@@ -54,6 +55,6 @@ class ListCache:
         return ListCache([cache.clone() for cache in self.parts])
 
     def free(self) -> None:
-        """Empties each part."""
+        """Empties every cache."""
         for cache in self.parts:
             cache.free()

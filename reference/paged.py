@@ -1,8 +1,9 @@
-"""Paged caches: what each position of each live request must hold.
+"""Paged caches: the content that each position of each live request must hold.
 
-Blocks, tables, hashes and evictions do not exist here: an engine chooses them freely,
-without any effect on requests. K and V of a token are a function of its namespace and of
-all tokens up to it, so the content of a position is the same whoever computed it.
+This reference has no blocks, tables, hashes or evictions: an engine chooses them freely,
+and they must not affect the content of requests. K and V of a token depend only on its
+namespace and on all tokens up to and including it. The content of a position is therefore
+the same whichever request computed it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Content = tuple[str | None, tuple[int, ...]]
-"""The content of position p: the namespace, and the tokens [0, p]."""
+"""The content of position p: the namespace, and the tokens at positions 0 … p."""
 
 
 class Group(NamedTuple):
-    """Layers that attend alike.
+    """Layers that attend to the same positions.
 
     Attributes:
         type: "full", "sliding", "chunked" or "state".
-        width: tokens of a window, the query included, or of a chunk.
+        width: number of tokens of a window, including the query, or of a chunk.
     """
 
     type: str
@@ -38,12 +39,13 @@ class Request:
     """One request.
 
     Attributes:
-        tokens: known tokens: the prompt and sampled tokens.
-        drafts: guesses after them, which the next step may confirm.
-        is_held: whether it holds slots. If not, it waits, and nothing is computed.
-        computed: number of its tokens with K and V.
+        tokens: the prompt and the sampled tokens.
+        drafts: guessed tokens after `tokens`; `accept` confirms or drops them.
+        is_held: whether the request holds slots. If not, it waits and has no computed
+            tokens.
+        computed: number of tokens whose K and V are computed.
         scheduled: number of tokens that the planned step computes.
-        awaited: number of tokens with slots that a transfer fills.
+        awaited: number of tokens whose slots a transfer fills; 0 if there is no transfer.
         transfer: the name of this transfer.
     """
 
@@ -60,19 +62,19 @@ class Request:
 
     @property
     def settled(self) -> int:
-        """The tokens that have K and V, or have them when a transfer has landed."""
+        """The number of tokens with K and V, once the awaited transfer has landed."""
         return max(self.computed, self.awaited)
 
     @property
     def end(self) -> int:
-        """The same, when the step has run, too: computed, awaited and scheduled."""
+        """The number of tokens with K and V after the step and the awaited transfer."""
         return self.settled + self.scheduled
 
     def get_content(self, position: int) -> Content:
         return self.namespace, tuple(self.known[: position + 1])
 
     def drop(self) -> None:
-        """Forgets all but the known tokens."""
+        """Drops the drafts, the slots and the transfer; the tokens stay."""
         self.drafts, self.is_held, self.transfer = [], False, None
         self.computed = self.scheduled = self.awaited = 0
 
@@ -81,16 +83,16 @@ class PagedCache:
     """All requests of one model.
 
     Args:
-        groups: of the model's layers.
-        prefix_cache: requests may reuse what others have computed.
-        dropped: at least so many tokens of the longest possible hit are computed again,
-            for their outputs.
+        groups: the groups of the model's layers.
+        prefix_cache: whether requests may reuse tokens that other requests computed.
+        dropped: minimum number of tokens at the end of the longest possible hit that are
+            computed again, for their outputs.
 
     Attributes:
         requests: name → request.
-        step: the requests that are scheduled, in order.
-        past: contents that requests had computed when they freed them.
-        transfers: name → the request that began it, of those that are under way.
+        step: the names of the scheduled requests, in order.
+        past: the namespace and the computed tokens of requests when they released them.
+        transfers: name of each running transfer → the request that began it.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class PagedCache:
         self.transfers: dict[str, Request] = {}
 
     def open(self, name: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Adds a request that waits."""
+        """Adds a waiting request."""
         if name in self.requests:
             raise ValueError(f"open: there is a request {name} already")
         if not tokens:
@@ -118,16 +120,16 @@ class PagedCache:
     # --- hits ---------------------------------------------------------------------------
 
     def can_hit(self, name: str, hit: int, in_step: bool = True) -> bool:
-        """Returns whether a waiting request can reuse its first `hit` tokens: all tokens
-        that its next token attends to were computed, and were not drafts.
+        """Returns whether a waiting request can reuse its first `hit` tokens.
 
-        At least one token remains to compute, for its output.
+        It can if all tokens that the next token attends to were computed, and not as
+        drafts. At least one token remains to be computed, for its output.
 
         Args:
-            name: of the request.
+            name: the name of the request.
             hit: number of tokens.
-            in_step: also count tokens that this step computes, but no states: a layer
-                reads all states of a step before it writes any.
+            in_step: whether tokens that this step computes also count. States of this
+                step never count: a layer reads all states before it writes any state.
         """
         request = self.get(name)
         longer = range(hit + self.dropped, len(request.tokens))
@@ -137,7 +139,7 @@ class PagedCache:
         )
 
     def is_there(self, request: Request, hit: int, in_step: bool) -> bool:
-        """Says whether the first `hit` tokens can be reused, `dropped` left aside."""
+        """Returns whether the first `hit` tokens could be reused if `dropped` were 0."""
         if not self.prefix_cache or hit >= len(request.tokens):
             return False
         if all(group.first(hit) == hit for group in self.groups):
@@ -159,13 +161,13 @@ class PagedCache:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, name: str, count: int, hit: int = 0) -> None:
-        """Takes a request into the next step.
+        """Adds a request to the next step.
 
         Args:
-            name: of the request.
-            count: of the tokens that follow those computed, all if there are fewer.
-                Drafts that do not fit are dropped.
-            hit: tokens that a waiting request reuses; see `can_hit`.
+            name: the name of the request.
+            count: number of tokens to compute; all remaining tokens if there are fewer.
+                Drafts after these tokens are dropped.
+            hit: number of tokens that a waiting request reuses; see `can_hit`.
         """
         request = self.get(name)
         assert self.can_hit(name, hit)
@@ -194,10 +196,10 @@ class PagedCache:
         """Confirms drafts of a request whose known tokens are all computed.
 
         Args:
-            name: of the request.
-            accepted: number of correct drafts; the others are dropped.
+            name: the name of the request.
+            accepted: number of correct drafts; the drafts after them are dropped.
             sampled: the next token, which is not computed yet.
-            drafts: the next guesses.
+            drafts: the drafts after `sampled`.
         """
         request = self.get(name)
         if not self.has_sampled(request):
@@ -229,8 +231,8 @@ class PagedCache:
         """Ends a request.
 
         Args:
-            name: of the request.
-            reuse: others may hit what it has computed.
+            name: the name of the request.
+            reuse: whether other requests may hit its computed tokens.
         """
         self.let_go(name, reuse)
         del self.requests[name]
@@ -243,18 +245,22 @@ class PagedCache:
             self.remember(request)
 
     def remember(self, request: Request) -> None:
-        """Notes the computed contents of a request."""
+        """Adds the computed tokens of a request to `past`."""
         computed = tuple(request.tokens[: request.settled])
         self.past.append((request.namespace, computed))
 
     @property
     def is_idle(self) -> bool:
-        """No request holds slots, and no transfer is under way."""
+        """Whether no request holds slots and no transfer is running."""
         is_held = any(request.is_held for request in self.requests.values())
         return not is_held and not self.transfers
 
     def reset(self) -> bool:
-        """Forgets what was computed; refuses unless the cache is idle."""
+        """Forgets all computed tokens if the cache is idle.
+
+        Returns:
+            False if the cache is not idle; then nothing changes.
+        """
         is_idle = self.is_idle
         if is_idle:
             self.past = []
@@ -263,12 +269,12 @@ class PagedCache:
     # --- transfers ----------------------------------------------------------------------
 
     def offload(self, name: str, transfer: str) -> None:
-        """Begins to copy what a request has computed to other memory.
+        """Begins to copy the computed tokens of a request to other memory.
 
-        This has no visible effect: hits do not depend on where contents are kept.
+        The copy has no visible effect: hits do not depend on where K and V are stored.
 
         Args:
-            name: of the request.
+            name: the name of the request.
             transfer: the name of the transfer.
         """
         request = self.get(name)
@@ -277,12 +283,13 @@ class PagedCache:
         self.begin(transfer, request)
 
     def load(self, name: str, transfer: str, end: int) -> None:
-        """Gives slots to the beginning of a waiting request, and begins to fill them.
+        """Gives a waiting request slots for its first tokens, and begins to fill them.
 
         Args:
-            name: of the request.
+            name: the name of the request.
             transfer: the name of the transfer.
-            end: tokens that it reuses when it has landed; see `can_hit`.
+            end: number of tokens that the request reuses after the transfer; see
+                `can_hit`.
         """
         request = self.get(name)
         if request.is_held:
@@ -297,18 +304,18 @@ class PagedCache:
         self.transfers[transfer] = request
 
     def landed(self, transfer: str) -> None:
-        """Ends a transfer: all has been copied."""
+        """Ends a transfer that has copied all its tokens."""
         request = self.end(transfer)
         if request is not None:
             request.computed, request.awaited = request.awaited, 0
 
     def failed(self, transfer: str, arrived: int = 0) -> None:
-        """Ends a transfer that was broken off.
+        """Ends a transfer that was interrupted.
 
         Args:
-            transfer: its name.
-            arrived: number of tokens that the waiting request goes on with; if 0 it
-                waits again, and holds no slots.
+            transfer: the name of the transfer.
+            arrived: number of computed tokens that the awaiting request keeps; if 0, the
+                request waits again and holds no slots.
         """
         request = self.end(transfer)
         if request is not None:
@@ -317,7 +324,11 @@ class PagedCache:
             request.is_held, request.computed = arrived > 0, arrived
 
     def end(self, transfer: str) -> Request | None:
-        """Forgets a transfer. Returns the request that waits for it, if there is one."""
+        """Removes a transfer.
+
+        Returns:
+            The request that waits for the transfer, or None.
+        """
         if transfer not in self.transfers:
             raise ValueError(f"there is no transfer {transfer}")
         request = self.transfers.pop(transfer)
@@ -329,23 +340,23 @@ class PagedCache:
     # --- saving -------------------------------------------------------------------------
 
     def save(self) -> Sequence[Content] | None:
-        """Returns all that can be hit, for `restore`; None unless the cache is idle."""
+        """Returns all contents that can be hit, for `restore`; None if not idle."""
         return tuple(self.past) if self.is_idle else None
 
     def restore(self, saved: Sequence[Content]) -> None:
-        """Begins anew with what was saved: there are no requests."""
+        """Removes all requests and replaces the contents that can be hit by `saved`."""
         self.requests, self.step, self.transfers = {}, [], {}
         self.past = list(saved)
 
     # --- branches -----------------------------------------------------------------------
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> None:
-        """Opens a request that continues from the computed tokens of another.
+        """Opens a request that continues from the computed tokens of another request.
 
         Args:
-            source: the other; it is not in the step.
-            target: the name of the new one.
-            tokens: tokens after the computed ones.
+            source: the name of the other request, which is not in the step.
+            target: the name of the new request.
+            tokens: the tokens of the new request after the computed tokens.
         """
         origin = self.get(source)
         if not origin.computed or origin.scheduled:
@@ -357,9 +368,10 @@ class PagedCache:
         self.requests[target].computed = origin.computed
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
-        """Goes back to the first `to` tokens of a request, and on with others.
+        """Keeps the first `to` tokens of a request and replaces the rest by `tokens`.
 
-        What it had computed is gone for this request, but others may still hit it.
+        The request loses the computed tokens after the first `to`, but other requests may
+        still hit them.
         """
         request = self.get(name)
         if request.scheduled or not 0 < to <= request.computed or not tokens:

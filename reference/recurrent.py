@@ -1,4 +1,4 @@
-"""A causal cache whose sequences also have a recurrent state, which cannot be cut."""
+"""A causal cache that also has a recurrent state, which cannot be cut, per sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Slot:
 
     Args:
         read: the tokens that the state has read, in order.
-        checkpoints: for each checkpoint the tokens that the state had read then.
+        checkpoints: for each checkpoint, the tokens that the state had read when the
+            checkpoint was made.
     """
 
     def __init__(
@@ -30,23 +31,26 @@ class Slot:
 
 
 def get_place(read: Sequence[Token]) -> int:
-    """Returns the position of a state that has read these tokens: the highest of their
-    positions, in whatever order they came; -1 for no tokens."""
+    """Returns the position of a state that has read these tokens.
+
+    This is the highest position of the tokens, in whatever order they were read; -1 for
+    no tokens.
+    """
     return max([token.position for token in read], default=-1)
 
 
 class RecurrentCache(CausalCache):
-    """The causal cache of `reference.causal`, and one state per sequence, which has read
-    everything, whatever the window and the memory of the cache.
+    """The causal cache of `reference.causal`, with one state per sequence.
 
-    A copied prefix shares the state until one of the two sequences goes on.
+    The state has read all tokens of its sequence, whatever the window and the memory of
+    the cache. Two sequences share a copied state until one of them adds tokens.
 
     Args:
         sequences, capacity, batch, padding, shift, window, memory: as in `CausalCache`.
-        slots: number of states that there is room for; 0 or None for one per sequence.
-        interval: after a pass the cache makes a checkpoint of a state if the last one is
-            at least so many positions back; 0 or None for never.
-        checkpoints: how many are kept of each state, the latest.
+        slots: maximum number of states; 0 or None for one state per sequence.
+        interval: after a pass, the cache makes a checkpoint of a state if the last
+            checkpoint is at least this number of positions back; 0 or None for never.
+        checkpoints: number of latest checkpoints kept of each state.
     """
 
     def __init__(
@@ -69,8 +73,11 @@ class RecurrentCache(CausalCache):
         self.slots: dict[int, Slot] = {}
 
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
-        """Returns NotSupported if the sequences of the batch differ in their number of
-        rows, even to reserve; CacheFull if there is no room for tokens or states."""
+        """Returns the errors with which the cache may refuse the batch.
+
+        NotSupported: the sequences of the batch have different numbers of rows; this also
+        holds with `reserve`. CacheFull: there is no room for the tokens or the states.
+        """
         owners = set(batch.sequences)
         lengths = {len(batch.get_positions(sequence)) for sequence in owners}
         slots_of_others = {
@@ -98,7 +105,10 @@ class RecurrentCache(CausalCache):
             self.put_checkpoint(slot)
 
     def put_checkpoint(self, slot: Slot) -> None:
-        """Makes a checkpoint if the last one lies far enough back."""
+        """Makes a checkpoint if the last checkpoint is `interval` or more positions back.
+
+        Without an earlier checkpoint, the position of the state must be at least 0.
+        """
         if not self.interval:
             return
         places = [get_place(checkpoint) for checkpoint in slot.checkpoints]
@@ -119,11 +129,14 @@ class RecurrentCache(CausalCache):
         return slot is not None and slot in slots_of_others
 
     def get_read(self, sequence: int) -> list[Token]:
-        """Returns the tokens that the state of a sequence has read, none at first."""
+        """Returns the tokens that a sequence's state has read; none without a state."""
         return self.slots.get(sequence, Slot()).read
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies as a causal cache, and shares the whole state whatever the length."""
+        """Copies the tokens as in `CausalCache`, and shares the whole state.
+
+        The state is shared whatever `length` is.
+        """
         super().copy_prefix(source, target, length)
         self.slots.pop(target, None)
         if source in self.slots:
@@ -132,14 +145,15 @@ class RecurrentCache(CausalCache):
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Removes the end of a sequence; see `CausalCache.remove`.
 
-        The state goes back to the checkpoint just before `begin`, and is no longer shared
-        with another sequence. Nothing changes if the cache refuses.
+        If the state has read tokens from `begin` on, it goes back to the checkpoint at
+        begin - 1, or is removed if `begin` is 0, and is no longer shared with another
+        sequence. Nothing changes if the cache refuses.
 
         Raises:
-            NotSupported: the state has read something behind the end, or it would have to
-                go back and has no checkpoint at begin - 1.
-            CacheFull: the state is shared, and there is no room for another one.
-            Shared: as in a causal cache.
+            NotSupported: the state has read a token at `end` or later, or it would have
+                to go back and has no checkpoint at begin - 1.
+            CacheFull: the state is shared, and there is no room for another state.
+            Shared: as in `CausalCache`.
         """
         check_range(sequence, begin, end, self.sequences)
         stop = inf if end is None else end
@@ -165,8 +179,11 @@ class RecurrentCache(CausalCache):
             self.slots[sequence] = Slot(earlier[-1], earlier)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether the state or a checkpoint stands just before `position`, and
-        the tokens are there that a pass from it on sees."""
+        """Returns whether a pass can begin at `position`.
+
+        The state or a checkpoint must be at position - 1, except for position 0, and the
+        tokens that the pass sees must be stored.
+        """
         if not super().can_resume(sequence, position):
             return False
         slot = self.slots.get(sequence, Slot())

@@ -9,11 +9,11 @@ Vector = Sequence[float]
 
 
 def compute_angle(position: float, pair: int, dim: int, base: float) -> float:
-    """Returns the angle, in radians, by which a pair of a vector turns at a position.
+    """Returns the angle, in radians, by which a pair is rotated at a position.
 
     Args:
         position: the position.
-        pair: number of the pair; pair 0 turns fastest, each later one slower.
+        pair: number of the pair; the angle is largest for pair 0.
         dim: length of the vector.
         base: the base of the embedding.
     """
@@ -21,9 +21,9 @@ def compute_angle(position: float, pair: int, dim: int, base: float) -> float:
 
 
 def rotate(vector: Vector, position: float, base: float) -> list[float]:
-    """Turns each pair (x[i], x[i + dim / 2]) of a vector by its angle at a position.
+    """Rotates each pair (x[i], x[i + dim / 2]) of a vector by its angle at a position.
 
-    Turning by a and then by b is the same as turning by a + b.
+    A rotation by position a and then by position b equals a rotation by a + b.
 
     Args:
         vector: [dim], dim even

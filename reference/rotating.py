@@ -11,15 +11,15 @@ from .token import Token
 class RotatingCache:
     """Sliding-window attention over one sequence.
 
-    An implementation keeps a ring of the last tokens. This list keeps every token since
-    the last free, and a snapshot all that the list has; the window is a rule about
-    positions.
+    An implementation keeps a ring of the last tokens. This cache keeps every token since
+    the last `free`, and a snapshot contains all these tokens; `visible` selects the
+    window by position.
 
     Args:
         window: number of tokens that a query sees, including itself.
-        keep: the first tokens of the sequence, so many, never slide out (attention
-            sinks); the other window - keep tokens are the latest.
-        record: tokens that slide out can be brought back by a trim.
+        keep: number of tokens at the beginning of the sequence that never slide out
+            (attention sinks); the other window - keep tokens are the latest.
+        record: whether a trim can bring back tokens that slid out.
     """
 
     def __init__(self, window: int, keep: int = 0, record: bool = False) -> None:
@@ -31,7 +31,7 @@ class RotatingCache:
 
     @property
     def offset(self) -> int:
-        """Number of tokens written, less those trimmed."""
+        """The number of tokens written, minus the number of tokens trimmed."""
         return self.tokens[-1].position + 1 if self.tokens else 0
 
     def size(self) -> int:
@@ -61,22 +61,26 @@ class RotatingCache:
     def older(self) -> list[Token]:
         """Returns the tokens before the window.
 
-        An implementation may return some of them beside `state`: they are right, though
-        no later query sees them.
+        An implementation may return some of these tokens besides `state`: their contents
+        are correct, although no later query sees them.
         """
         window = set(self.state())
         return [token for token in self.tokens if token not in window]
 
     def may_rewind(self) -> bool:
-        """Returns whether no token is lost yet.
+        """Returns whether the cache can go back to an earlier offset.
 
-        Once one has slid out, an earlier window needs tokens that an implementation
-        overwrites, unless it records them.
+        After a token has slid out, an earlier window needs tokens that an implementation
+        has overwritten, unless it records them.
         """
         return self.record or self.offset <= self.window
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens; returns how many, 0 if one is lost."""
+        """Removes the last `count` tokens, or all tokens if there are fewer.
+
+        Returns:
+            The number of removed tokens; 0 if the cache cannot go back; see `may_rewind`.
+        """
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         if not self.may_rewind():
@@ -100,13 +104,21 @@ class RotatingCache:
         self.captures.clear()
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Returns the whole window under the label [begin, offset); None if the cache is
-        empty or `begin` is not below the offset."""
+        """Returns a snapshot of the whole window, with the label [begin, offset).
+
+        Returns:
+            None if the cache is empty or `begin` is not below the offset.
+        """
         return self.capture(max(0, begin)) if begin < self.offset else None
 
     def capture(self, begin: int) -> Snapshot | None:
-        """Returns the whole window under the label [begin, offset), which may be empty;
-        None if the cache is."""
+        """Returns a snapshot of the whole window, with the label [begin, offset).
+
+        Unlike in `snapshot`, the label may be empty.
+
+        Returns:
+            None if the cache is empty.
+        """
         if not self.tokens:
             return None
         return Snapshot(begin, self.offset, tuple(self.tokens))
@@ -123,10 +135,10 @@ class RotatingCache:
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the content. None to go back, while no token has slid out,
-                or to stay.
-            target: the new offset. It may lie before the end of the snapshot only if no
-                token had slid out of that.
+            snapshot: replaces the content. None to keep the present offset, or to go back
+                to an earlier offset if `may_rewind` allows it.
+            target: the new offset. It may be before the end of the snapshot only if the
+                end is not beyond `window`: then no token had slid out.
 
         Returns:
             False if the cache refuses; then nothing changes.
@@ -141,11 +153,11 @@ class RotatingCache:
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Returns all on the right: a window cannot be cut."""
+        """Returns None and the whole snapshot: a window cannot be cut."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Returns the later window, which is whole."""
+        """Returns the later snapshot, which contains its whole window."""
         return child
 
     def prepare(self, offsets: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""One conversation, kept between requests: the simplest prefix cache."""
+"""A prefix cache that keeps one conversation between requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Session(Model):
     def begin(self, tokens: Tokens, refusing: Collection[int] = ()) -> list[int]:
         """Opens a request.
 
-        The common prefix with the stored tokens is reused if every layer can go back to
-        its end; otherwise nothing is.
+        The request reuses the common prefix with the stored tokens if every layer can go
+        back to the end of this prefix; otherwise it reuses no tokens.
 
         Args:
             tokens: the request.
-            refusing: numbers of layers that refuse to move although they could.
+            refusing: numbers of layers that refuse to go back although they could.
 
         Returns:
             The tokens that remain to be computed, at least one.
@@ -41,9 +41,9 @@ class Session(Model):
         return self.open(tokens, reuse)
 
     def close(self) -> int:
-        """Closes the request and stores the tokens that every layer has read of it.
+        """Closes the request and stores the tokens of it that every layer has read.
 
-        If there are none, the stored tokens stay. Cancelling a request is the same.
+        If there are no such tokens, the stored tokens stay. Also cancels a request.
 
         Returns:
             The number of stored tokens.
@@ -55,7 +55,7 @@ class Session(Model):
         return len(self.stored)
 
     def free(self) -> None:
-        """Forgets everything."""
+        """Forgets the stored tokens and empties all layers."""
         if self.request is not None:
             raise ValueError("a request is open; close or cancel it first")
         self.stored = []

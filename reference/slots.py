@@ -1,4 +1,4 @@
-"""Several users over one cache of many sequences: who gets which, and what is reused."""
+"""Assigns requests to the sequences of one cache, and reuses common prefixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .layers import Tokens, check_tokens, count_common
 
 
 class Cache(Protocol):
-    """The operations that slots need of a cache, such as `reference.causal`."""
+    """The cache operations that `Slots` calls; `CausalCache`, for example, has them."""
 
     def copy_prefix(self, source: int, target: int, length: int) -> None: ...
     def remove(self, sequence: int, begin: int, end: int | None) -> None: ...
@@ -18,7 +18,7 @@ class Cache(Protocol):
 
 
 REFUSALS = (CacheFull, NotSupported, Shared)
-"""The errors of a cache that cannot cut or copy a sequence."""
+"""The errors that a cache raises if it cannot cut or copy a sequence."""
 
 
 class NoSlot(Exception):
@@ -27,14 +27,14 @@ class NoSlot(Exception):
 
 @dataclass(eq=False)
 class Slot:
-    """One sequence of the cache, from one request until the next.
+    """One sequence of the cache, from the start of a request to that of the next.
 
     Attributes:
         number: the number of the sequence.
-        conversation: the tokens of the request, generated ones included. The slot holds
-            the first of them; the others remain to be computed.
-        computed: how many tokens the slot holds; token number p has position p.
-        reserved: how many of the remaining tokens have positions.
+        conversation: the tokens of the request, including generated tokens. The slot
+            holds the first `computed` tokens; the rest remains to be computed.
+        computed: number of tokens that the slot holds; token number p has position p.
+        reserved: number of remaining tokens whose positions are reserved.
         in_use: whether the request is open.
     """
 
@@ -60,15 +60,17 @@ class Slots:
 
     Args:
         cache: an empty cache.
-        count: number of its sequences.
-        context: how many tokens a slot may hold.
-        keep: how many tokens at the beginning of an over-long conversation stay when its
-            middle goes.
-        several_users: a request that leaves a stored conversation gets another slot and a
-            copy of the common prefix. Otherwise it continues in the same slot.
+        count: number of sequences of the cache.
+        context: maximum number of tokens in a slot.
+        keep: number of tokens at the beginning of a conversation that stay when tokens
+            in the middle are discarded to fit the context.
+        several_users: if true, a request that diverges from a stored conversation gets
+            another slot and a copy of the common prefix. If false, the request replaces
+            the rest of the conversation in the slot with the longest common prefix.
 
     Attributes:
-        history: an empty slot of each number, then a slot for each request, in order.
+        history: one empty slot for each number, then one slot for each request, in
+            order.
     """
 
     def __init__(
@@ -88,15 +90,15 @@ class Slots:
 
     @property
     def slots(self) -> list[Slot]:
-        """The last slot of each number."""
+        """The latest slot of each number."""
         return list({slot.number: slot for slot in self.history}.values())
 
     # --- which slot a request gets, and what it reuses ----------------------------------
 
     def begin(self, tokens: Tokens) -> int:
-        """Opens a request in a free slot and returns its number.
+        """Opens a request in a free slot and returns the number of the slot.
 
-        The tokens to compute, at least one, are `remaining` of that slot.
+        The `remaining` tokens of the slot, at least one, must be computed.
 
         Raises:
             NoSlot: no slot is free.
@@ -116,11 +118,12 @@ class Slots:
         return chosen.number
 
     def rank(self, slot: Slot, tokens: Tokens) -> tuple[bool, int, int]:
-        """Returns the rank of a free slot for a request, which gets the least.
+        """Returns a free slot's rank for a request; the lowest rank gets the request.
 
-        One user: the longest common prefix is first, then the lowest number. Several
-        users: a slot whose tokens are all in the common prefix is first, if no other slot
-        has a longer one; then the slot that was given longest ago.
+        With one user, the slot with the longest common prefix ranks first; ties go to the
+        lowest number. With several users, a slot ranks first if all its tokens are in the
+        common prefix and no slot has a longer common prefix; otherwise the slot that was
+        assigned longest ago ranks first.
         """
         common = count_common(tokens, slot.tokens)
         if not self.several_users:
@@ -129,17 +132,18 @@ class Slots:
         return not matched, 0 if matched else self.history.index(slot), slot.number
 
     def count_best(self, tokens: Tokens) -> int:
-        """Returns the length of the longest prefix that any slot has of a request."""
+        """Returns the length of the longest prefix that a request shares with a slot."""
         return max(count_common(tokens, slot.tokens) for slot in self.slots)
 
     def copy_best(self, target: Slot, tokens: Tokens) -> Tokens:
-        """Gives a slot the longest prefix that any slot shares with a request.
+        """Gives `target` the longest prefix that any slot shares with a request.
 
-        A slot that has it keeps its tokens. Another one gets a copy from the first slot
-        that has it, or nothing if the cache cannot copy.
+        If `target` holds this prefix, it keeps all its tokens. Otherwise the prefix is
+        copied from the first slot that holds it; if the cache refuses the copy, `target`
+        has no tokens to reuse.
 
         Returns:
-            The tokens that the slot holds now.
+            The tokens that `target` now holds.
         """
         best = self.count_best(tokens)
         having = [
@@ -153,15 +157,15 @@ class Slots:
     # --- a pass -------------------------------------------------------------------------
 
     def extend(self, number: int, tokens: Tokens) -> None:
-        """Adds generated tokens to those that remain to be computed."""
+        """Appends generated tokens to the conversation; they remain to be computed."""
         check_tokens(tokens)
         self.get_open(number).conversation += tokens
 
     def reserve(self, number: int, count: int) -> range:
-        """Returns the positions of the next `count` tokens.
+        """Reserves and returns the positions of the next `count` tokens.
 
-        If the context is too small for them, the middle of the conversation goes first.
-        The slot holds the tokens once they are computed; see `commit`.
+        If the context has no room for these tokens, tokens in the middle of the
+        conversation are discarded first. `commit` adds the reserved tokens to the slot.
         """
         slot = self.get_open(number)
         if count not in range(1, min(len(slot.remaining), self.context - self.keep) + 1):
@@ -172,9 +176,10 @@ class Slots:
         return range(slot.computed, slot.computed + count)
 
     def find_end(self, slot: Slot, count: int) -> int:
-        """Returns the end of the middle that goes: the least that leaves enough room.
+        """Returns the end of the range [keep, end) to discard.
 
-        Enough is room for `count` tokens and for half of those that are not kept.
+        It is the smallest end that leaves room for `count` tokens and for half of
+        (context - keep) tokens.
         """
         room = max(count, (self.context - self.keep) // 2)
         ends = range(self.keep, slot.computed + 1)
@@ -185,24 +190,26 @@ class Slots:
     def discard(self, slot: Slot, end: int) -> None:
         """Drops the tokens in [keep, end) from the conversation.
 
-        The tokens behind move up. If the cache cannot do that, the slot holds nothing,
-        and the whole rest of the conversation remains to be computed.
+        The tokens from `end` on move to the positions from `keep` on. If the cache
+        refuses, the slot is emptied, and all tokens left in the conversation remain to be
+        computed.
         """
         removed = self.remove(slot.number, self.keep, end)
         del slot.conversation[self.keep : end]
         slot.computed = slot.computed - (end - self.keep) if removed else 0
 
     def commit(self, number: int, count: int) -> None:
-        """Adds the `count` tokens that were reserved last; they have been computed."""
+        """Adds the `count` reserved tokens to the slot, after they were computed."""
         slot = self.get_open(number)
         if count != slot.reserved:
             raise ValueError(f"{count} tokens were computed, not {slot.reserved}")
         slot.computed, slot.reserved = slot.computed + count, 0
 
     def close(self, number: int) -> int:
-        """Frees the slot, which keeps the computed tokens; returns how many these are.
+        """Closes the request and frees its slot; also cancels a request.
 
-        Cancelling a request is the same.
+        Returns:
+            The number of computed tokens. They stay in the slot for later requests.
         """
         slot = self.get_open(number)
         slot.computed = self.cut(number, slot.computed)
@@ -218,7 +225,11 @@ class Slots:
     # --- the cache, which may refuse ----------------------------------------------------
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """Copies in the cache; False if it refuses, and a part may be copied."""
+        """Copies a prefix in the cache.
+
+        Returns:
+            False if the cache refuses; a part of the prefix may have been copied.
+        """
         try:
             self.cache.copy_prefix(source, target, length)
         except REFUSALS:
@@ -226,7 +237,11 @@ class Slots:
         return True
 
     def remove(self, number: int, begin: int, end: int | None) -> bool:
-        """Removes from the cache; False if it refuses, and all tokens are removed."""
+        """Removes the tokens in [begin, end) from a sequence of the cache.
+
+        Returns:
+            False if the cache refuses; then all tokens of the sequence are removed.
+        """
         try:
             self.cache.remove(number, begin, end)
         except REFUSALS:
@@ -235,6 +250,9 @@ class Slots:
         return True
 
     def cut(self, number: int, length: int) -> int:
-        """Cuts a sequence to `length` tokens, or to none if the cache cannot; returns how
-        many are left."""
+        """Cuts a sequence to `length` tokens, or to 0 if the cache refuses.
+
+        Returns:
+            The number of tokens left.
+        """
         return length if self.remove(number, length, None) else 0

@@ -8,13 +8,14 @@ from .token import Token
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The tokens of a cache, under the label [begin, end).
+    """The tokens of a cache, with the label [begin, end).
 
-    A snapshot is immutable and independent of its cache. Of a kv cache it has exactly the
-    positions of the label, of other caches the whole content at `end`, whatever the
-    label: of a window that includes older tokens, so that a restored cache may return
-    what the cache might have returned before. `split` and `merge` consume their inputs:
-    the caller may not use them again.
+    A snapshot is immutable and independent of its cache. A snapshot of a kv cache
+    contains exactly the positions of the label. A snapshot of any other cache contains
+    the whole content at `end`, whatever `begin` is. For a window the content includes
+    tokens before the window, so that a restored cache may return the same older tokens as
+    the original cache. After `split` or `merge`, the caller may not use the snapshots
+    that were passed in.
     """
 
     begin: int
@@ -25,15 +26,16 @@ class Snapshot:
 class Captures:
     """Snapshots that are scheduled before the tokens arrive.
 
-    Nobody can call `snapshot` in the middle of a large update. So the offsets are given
-    beforehand, and the cache takes a snapshot as a write comes by: a write from offset a
-    to offset b reaches all offsets from a to b, both included. The label is
-    [boundary, offset); the boundary is the scheduled offset before, or for the first the
-    offset of the cache at the time of scheduling. So the label of a capture where the
-    cache stands is empty: of a kv cache that is nothing, of others the whole content.
+    A caller cannot call `snapshot` in the middle of a large update. The caller therefore
+    schedules offsets in advance, and the cache takes a snapshot when a write reaches a
+    scheduled offset: a write from offset a to offset b reaches all offsets from a to b,
+    both included. The label of the snapshot is [boundary, offset). The boundary is the
+    previous scheduled offset; for the first scheduled offset, it is the offset of the
+    cache when `prepare` was called. If the first scheduled offset equals that offset, its
+    label is empty: a kv cache then captures nothing, other caches their whole content.
 
-    A capture is final: if the cache goes back and writes other tokens past the same
-    offset, it does not capture again.
+    Each offset is captured once: if the cache goes back and reaches the offset again with
+    other tokens, the first capture stays.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class Captures:
         self.captured: dict[int, Snapshot] = {}
 
     def why_not(self, offsets: Sequence[int], offset: int) -> str | None:
-        """Returns the rule that `prepare(offsets)` breaks at `offset`, or None."""
+        """Returns why `prepare(offsets)` is invalid at `offset`; None if it is valid."""
         if self.scheduled:
             return "the captures of an earlier prepare were not taken yet"
         if list(offsets) != sorted(set(offsets)):
@@ -52,7 +54,10 @@ class Captures:
         return None
 
     def prepare(self, offsets: Sequence[int], offset: int) -> None:
-        """Schedules one capture at each of `offsets`; the cache stands at `offset`."""
+        """Schedules one capture at each of `offsets`.
+
+        `offset` is the present offset of the cache.
+        """
         broken = self.why_not(offsets, offset)
         if broken:
             raise ValueError(f"prepare({list(offsets)}): {broken}")
@@ -60,12 +65,13 @@ class Captures:
         self.boundary = dict(zip(offsets, [offset, *offsets], strict=False))
 
     def reach(self, offset: int, snapshot: Callable[[int], Snapshot | None]) -> None:
-        """Takes the capture that is due at `offset`, if any; a write begins there, or has
-        just reached it.
+        """Takes the capture that is scheduled at `offset`, if there is one.
+
+        The cache calls it when a write begins at `offset` or has just reached it.
 
         Args:
             offset: the offset of the cache.
-            snapshot: takes a snapshot from a boundary on; None if there is nothing.
+            snapshot: returns a snapshot from a boundary on; None if there is no content.
         """
         if offset in self.scheduled and offset not in self.captured:
             capture = snapshot(self.boundary[offset])
@@ -73,8 +79,10 @@ class Captures:
                 self.captured[offset] = capture
 
     def take(self) -> list[Snapshot | None]:
-        """Returns one capture for each scheduled offset, None where no write reached it,
-        and clears the schedule."""
+        """Returns one capture for each scheduled offset, and clears the schedule.
+
+        A capture is None if no write reached its offset, or if there was no content.
+        """
         taken = [self.captured.get(offset) for offset in self.scheduled]
         self.clear()
         return taken

@@ -1,4 +1,4 @@
-"""The recurrent state: a sum over all tokens so far, which cannot be taken apart."""
+"""The recurrent state: a sum over all tokens so far; single terms cannot be removed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StateCache:
         return list(self.tokens)
 
     def older(self) -> list[Token]:
-        """Returns the tokens that an implementation may return beside `state`: none."""
+        """Returns the tokens that an implementation may return besides `state`: none."""
         return []
 
     def trim(self, count: int) -> int:
@@ -62,13 +62,21 @@ class StateCache:
         self.captures.clear()
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Returns the whole state under the label [begin, offset); None if the cache is
-        empty or `begin` is not below the offset."""
+        """Returns a snapshot of the whole state, with the label [begin, offset).
+
+        Returns:
+            None if the cache is empty or `begin` is not below the offset.
+        """
         return self.capture(max(0, begin)) if begin < self.offset else None
 
     def capture(self, begin: int) -> Snapshot | None:
-        """Returns the whole state under the label [begin, offset), which may be empty;
-        None if nothing was read."""
+        """Returns a snapshot of the whole state, with the label [begin, offset).
+
+        Unlike in `snapshot`, the label may be empty.
+
+        Returns:
+            None if the state has read no token.
+        """
         if not self.tokens:
             return None
         return Snapshot(begin, self.offset, tuple(self.tokens))
@@ -81,8 +89,8 @@ class StateCache:
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the state; None to stay.
-            target: the end of the snapshot, or the present offset without one.
+            snapshot: replaces the state; None to keep the present state.
+            target: the end of the snapshot; without a snapshot, the present offset.
 
         Returns:
             False if the cache refuses; then nothing changes.
@@ -96,7 +104,7 @@ class StateCache:
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Returns all on the right: a state cannot be cut."""
+        """Returns None and the whole snapshot: a state cannot be cut."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:

@@ -1,4 +1,4 @@
-"""Tokens, the only content of a cache."""
+"""The tokens that the reference caches store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class Token(NamedTuple):
     """One token of a sequence.
 
     Attributes:
-        tag: number of the token in the program; it stands for the token's K and V.
-        position: place in the sequence, from 0.
+        tag: number of the token in the program; it represents the token's K and V.
+        position: position in the sequence, from 0.
     """
 
     tag: int

@@ -1,7 +1,7 @@
-"""Many conversations: the content stored of them, and how much of it a request can use.
+"""Stores many conversations, and determines how many stored tokens a request can reuse.
 
 An implementation keeps a tree whose edges are tokens. In this file a conversation is a
-tuple of tokens from its beginning on, and `points` is a set of such tuples.
+tuple of all its tokens, and the keys of `points` are such tuples.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from .layers import GetTags, Layer, Model, Tokens, count_common
 
 Path = tuple[int, ...]
-"""The tokens of a conversation, from its beginning on."""
+"""The tokens of a conversation, from its first token on."""
 
 
 @dataclass
 class Point:
-    """A place in a conversation.
+    """The end of a stored path.
 
     Attributes:
-        captured: numbers of the layers with a capture at this place. A layer that can be
-            cut anywhere needs none.
-        used: time of the last use; higher is later.
+        captured: numbers of the layers with a capture at this point. A layer that can be
+            cut anywhere needs no capture.
+        used: time of the last use; a higher number is later.
     """
 
     captured: set[int] = field(default_factory=set)
@@ -40,19 +40,20 @@ def check_limit(limit: int | None) -> None:
 
 
 class Trie(Model):
-    """The stored conversations, and the one that the layers have read.
+    """The stored conversations, and the conversation that the layers have read.
 
     Args:
         layers, get_tags: as in `Model`.
-        limit: the most bytes to store; None for no limit.
-        interval: captures are made at multiples of so many tokens; None for none.
+        limit: maximum number of stored bytes; None for no limit.
+        interval: captures are made at every multiple of this number of tokens; None for
+            no regular captures.
 
     Attributes:
-        points: the points by their paths. Layers that can be cut have all tokens of each
-            path; the others can be brought back only to a capture. There is a point where
-            two paths part.
+        points: path → point. Layers that can be cut store all tokens of each path; other
+            layers can be restored only at a capture. Two paths that diverge have a point
+            at the end of their common prefix.
         live: the tokens that the layers have read, between requests.
-        wanted: further lengths at which the open request makes captures.
+        wanted: additional lengths at which the open request makes captures.
         reused: number of tokens that the open request reused.
     """
 
@@ -86,9 +87,9 @@ class Trie(Model):
 
         Args:
             tokens: the request.
-            checkpoints: numbers of tokens after which the layers are captured.
+            checkpoints: lengths of the conversation at which the layers are captured.
             refusing: numbers of layers that refuse to move although they could. If one of
-                them has to move, nothing is reused.
+                these layers has to move, no tokens are reused.
 
         Returns:
             The tokens that remain to be computed, at least one.
@@ -116,15 +117,15 @@ class Trie(Model):
         return max((count_common(tokens, path) for path in self.points), default=0)
 
     def can_reach(self, tokens: Tokens, length: int) -> bool:
-        """Returns whether every layer can be brought to the first `length` tokens."""
+        """Returns whether every layer can go to the end of the first `length` tokens."""
         numbers = range(len(self.layers))
         return all(self.can_layer_reach(number, tokens, length) for number in numbers)
 
     def can_layer_reach(self, number: int, tokens: Tokens, length: int) -> bool:
-        """Returns whether one layer can be brought to the first `length` tokens.
+        """Returns whether one layer can go to the end of the first `length` tokens.
 
-        It can if there are none, if it can be cut or was captured there, or if it has
-        read them and can go back to them.
+        It can if `length` is 0, if the layer can be cut, if a capture was made there, or
+        if the layer has read these tokens and can go back to their end.
         """
         layer, path = self.layers[number], tuple(tokens[:length])
         if layer is None or layer.can_be_cut or not path:
@@ -137,14 +138,20 @@ class Trie(Model):
         return tuple(self.live[: len(path)]) == path
 
     def has_to_move(self, layer: Layer | None, tokens: Tokens, length: int) -> bool:
-        """Returns whether a layer holds other tokens than the first `length`."""
+        """Returns whether a layer holds tokens other than the first `length` tokens.
+
+        False for a layer without a cache, and if `length` is 0.
+        """
         if layer is None or length == 0:
             return False
         return layer.offset != length or not self.is_live(tuple(tokens[:length]))
 
     def extend(self, tokens: Tokens) -> None:
-        """Adds generated tokens. If the request leaves the stored conversations with one
-        of them, captures are made at that place."""
+        """Adds generated tokens to the request.
+
+        If the request diverges from the stored conversations at one of these tokens, the
+        layers are captured before that token.
+        """
         length = len(self.get_request())
         super().extend(tokens)
         matched = self.count_matched(self.get_request())
@@ -152,9 +159,9 @@ class Trie(Model):
             self.wanted.add(matched)
 
     def close(self) -> int:
-        """Closes the request and stores the tokens that every layer has read of it.
+        """Closes the request and stores the tokens of it that every layer has read.
 
-        Cancelling a request is the same.
+        Also cancels a request.
 
         Returns:
             The number of these tokens.
@@ -168,8 +175,11 @@ class Trie(Model):
         return reached
 
     def store(self, path: Path) -> None:
-        """Adds the path, with points where it parts from another path, where captures are
-        wanted, and at its end."""
+        """Adds a path.
+
+        Points are added where it diverges from another path, where captures are wanted,
+        and at the end of the path.
+        """
         for longer in list(self.points):
             common = count_common(path, longer)
             if common:
@@ -185,8 +195,12 @@ class Trie(Model):
         return end in self.wanted or at_interval
 
     def get_captured(self, end: int, last: int) -> set[int]:
-        """Returns the layers to capture at `end`: all where a capture is wanted, since
-        each was captured as it came by; at `last`, those that stand there."""
+        """Returns the numbers of the layers that have a capture at `end`.
+
+        Layers that can be cut have no captures. If a capture is wanted at `end`, all
+        other layers were captured when they reached it. Otherwise, only layers whose
+        offset is `last` have a capture.
+        """
         return {
             number
             for number, layer in enumerate(self.layers)
@@ -208,8 +222,8 @@ class Trie(Model):
     def touch(self, tokens: Tokens) -> None:
         """Marks the shortest stored path that begins with these tokens as just used.
 
-        Its own beginnings are not marked: a point is used if a request reuses it, not if
-        one reuses a point behind it.
+        Shorter stored prefixes are not marked: a request uses the point that it reuses,
+        not the points before it.
         """
         path = tuple(tokens)
         following = [longer for longer in self.points if longer[: len(path)] == path]
@@ -218,7 +232,7 @@ class Trie(Model):
             self.points[min(following, key=len)].used = self.clock
 
     def get_parents(self) -> dict[Path, Path]:
-        """Returns for each stored path the longest other one that it begins with."""
+        """Returns for each stored path its longest stored proper prefix, else ()."""
         parents: dict[Path, Path] = {}
         prefixes: list[Path] = [()]
         for path in sorted(self.points):  # what one begins with comes before it
@@ -229,7 +243,7 @@ class Trie(Model):
         return parents
 
     def count_tokens(self) -> int:
-        """Returns the number of stored tokens, common beginnings counted once."""
+        """Returns the number of stored tokens; common prefixes are counted once."""
         parents = self.get_parents()
         return sum(len(path) - len(parent) for path, parent in parents.items())
 
@@ -242,12 +256,14 @@ class Trie(Model):
         return [self.count_layer_bytes(at, parents) for at in range(len(self.layers))]
 
     def count_layer_bytes(self, number: int, parents: Mapping[Path, Path]) -> int:
-        """Returns the stored bytes of a layer: all tokens between two points if it can be
-        cut, else its captures.
+        """Returns the number of stored bytes of a layer.
+
+        A layer that can be cut stores the tokens of all paths; another layer stores its
+        captures.
 
         Args:
-            number: the layer.
-            parents: the answer of `get_parents`.
+            number: the number of the layer.
+            parents: the result of `get_parents`.
         """
         layer = self.layers[number]
         if layer is None:
@@ -261,13 +277,16 @@ class Trie(Model):
     # --- the limit ----------------------------------------------------------------------
 
     def set_limit(self, limit: int | None) -> None:
-        """Sets another limit and evicts what exceeds it."""
+        """Sets the limit, and evicts points while the limit is exceeded."""
         check_limit(limit)
         self.limit = limit
         self.keep_limit()
 
     def keep_limit(self) -> None:
-        """Evicts the least recently used points while the limit is exceeded."""
+        """Evicts the least recently used points while the limit is exceeded.
+
+        Protected points are never evicted; see `list_victims`.
+        """
         while self.limit is not None and self.count_bytes() > self.limit:
             parents = self.get_parents()
             victims = self.list_victims(parents)
@@ -278,10 +297,11 @@ class Trie(Model):
             self.evict(victim, children)
 
     def list_victims(self, parents: Mapping[Path, Path]) -> list[Path]:
-        """Returns the points that can be evicted: ends of paths, and inner captures.
+        """Returns the paths of the points that can be evicted.
 
-        A point is protected if the live conversation has at least one token of the path
-        between the point and its parent.
+        These are the points without children, and the points with captures. A point is
+        protected if the live conversation contains at least one token of the path between
+        the parent of the point and the point.
         """
         live, inner = self.get_live(), set(parents.values())
         return [
@@ -292,15 +312,17 @@ class Trie(Model):
         ]
 
     def get_live(self) -> Path:
-        """Returns the tokens that every layer has read now."""
+        """Returns the tokens that every layer has read so far."""
         tokens = self.live if self.request is None else self.request
         return tuple(tokens[: self.get_reached()])
 
     def evict(self, path: Path, children: int) -> None:
         """Evicts a point.
 
-        The end of a path goes back to its parent. A point with paths behind it loses only
-        its captures: the paths need its tokens, and two of them need the point.
+        A point without children is removed, with the tokens between its parent and the
+        point. A point with children loses only its captures, since the longer paths need
+        its tokens. With one child the point itself is removed too; with several children
+        it stays.
         """
         self.points[path].captured.clear()
         if children <= 1:

@@ -1,4 +1,4 @@
-"""Several caches as one: a model whose layers differ in what they need."""
+"""Combines several caches for a model whose layers need different caches."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ Cache = CausalCache | EncoderCache
 class WrapperCache:
     """An ordered list of caches under one interface.
 
-    The wrapper stores nothing: each answer follows from the answers of its caches. When
-    one of them refuses a pass, any of them may have evicted tokens to make room for it
-    already; `list_outcomes` says what may be left.
+    The wrapper itself stores no tokens: each result follows from the results of its
+    caches. When a cache refuses a pass, any of the caches may already have evicted tokens
+    to make room for the pass; `list_outcomes` returns the possible contents.
 
     Args:
-        caches: one for each type of layer; `caches[type]` tells what such a layer sees.
+        caches: one cache for each type of layer; `caches[type]` determines which tokens
+            a layer of this type sees.
     """
 
     def __init__(self, caches: Sequence[Cache]) -> None:
         self.caches = list(caches)
 
     def forward(self, batch: Batch, tags: Sequence[int], reserve: bool = False) -> None:
-        """Adds the batch to all caches if every one of them takes it, else to none.
+        """Adds the batch to all caches, or to none if one of the caches refuses it.
 
         Raises:
-            CacheFull, NotSupported: the answer of the first cache that refuses. Nothing
-                is added, and no pass is open.
+            CacheFull, NotSupported, or a group of both: the error of the first cache that
+                refuses. No token is added, and no pass is open.
         """
         batch.check(self.caches[0].sequences, self.caches[0].batch)
         self.close()
@@ -43,14 +44,15 @@ class WrapperCache:
             self.each(lambda cache: cache.add(batch, tags))
 
     def list_outcomes(self, batch: Batch) -> list[list[Cache]]:
-        """Returns what the caches may hold after they have refused this batch.
+        """Returns the possible contents of the caches after they refuse this batch.
 
-        Each has either evicted for the batch or not. So nothing is there that was not
-        there before, and what `can_resume` promised may have become false.
+        Each cache may or may not have evicted tokens for the batch. The contents are
+        therefore subsets of the earlier contents, and an earlier True from `can_resume`
+        may no longer hold.
 
         Returns:
-            Every combination of those caches that would evict something, each with caches
-            of its own; first the one without evictions.
+            One list of caches for each combination of evictions, beginning with the
+            combination without evictions. The lists share no caches.
         """
         choices = []
         for cache in self.caches:
@@ -66,23 +68,29 @@ class WrapperCache:
         self.each(lambda cache: cache.close())
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies in one cache after the other, up to the first that refuses."""
+        """Copies a prefix in each cache in order; stops at the first cache that refuses.
+
+        The caches before it keep their copies.
+        """
         check_copy(source, target, length, self.caches[0].sequences)
         self.close()
         self.each(lambda cache: cache.copy_prefix(source, target, length))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes from one cache after the other, up to the first that refuses."""
+        """Removes tokens from each cache in order; stops at the first that refuses.
+
+        The tokens stay removed from the caches before it.
+        """
         check_range(sequence, begin, end, self.caches[0].sequences)
         self.close()
         self.each(lambda cache: cache.remove(sequence, begin, end))
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """True if no cache says False."""
+        """Returns True if every cache can resume at this position."""
         answers = {cache.can_resume(sequence, position) for cache in self.caches}
         return False not in answers
 
     def each(self, ask: Callable[[Cache], None]) -> None:
-        """Asks the caches in order, up to and including the first that refuses."""
+        """Calls `ask` with each cache in order; the first error ends the loop."""
         for cache in self.caches:
             ask(cache)

@@ -46,7 +46,7 @@ Medians = dict[str, dict[str, float]]
 
 
 def make_tokens(number: int, count: int) -> list[int]:
-    """Makes tokens that no other number has."""
+    """Makes tokens that are different for each `number`."""
     return list(range(number * 20_000, number * 20_000 + count))
 
 
@@ -54,7 +54,7 @@ def make_tokens(number: int, count: int) -> list[int]:
 
 
 class Ours:
-    """Our manager, with 100,000 blocks that can be hit and 256 requests that run."""
+    """Our block manager, with 100,000 reusable blocks and 256 running requests."""
 
     def __init__(self) -> None:
         group = {"type": "full", "block": BLOCK}
@@ -166,7 +166,7 @@ class VllmBlocks:
 
 
 class Released(VllmBlocks):
-    """The same of vLLM, called as its scheduler calls it."""
+    """vLLM's block manager, called as vLLM's scheduler calls it."""
 
     def __init__(self) -> None:
         super().__init__(ROOM, 1 << 20)
@@ -210,7 +210,7 @@ class Released(VllmBlocks):
 
 
 class Sampling:
-    """What a request reads of its sampling parameters."""
+    """The sampling parameters that a request reads."""
 
     max_tokens = 1 << 20
     extra_args = None

@@ -51,7 +51,7 @@ DTYPES = ("float16", "float32", "bfloat16")
 
 
 def choose(name: str, values: Sequence[str], help: str) -> Callable[..., Any]:
-    """An option that may be given several times."""
+    """Makes an option that may be repeated on the command line."""
     kind = click.Choice(values)
     return click.option(f"--{name}", f"{name}s", multiple=True, type=kind, help=help)
 
@@ -161,7 +161,7 @@ def list_all(
 
 
 def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
-    """Imports only what is asked for."""
+    """Makes the works of a framework, and imports only this framework."""
     if framework == "torch":
         from ci.bench.speed.on_torch import TorchWorks, prepare
 
@@ -173,7 +173,7 @@ def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
 
 
 def get_room(device: str) -> int:
-    """Returns the bytes that a pool may take: two thirds of the device's memory."""
+    """Returns the maximal size of a pool in bytes: two thirds of the device's memory."""
     if device == "cuda":
         import torch
 

@@ -77,10 +77,10 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """Look for one planted mistake, or, if `kind` is None, for all entries of a peer.
+    """A search for a planted mistake or, if `kind` is None, for all entries of a peer.
 
     Attributes:
-        number: of the mistake in the list, from 0.
+        number: the index of the mistake in the list.
     """
 
     seed: int
@@ -97,9 +97,10 @@ class Finding:
     """The end of the search for one mistake.
 
     Attributes:
-        name: of the backend, or of the entry.
-        programs: until it was found, that one included.
-        seconds: of CPU.
+        name: the name of the backend, or of the entry.
+        programs: the number of programs until the mistake was found, including the
+            program that shows it.
+        seconds: the CPU time in seconds.
     """
 
     job: Job
@@ -111,11 +112,11 @@ class Finding:
 
 
 class Found(Exception):
-    """A search is over."""
+    """Ends a search that has found its mistake."""
 
 
 class Worker:
-    """What a slice asks of its worker; events are dropped."""
+    """A worker for a slice, which ignores events."""
 
     def __init__(self, record: Record, backend_name: str) -> None:
         self.record, self.backend_name = record, backend_name
@@ -128,11 +129,11 @@ class Worker:
 
 
 class Hunt(RandomSlice):
-    """A slice that hands over its divergences and shrinks none.
+    """A slice that reports its divergences to `hit`, without shrinking.
 
     Attributes:
-        hit: is called with each.
-        last: steps of the program that ended the search.
+        hit: a function that is called with each divergence.
+        last: the number of steps of the program that ended the search.
     """
 
     hit: Callable[[Program, Divergence], None]
@@ -153,7 +154,7 @@ def open_record() -> Record:
 
 
 class Search:
-    """Runs the slices of one job."""
+    """Runs the slices of a job."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.backend = job, load(job.backend)
@@ -210,7 +211,7 @@ class Search:
         return [Finding(job, job.backend, *result)]
 
     def find_entries(self) -> list[Finding]:
-        """All entries of a peer."""
+        """Searches for all entries of a peer."""
         left = {entry.id: entry for entry in self.entries}
 
         def hit(program: Program, divergence: Divergence) -> None:
@@ -248,8 +249,10 @@ class Search:
 
 
 def shows(entry: Entry, program: Program, divergence: Divergence) -> bool:
-    """Says whether a program shows the divergence that an entry describes. Where answers
-    of the backend decide what a program leads to, the signature says so alone."""
+    """Returns whether a program shows the divergence that an entry describes.
+
+    If the answers of the backend decide the state, only the signature is compared.
+    """
     if divergence.get_signature(program) != entry.signature:
         return False
     if program.rules.leaves_choices:
@@ -277,13 +280,13 @@ def run_job(job: Job) -> list[Finding]:
 
 
 def list_planted(backend: Backend, ids: Sequence[str]) -> list[tuple[int, Any]]:
-    """The mistakes that are planted in a backend, with their numbers."""
+    """Lists the mistakes that are planted in a backend, with their numbers."""
     every = load_faults(backend.faults) if backend.faults else []
     return [(n, one) for n, one in enumerate(every) if not ids or one.id in ids]
 
 
 def list_peers() -> list[str]:
-    """The backends with a ledger that are here and have entries."""
+    """Lists the available backends that have ledger entries."""
     peers = []
     for name in list_names():
         try:
@@ -296,7 +299,7 @@ def list_peers() -> list[str]:
 
 
 def run_all(jobs: Sequence[Job], workers: int) -> Iterator[Finding]:
-    """Runs jobs, each in one of some processes that are pinned to a core each."""
+    """Runs jobs in parallel processes, each of which is pinned to its own core."""
     context = get_context("spawn")
     cores: Queue[int] = context.Queue()
     own = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [0]
@@ -308,7 +311,7 @@ def run_all(jobs: Sequence[Job], workers: int) -> Iterator[Finding]:
 
 
 def compute_mean(values: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Returns the geometric mean."""
     return math.exp(sum(math.log(max(value, 1e-4)) for value in values) / len(values))
 
 
@@ -328,7 +331,7 @@ Earlier = Mapping[tuple[str, int], Mapping[str, Any]]
 
 
 def read_earlier(path: Path | None) -> Earlier:
-    """Reads the findings of planted mistakes in a file; none without one."""
+    """Reads the findings of planted mistakes from a file; empty without a path."""
     if path is None:
         return {}
     findings = json.loads(path.read_text())["findings"]

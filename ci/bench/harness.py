@@ -81,7 +81,7 @@ Row = dict[str, Any]
 
 
 def make_row(backend: str, kind: str, taken: dict[str, float]) -> Row:
-    """taken: microseconds a step, of each way to check, and of the parts of the first."""
+    """Makes a row from `taken`: the microseconds per step, from `measure_rounds`."""
     rates = {name: 1e6 / taken[name] for name in RATES}
     shares = {name: taken[name] / taken["check"] for name in PARTS}
     shares["outside"] = 1 - sum(shares[name] for name in WITHIN)

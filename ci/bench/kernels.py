@@ -79,7 +79,7 @@ def time_device(replay: Work) -> float:
 def measure(
     cases: Iterator[Case], prepare: Callable[[Work], Work], timer: Timer, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """A row for each case, as soon as it is measured."""
+    """Measures each case, and yields its row immediately."""
     for case in cases:
         ours, limit = prepare(case.ours), prepare(case.limit)
         times = [(timer(ours), timer(limit)) for _ in range(rounds)]
@@ -114,7 +114,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Writes what there is so far: whoever ends this keeps it."""
+    """Writes the results so far, so that they are kept if the process is ended."""
     if path:
         path.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -17,7 +17,7 @@ from lockstep.harness.workers.registry import load as load_or_raise
 def check_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses a path without a folder before minutes of measuring, not after."""
+    """Refuses a path in a folder that does not exist, before the measurement begins."""
     if path is not None and not path.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.absolute().parent}")
     return path
@@ -33,7 +33,7 @@ JSON = click.option(
 
 
 def load(name: str) -> Backend:
-    """Raises click.UsageError, which ends the command, if it cannot be used here."""
+    """Loads a backend; raises click.UsageError if the backend cannot run here."""
     try:
         return load_or_raise(name)
     except (Unavailable, Unloadable, UsageError) as error:

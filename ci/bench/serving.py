@@ -57,8 +57,12 @@ Lognormal = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Style:
-    """A kind of conversation. turns: how many there are on average. pause: seconds
-    between an answer and the next message."""
+    """A kind of conversation.
+
+    Attributes:
+        turns: the average number of turns.
+        pause: the time between an answer and the next message, in seconds.
+    """
 
     systems: int
     system: Lognormal
@@ -78,11 +82,12 @@ their prompt."""
 
 @dataclass
 class Request:
-    """A request on its way.
+    """An active request.
 
     Attributes:
-        cancelled_at: tokens of the prompt after which it is cancelled; None if it ends.
-        computed: tokens that have K and V.
+        cancelled_at: the number of prompt tokens after which the request is cancelled;
+            None if it is not cancelled.
+        computed: the number of tokens that have K and V.
     """
 
     time: float
@@ -95,7 +100,10 @@ class Request:
 
     @property
     def is_over(self) -> bool:
-        """The last token of an answer is sampled and never computed."""
+        """Whether the request is cancelled or complete.
+
+        The last token of an answer is sampled, but never computed.
+        """
         if self.cancelled_at is not None:
             return self.computed >= self.cancelled_at
         return self.computed >= len(self.prompt) + len(self.answer) - 1
@@ -136,7 +144,7 @@ class Author:
 
 
 def make_day(seed: int, count: int) -> list[Request]:
-    """Returns the first `count` requests, in the order of their times."""
+    """Returns the first `count` requests, sorted by time."""
     author, requests, start = Author(seed), list[Request](), 0.0
     while sum(request.time <= start for request in requests) < count:
         start += author.random.exponential(EVERY)
@@ -179,8 +187,10 @@ class Ours:
         self.manager.open(request.name, request.tokens, None)
 
     def schedule(self, request: Request, count: int) -> int | None:
-        """Gives room to `count` tokens more. Returns how many there are before them;
-        None if there is no room."""
+        """Allocates slots for the next `count` tokens of a request.
+
+        Returns the number of tokens before them, or None if there are not enough slots.
+        """
         return self.manager.schedule(request.name, count)
 
     def run(self, step: Sequence[Chunk]) -> None:
@@ -200,8 +210,8 @@ class Stored(Ours):
     """Our manager with its memory.
 
     Attributes:
-        wrong: names of the requests that read other K and V than their own.
-        read: tokens that were compared.
+        wrong: the names of requests that read wrong K and V.
+        read: the number of compared tokens.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -331,7 +341,7 @@ class Day:
             now += STEP
 
     def make_step(self) -> list[Chunk]:
-        """Schedules those that run, and, if all have room, those that wait."""
+        """Schedules the running requests and, if all of them fit, waiting requests."""
         step: list[Chunk] = []
         budget, has_room = BUDGET, True
         while budget and len(step) < len(self.running):
@@ -359,7 +369,7 @@ class Day:
         return request, start, min(len(request.tokens), start + budget)
 
     def preempt(self) -> None:
-        """Lets the request wait that came last."""
+        """Preempts the request that arrived last."""
         request = self.running.pop()
         self.call("preempt", request)
         request.computed = 0

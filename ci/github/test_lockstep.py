@@ -12,6 +12,5 @@ from typing import Any
 def test_agrees_with_the_reference(
     lockstep_case: Any, lockstep_check: Callable[[Any], Any]
 ) -> None:
-    """One test for each backend and kind; failing programs are in the folder for
-    failures."""
+    """Checks a backend and kind; writes failing programs to the folder of failures."""
     lockstep_check(lockstep_case)

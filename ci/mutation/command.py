@@ -44,7 +44,7 @@ def list_tests(root: Path, file: str) -> str:
 
 
 def run_command(root: Path, command: str, mutant: Mutant | None = None) -> str | None:
-    """Returns how a command fails with a mutant; None if it does not."""
+    """Returns how a command fails with a mutant, or None if it passes."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(root), os.environ.get("PYTHONPATH", "")]
         if mutant:

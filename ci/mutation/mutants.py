@@ -192,7 +192,7 @@ def list_mutants(file: str, source: bytes) -> list[Mutant]:
 
 
 def list_operands(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
-    """Lists what stands to the left and right of each operator of a node."""
+    """Lists the left and right operands of each operator of a node."""
     match node:
         case ast.BinOp(left, _, right) if not is_none(left) and not is_none(right):
             return [(left, right)]

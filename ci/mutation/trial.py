@@ -1,7 +1,7 @@
-"""Trials of mutants: each in a process of its own, on programs that were drawn before.
+"""Tests mutants, each in a separate process, on programs that were drawn before.
 
-The parent imports the framework and runs nothing in it, so that it can be forked. Files
-stay as they are: a child imports one module from other source.
+The parent process imports the framework, but does not use it, so that the parent can be
+forked. No file is changed: a child imports the mutated module from its changed source.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Beat = Callable[[], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a child: with an answer, or why without one, after how many beats."""
+    """The end of a child process: its answer or the error, and its number of beats."""
 
     answer: Any
     why: str | None
@@ -228,7 +228,7 @@ def check_mutant(
 
 
 def draw_more(runs: Sequence[Run]) -> Iterator[Run]:
-    """Draws other programs of the backends and kinds of some runs, without an end."""
+    """Draws further programs for the backends and kinds of `runs`, endlessly."""
     about = {single.about for single in runs}
     works = [
         work

@@ -24,7 +24,7 @@ from ci.site.pages import (  # noqa: E402
 
 
 def list_files() -> list[str]:
-    """The files of the tree that git knows or would add."""
+    """Lists the files that git tracks, and untracked files that it does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -37,7 +37,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 @dataclass
 class Page:
-    """A page: where it is in the site, and the part of a document that it shows."""
+    """A page of the site, with the section of a document that it shows."""
 
     path: str
     source: str
@@ -49,12 +49,12 @@ class Page:
 
 
 def get_slug(heading: str, separator: str = "-") -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Returns the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
 def iter_lines(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
-    """Each line, with its match if it is a heading and not part of a block of code."""
+    """Yields each line, and its match if it is a heading outside of a code block."""
     is_code = False
     for line in text.splitlines():
         is_code ^= line.lstrip().startswith("```")
@@ -62,10 +62,10 @@ def iter_lines(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
 
 
 def split_document(source: str, text: str) -> list[Page]:
-    """The page of a document, then those of its sections that SECTIONS names.
+    """Returns the page of a document, and the pages of its sections in SECTIONS.
 
     Raises:
-        ValueError: the document has no longer a section that SECTIONS names.
+        ValueError: the document lacks a section that SECTIONS names.
     """
     whole = page = Page(source, source)
     pages, missing = [whole], set(SECTIONS.get(source, []))
@@ -97,14 +97,14 @@ def index_anchors(pages: Iterable[Page]) -> dict[tuple[str, str], Page]:
 
 @dataclass(frozen=True)
 class Site:
-    """What links lead to: pages by anchor, all files of the tree, the repository."""
+    """The targets of links: pages by anchor, all files of the tree, the repository."""
 
     anchors: Mapping[tuple[str, str], Page]
     files: frozenset[str]
     repository: str
 
     def resolve(self, page: Page, target: str, is_picture: bool) -> str:
-        """The target of a link on a page, as it is to be in the site.
+        """Converts the target of a link on a page to a target in the site.
 
         Raises:
             ValueError: the link leads to nothing.
@@ -127,7 +127,7 @@ class Site:
         raise ValueError(f"{page.source}: the link to {target} leads to nothing")
 
     def rewrite(self, page: Page) -> str:
-        """The text of a page with its links resolved; code stays as it is."""
+        """Returns the text of a page with resolved links; code is unchanged."""
 
         def replace(found: re.Match[str]) -> str:
             picture, words, target = found.groups()
@@ -141,7 +141,7 @@ class Site:
 
 
 def list_pictures(pages: Iterable[Page]) -> set[str]:
-    """The pictures that pages show, by their paths in the tree."""
+    """Lists the paths of the pictures that pages show."""
     return {
         posixpath.normpath(posixpath.join(posixpath.dirname(page.source), found[3]))
         for page in pages

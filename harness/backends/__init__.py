@@ -1,4 +1,7 @@
-"""The declarations that authors of backends import; protocols are in `interface`."""
+"""The declarations that authors of backends import.
+
+The protocols of caches are in `interface`.
+"""
 
 from lockstep.harness.backends.backend import (
     Alignment,

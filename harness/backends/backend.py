@@ -1,10 +1,11 @@
 """The declaration of a backend; `harness.backends.interface` defines its caches.
 
-A backend is found by name or as ``package.module:factory``. The factory takes no argument
-and returns a `Backend`: a declaration of what is promised, the array functions of the
-framework, and `open`, which makes one empty cache. The harness checks everything that is
-declared, and lists the rest. A factory raises `Unavailable` if this machine does not have
-what it needs; any other exception means that it is broken.
+A backend is loaded by its registered name or as ``package.module:factory``. The factory
+takes no arguments and returns a `Backend`, which has the declared promises, the array
+functions of the framework, and `open`, which makes an empty cache. The harness checks all
+declared promises, and lists the promises that it cannot check. A factory raises
+`Unavailable` if this machine lacks a requirement, such as a package or a GPU; any other
+exception means that the backend is broken.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ DRIVER_PREFIX = "exec:"
 
 
 def is_driver(name: str) -> bool:
-    """Says whether the name of a backend is that of a driver."""
+    """Returns whether the name of a backend names a driver."""
     return name.startswith(DRIVER_PREFIX)
 
 
 @dataclass(frozen=True)
 class Duty:
-    """A duty of the callers of a cache: calls that they must not make.
+    """A duty: a precondition that callers of a cache must meet.
 
-    No program makes such a call, and reports list the rule as not checked.
+    No program makes a call that breaks a duty, and reports list the rule as not checked.
 
     Attributes:
-        when: describes the calls, in the vocabulary of the ledger; see
+        when: a condition that describes the forbidden calls, as in a ledger entry; see
             `harness/programs/README.md`.
-        rule: the calls in words, and where the makers of the cache document the duty.
+        rule: a description of the forbidden calls, and the location where the authors of
+            the cache document the duty.
     """
 
     when: Mapping[str, Any]
@@ -127,7 +129,7 @@ class Planted:
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation on one device, as it declares itself.
+    """The declaration of an implementation on a device.
 
     Attributes:
         name: its name in reports.
@@ -206,7 +208,7 @@ class Backend:
 
 
 def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
-    """Lists, in words, the promises of a kind that its declaration leaves unchecked."""
+    """Lists descriptions of the promises of a kind that the harness cannot check."""
     if backend.execute is not None:
         return []
     unchecked = []
@@ -229,7 +231,7 @@ MOST_VERSIONS = 8
 
 
 def get_environment(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions, device and platform, for the `meta` of a failure.
+    """Returns the versions, device and platform for the `meta` of a failure.
 
     Args:
         declared: a worker's event with the versions and the device of the backend.
@@ -245,15 +247,15 @@ def get_environment(declared: Mapping[str, Any]) -> dict[str, Any]:
 def compare_environments(
     meta: Mapping[str, Any], backend: str, here: Mapping[str, Any]
 ) -> str | None:
-    """Words for the differences between this place and the one of a failure.
+    """Describes how this environment differs from the environment of a failure.
 
     Args:
-        meta: of the failure.
-        backend: the backend that runs here.
-        here: see `get_environment`.
+        meta: the `meta` of the failure.
+        backend: the name of the backend that runs here.
+        here: this environment; see `get_environment`.
 
     Returns:
-        None if the failure's file does not say where it was found.
+        The description, or None if the failure's file does not name its environment.
     """
     if not isinstance(meta.get("versions"), Mapping):
         return None
@@ -267,8 +269,10 @@ def compare_environments(
 def list_pairs(
     found: Mapping[str, Any], here: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Describes the differences of two environments; compares only what the file
-    names."""
+    """Yields descriptions of each difference: (in the failure's environment, here).
+
+    Only fields that the failure's file names are compared.
+    """
     versions = [
         (clean(name), clean(version))
         for name, version in found["versions"].items()

@@ -1,8 +1,8 @@
-"""Python methods for caches that are not written in Python, and for objects that are not
-caches.
+"""Wraps caches that are not written in Python, and objects that are not caches.
 
-Their exceptions have no frame in the traceback. The frames of this module keep such an
-exception from counting as one of the harness; see `core.errors.find_own_place`.
+An exception in such an object has no frame of the object in its traceback, and would look
+like an exception in the harness. With the frames of this module, the exception counts as
+an exception of the backend; see `core.errors.find_own_place`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OTHERS = ("clone", "of", "cache", "extract")
 
 
 class NativeCache:
-    """The attributes and methods of a cache."""
+    """A wrapper that has the attributes and methods of a cache."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
@@ -40,7 +40,7 @@ class NativeCache:
 
 
 def wrap_native(cache: Any) -> Any:
-    """Returns the cache itself if it has methods, and they are functions of Python."""
+    """Wraps a cache, unless all of its methods are Python functions."""
     kind: Any = type(cache)
     is_cache = any(hasattr(cache, name) for name in METHODS)
     return NativeCache(cache) if is_native(kind) or not is_cache else cache
@@ -48,7 +48,7 @@ def wrap_native(cache: Any) -> Any:
 
 @cache
 def is_native(kind: Any) -> bool:
-    """Says whether a method of this class is not a function of Python."""
+    """Returns whether a class has a method that is not a Python function."""
     methods = (getattr_static(kind, name, None) for name in METHODS)
     return any(method and not isinstance(method, FunctionType) for method in methods)
 
@@ -58,7 +58,7 @@ def unwrap_native(value: Any) -> Any:
 
 
 def open_native(open_cache: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that opens the same caches, wrapped where they are native."""
+    """Returns a version of `open_cache` that wraps native caches."""
 
     @wraps(open_cache)
     def open_wrapped(config: Mapping[str, Any]) -> Any:

@@ -1,9 +1,9 @@
 """Records the operations of an engine on its live caches; see `programs.recording`.
 
-A recorder of a library has a subclass of `Scribe` for each sort of cache, which
-translates each call of the library to an operation. The engine's cache becomes an
-instance of a new subclass of its class: unlike with a wrapper, it stays the same object,
-`isinstance` stays true and all attributes stay.
+The recorder of a library has a subclass of `Scribe` for each class of cache. The subclass
+translates each call of the library to an operation. The engine's cache object is changed
+to an instance of a new subclass of its class. Unlike a wrapper, this keeps the identity
+of the object, its attributes, and the results of `isinstance`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_HEADS, DIM = 2, 4
 
 @dataclass(frozen=True)
 class Form:
-    """How the operations of a cache become a program.
+    """The backend, contract and config of a program that is recorded from a cache.
 
     Attributes:
         backend: the registered backend that makes the same calls.
@@ -44,31 +44,31 @@ class Form:
     about: str = ""
 
     def with_fields(self, **config: Any) -> Form:
-        """Returns the same form with more fields, or others."""
+        """Returns a copy of the form with these config fields added or replaced."""
         return replace(self, config={**self.config, **config})
 
 
 class Draft(Protocol):
-    """The program that the operations of one layer, or of several alike, become."""
+    """The program that is recorded from a layer, or from several layers of equal form."""
 
     form: Form
 
     @property
     def is_begun(self) -> bool:
-        """Whether it has any operation."""
+        """Whether the program has an operation."""
 
     def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
         """Changes the form; earlier operations stay, after the operations `first`, which
         the new form needs."""
 
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
-        """Takes an operation that is about to run."""
+        """Records an operation that is about to run."""
 
     def stop(self, layer: str, reason: str) -> None:
-        """Ends the program: no operation describes what follows."""
+        """Ends the program, because no operation describes the engine's next action."""
 
     def remark(self, text: str) -> None:
-        """Notes what the program does not have."""
+        """Records a description of content that is missing from the program."""
 
 
 class Tape:
@@ -92,9 +92,10 @@ class Tape:
         self.is_busy = False
 
     def choose_name(self) -> str:
-        """Returns a name for another cache, if need be the name of a cache that is gone.
+        """Returns a name for a new cache.
 
-        An empty cache needs a name that was never used; such a name is preferred.
+        Names that were never used are preferred, since an empty cache needs such a name.
+        If there is none, the method returns the name of a cache that no longer exists.
         """
         unused = [name for name in NAMES if name not in self.names]
         dead = [name for name, cache in self.names.items() if cache() is None]
@@ -123,8 +124,10 @@ class Tape:
         self.draft.stop(self.layer, reason)
 
     def note_sizes(self, keys: Any, values: Any) -> None:
-        """Notes shapes and dtype of K and V [rows, heads, length, dim], if they are the
-        first of the program."""
+        """Records the shapes and the dtype of the program's first K and V.
+
+        Their axes are [rows, heads, length, dim].
+        """
         form = self.draft.form
         if "dtype" in form.config:
             return
@@ -186,7 +189,7 @@ class Scribe:
             tape.bind(name, cache)
 
     def leave(self, cache: Any) -> None:
-        """Gives the cache its own class back."""
+        """Restores the original class of the cache."""
         object.__setattr__(cache, "__class__", self.plain)
 
     def note(self, op: str, **fields: Any) -> None:
@@ -199,13 +202,15 @@ class Scribe:
             tape.stop(reason)
 
     def is_heard(self, cache: Any) -> bool:
-        """Returns whether the engine calls the recorded cache: not the library itself,
-        and not another object of the class."""
+        """Returns whether a call is a call of the engine on the recorded cache.
+
+        Returns False for inner calls of the library, and for other objects of the class.
+        """
         return cache is self.cache() and not any(tape.is_busy for tape in self.tapes)
 
     @contextmanager
     def working(self, cache: Any) -> Iterator[None]:
-        """The cache as its library knows it; nothing that it does is noted."""
+        """Restores the cache's original class, without recording, during the context."""
         were_busy = [tape.is_busy for tape in self.tapes]
         watched = type(cache)
         object.__setattr__(cache, "__class__", self.plain)
@@ -219,7 +224,7 @@ class Scribe:
                 tape.is_busy = was_busy
 
     def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Notes a call, if it is one of the engine, and makes it."""
+        """Makes a call, and records it if the engine makes it."""
         is_heard = self.is_heard(cache)
         then = self.hear(name, *args, **kwargs) if is_heard else None
         try:
@@ -237,7 +242,7 @@ class Scribe:
         return result
 
     def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
-        """Notes a call. What goes wrong here must not end the engine."""
+        """Records a call. An exception in the recorder must not end the engine."""
         note_call = self.copy if name == DEEPCOPY else getattr(self, name)
         try:
             then: Then = note_call(*args, **kwargs)
@@ -254,7 +259,10 @@ class Scribe:
             self.stop(f"the result of {name} could not be told: {format_raised(error)}")
 
     def copy(self, memo: Any) -> Then:
-        """Notes a copy by `copy.deepcopy`; one before there is any layer is as new."""
+        """Records a copy by `copy.deepcopy`.
+
+        A copy that is made before the cache has a layer is recorded like a new cache.
+        """
         if not self.tapes:
             return lambda copied: self.join(copied, self.name)
         name = self.tapes[0].choose_name()
@@ -266,7 +274,7 @@ class Scribe:
         type(self)(copied, self.tapes, name)
 
     def copy_aside(self, cache: Any, protocol: Any) -> Any:
-        """Stands for `__reduce_ex__`: the copy has the class of the library."""
+        """Implements `__reduce_ex__`, so that a copy has the library's class."""
         if self.is_heard(cache):
             for tape in self.tapes:
                 tape.draft.remark("a shallow or pickled copy, and what was done with it")
@@ -275,7 +283,7 @@ class Scribe:
         return make_anew if make is __newobj__ else make, *state
 
     def set(self, cache: Any, name: str, value: Any) -> None:
-        """Stands for `__setattr__`. What an engine adds for itself is no content."""
+        """Implements `__setattr__`. Attributes that only the engine uses are ignored."""
         is_content = name in self.attributes and name != "__class__"
         if is_content and self.is_heard(cache):
             self.stop(f"{self.plain.__name__}.{name} was set from outside of the cache")
@@ -283,7 +291,7 @@ class Scribe:
         plain.__setattr__(cache, name, value)
 
     def delete(self, cache: Any, name: str) -> None:
-        """Stands for `__delattr__`."""
+        """Implements `__delattr__`."""
         if name in self.attributes and self.is_heard(cache):
             self.stop(f"{self.plain.__name__}.{name} was deleted from outside")
         plain: Any = self.plain
@@ -291,8 +299,7 @@ class Scribe:
 
 
 def make_anew(plain: type, *arguments: Any) -> Any:
-    """Does the same as `copyreg.__newobj__`, which refuses to pickle an object under
-    another class."""
+    """Replaces `copyreg.__newobj__`, which refuses to pickle objects of another class."""
     return plain.__new__(plain, *arguments)
 
 

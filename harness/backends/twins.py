@@ -1,4 +1,7 @@
-"""Twins: two paged caches that must choose alike, as a block manager and its port."""
+"""Twins: two paged caches that must give equal answers.
+
+For example, the twins are a block manager and its port to another language.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Counts = Callable[[Any], Mapping[str, int]]
 
 
 def count_pool(cache: Any) -> Mapping[str, int]:
-    """Counts the blocks of a cache that tells its pool."""
+    """Counts the blocks of a cache that has the method `pool`."""
     pool = cache.pool()
     return {
         "held": sum(map(bool, pool.references.values())),
@@ -75,13 +78,13 @@ class Twins:
 
 
 def call_both(methods: Pair, *fields: Any) -> Any:
-    """Calls both, and returns what the first returns."""
+    """Calls both methods, and returns the result of the first method."""
     result, _ = (method(*fields) for method in methods)
     return result
 
 
 def answer(method: Callable[..., Any], fields: tuple[Any, ...]) -> Any:
-    """Returns what a cache answers, or the exception with which it refuses."""
+    """Returns the result of a call, or the exception with which the cache refuses it."""
     try:
         result = method(*fields)
     except ValueError as refused:
@@ -90,7 +93,7 @@ def answer(method: Callable[..., Any], fields: tuple[Any, ...]) -> Any:
 
 
 def compare(name: str, subject: str, first: Any, second: Any) -> None:
-    """Raises Broken if the twins part."""
+    """Raises Broken if the results of the twins differ."""
     if all(isinstance(returned, ValueError) for returned in (first, second)):
         return
     if type(first) is not type(second) or first != second:

@@ -1,4 +1,4 @@
-"""The contracts: one package for each family of caches."""
+"""Collects the contracts. Each family of caches has one package with its contract."""
 
 from collections.abc import Mapping
 

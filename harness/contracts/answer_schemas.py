@@ -1,4 +1,4 @@
-"""Builds the JSON Schemas of answers, which operations declare."""
+"""Builds JSON Schemas of answers for `Operation.answer`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def record(**fields: Schema) -> Schema:
 
 
 def drop_annotations(schema: Schema) -> Schema:
-    """Drops the keys of a schema that only shrinking reads."""
+    """Returns the schema without the keys that only shrinking uses."""
     ours = (DERIVED, JOINT, NAMES)
     return {name: value for name, value in schema.items() if name not in ours}
 
 
 def extend(schema: Schema, **fields: Schema) -> Schema:
-    """Makes the schema of a record with more fields."""
+    """Makes the schema of a record with additional fields."""
     return record(**{**schema["properties"], **fields})
 
 
@@ -47,8 +47,10 @@ def list_of(*schemas: Schema) -> Schema:
 
 
 def any_of(*schemas: Schema) -> Schema:
-    """Makes the schema of what is one of these; choices among them are flattened, and
-    each is listed once."""
+    """Makes the schema of a value that matches one of `schemas`.
+
+    Nested choices are flattened, and duplicates are dropped.
+    """
     flat: list[Schema] = []
     for schema in list_alternatives(*schemas):
         if schema not in flat:
@@ -57,7 +59,7 @@ def any_of(*schemas: Schema) -> Schema:
 
 
 def list_alternatives(*schemas: Schema) -> list[Schema]:
-    """Lists the schemas that an answer may match."""
+    """Lists the schemas, with each "anyOf" replaced by its alternatives."""
     return [option for schema in schemas for option in schema.get("anyOf", [schema])]
 
 

@@ -1,4 +1,4 @@
-"""Answers of a backend that are no arrays, and its refusals."""
+"""Reads a backend's refusals and its answers that are not arrays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from lockstep.harness.core.errors import Broken, clean, format_plain
 def ask_backend(
     call: Callable[[], Any], errors: Mapping[str, type[Exception]]
 ) -> dict[str, Any]:
-    """Returns {"error": name, "why": in its words} if the backend refuses, else
-    {"result": value} or {}.
+    """Calls the backend and returns its answer.
 
     Args:
-        call: asks the backend.
-        errors: the exceptions that it declares, by name; see `Backend.errors`. Of two
-            that fit, the more special one counts.
+        call: calls the backend.
+        errors: name → exception that the backend declares; see `Backend.errors`. If
+            several exceptions match, the most specific class counts.
+
+    Returns:
+        {"error": name, "why": message} if the backend refuses, {} if the call returns
+        None, else {"result": value}.
     """
     usage = errors.get("usage", ValueError)
     try:
@@ -33,7 +36,16 @@ def ask_backend(
 
 
 def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
-    """Returns a sequence that a backend answered, as a list; else raises Broken."""
+    """Returns a backend's answer as a list.
+
+    Args:
+        answer: the returned value.
+        name: the operation that returned the value.
+        length: the required length; None for any length.
+
+    Raises:
+        Broken: the answer is not a list, or has another length.
+    """
     try:
         items = list(answer) if is_list(answer) else None
     except TypeError:
@@ -45,7 +57,7 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
 
 
 def is_list(answer: Any) -> bool:
-    """Says whether an answer can be a list; one that is costs no look at what it is."""
+    """Tells whether an answer may be read as a list, with a fast path for lists."""
     return isinstance(answer, LISTS) or not isinstance(answer, str | bytes | Mapping)
 
 
@@ -53,13 +65,13 @@ LISTS = (list, tuple)
 
 
 def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) -> Any:
-    """Returns a cache or snapshot that a backend answered.
+    """Returns a backend's answer if it is the expected object, such as a cache.
 
     Args:
-        answer: what came back.
-        attributes: what it must have.
-        name: the operation that returned it.
-        noun: what it should be.
+        answer: the returned value.
+        attributes: the names of the required attributes.
+        name: the operation that returned the value.
+        noun: the expected object, for the message.
 
     Raises:
         Broken: an attribute is missing.

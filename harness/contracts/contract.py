@@ -1,4 +1,4 @@
-"""A contract, and the small worlds of programs that it proposes."""
+"""Defines `Contract`, and `Domain`: the small set of operations that `explore` runs."""
 
 from __future__ import annotations
 
@@ -25,50 +25,53 @@ from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.document import Schema
 
 FOLLOW = 3
-"""One operation in so many is drawn from those that follow; see `Contract.next`."""
+"""With probability 1/FOLLOW, the generator draws a follow-up; see `Contract.next`."""
 
 WITHOUT_EFFECT = (
     *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
     *("small", "variant", "at_once", "scope"),
 )
-"""Fields of a config on which no answer depends."""
+"""The config fields that do not change any answer."""
 
 
 class Contract(ABC):
     """A family of caches under one interface.
 
     Attributes:
-        name, kinds: of the contract, and of what it holds.
-        config: the JSON Schema of each field of a config.
-        choices: what is drawn for a field of the config, the simplest first.
-        opt_in: the fields of a config that stay at their default unless a backend
-            declares them.
+        name: the contract's name.
+        kinds: the kinds of caches in this family.
+        config: the JSON Schema of each config field.
+        choices: config field → the values that the generator draws, the simplest first.
+        opt_in: the config fields that keep their default unless a backend declares them.
         operations: all operations, by name.
-        required: the operations without which there is nothing to check.
-        weights: how often an operation is drawn, where its own weight does not say so.
+        required: the operations that every backend must have.
+        weights: operation → how often it is drawn; overrides `Operation.weight`.
         table: all abstract states.
-        rare: those that programs are to try to reach three times as often.
-        errors: what a backend may refuse, beside misuse: it names an exception for each.
-        tells: what a cache may tell beside its answers; see `Kind.tells`.
-        facts: the numbers that `get_facts` of the model gives: name → meaning.
-        next: after an operation, those that use what it made, or put it to the test:
-            chance alone seldom draws one after the other.
-        letters: for each sort of names (`core.document.NAMES`) that mean nothing, what
-            the first is called, the second, and so on.
+        rare: the abstract states that programs aim at three times as often.
+        errors: the names of the refusals other than "usage"; a backend declares an
+            exception for each name.
+        tells: the optional methods with which a cache reports its contents; see
+            `Kind.tells`.
+        facts: name → meaning of the numbers that the model's `get_facts` returns.
+        next: operation → the operations that use or test its result; random choice
+            rarely draws such a pair in sequence.
+        letters: sort of arbitrary names (`core.document.NAMES`) → a function from an
+            index to a name.
         model: opens the reference; see `open_model`.
         system: opens a backend; see `open_system`.
-        rewrites: propose simpler operations, in the order in which they are tried.
-        depth: how many times as many programs it takes until a mistake is found as with
-            most contracts, since a longer history leads there (`ci/bench/find.py`).
-        free_fields: the fields of a config on which no answer depends.
-        tells_memory: a cache itself tells what it holds; see `Kind.held`.
-        interfaces: for kinds that stand alone, what a cache of the kind looks like.
-        heeded: the fields of its config that such a cache has to heed.
-        counted: fields that vectors declare, so that abstract states around them count.
-        settings: fields that have their default, which comes first, in all levels of
-            vectors but the last one.
-        leaves_choices: several answers to an operation are right as a matter of course,
-            and what follows depends on the one that was given.
+        rewrites: propose simpler programs, in the order in which shrinking tries them.
+        depth: the number of programs needed to find a mistake, relative to most
+            contracts; larger where mistakes need a longer history (`ci/bench/find.py`).
+        free_fields: the config fields that do not change any answer.
+        tells_memory: whether a cache reports its own memory; see `Kind.held`.
+        interfaces: kind → the interface of its cache, for kinds used without a wrapper.
+        heeded: kind → the config fields that a cache of this kind must respect.
+        counted: config fields that vectors declare, so that the abstract states that
+            depend on these fields count.
+        settings: config field → its values, the default first. Only the last level of
+            vectors uses other values than the default.
+        leaves_choices: whether operations regularly have several right answers, and
+            later answers depend on the backend's choice.
     """
 
     name: ClassVar[str]
@@ -101,12 +104,12 @@ class Contract(ABC):
     # --- what there is ------------------------------------------------------------------
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
-        """Lists those of `errors` that a backend with these kinds must name."""
+        """Lists the `errors` that a backend with these kinds must declare."""
         return self.errors
 
     @abstractmethod
     def why_illegal(self, config: Config) -> str | None:
-        """Names the rule between its fields that a complete config breaks, or None."""
+        """Returns the rule between fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
         """Lists the operations that a kind has."""
@@ -117,8 +120,11 @@ class Contract(ABC):
         ]
 
     def list_implemented(self, kind: str, cache: type) -> frozenset[str]:
-        """Lists the operations that a kind has and whose methods a class of caches
-        defines: what a backend declares that implements all it can."""
+        """Lists the operations of a kind that a cache class implements.
+
+        A class implements an operation if it defines the operation's method, or if the
+        operation needs no method.
+        """
         methods = {
             name: self.operations[name].get_method()
             for name in self.list_operations(kind)
@@ -131,7 +137,7 @@ class Contract(ABC):
         return [method for method in dict.fromkeys(methods) if method]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Lists the methods that a cache of `config` needs to tell what it declares."""
+        """Lists the methods that a cache of `config` needs for the declared `tells`."""
         return sorted(tells)
 
     def count_tags(self, ops: Sequence[Op]) -> int:
@@ -140,14 +146,14 @@ class Contract(ABC):
 
     @abstractmethod
     def get_tag_dimension(self, config: Config) -> int:
-        """Returns the smallest dimension of a vector that has to tell all tags apart."""
+        """Returns the dimension of the smallest vectors that must distinguish tags."""
 
     def count_layers(self, config: Config) -> int:
-        """Counts the layers that hold the K and V of a token."""
+        """Counts the layers that store K and V of a token."""
         return int(config["layers"])
 
     def count_numbers(self, config: Config) -> int:
-        """Counts the numbers in K and V of a token, in all layers."""
+        """Counts the numbers in one token's K and V, summed over all layers."""
         dims = int(config["key_dim"] + config["value_dim"])
         return self.count_layers(config) * int(config["heads"]) * dims
 
@@ -178,29 +184,28 @@ class Contract(ABC):
 
         Args:
             name: the field.
-            config: the config, drawn as far as the fields before this one.
+            config: the partial config; all fields before `name` are drawn.
             declared: the kind as the backend declares it.
         """
         chosen = () if name in self.opt_in else self.choices.get(name, ())
         return declared.config.get(name, chosen)
 
     def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
-        """Decides how far a program goes: most stay small, a few do not."""
+        """Draws the size of a program: most programs stay small, a few grow large."""
 
     def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Lists those of some cells that a program is to try to reach; of rare states
-        three times.
+        """Lists the cells that a program aims at; a cell of a rare state occurs 3 times.
 
         Args:
-            model: after `draw_reach`.
-            cells: all that the backend's programs are to reach.
+            model: the reference, after `draw_reach`.
+            cells: all cells that the backend's programs should reach.
         """
         return [*cells, *[cell for cell in cells if cell[0] in self.rare] * 2]
 
     def draw_operation(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """Draws one of `operations` that is legal now, likely where bugs are."""
+        """Draws a legal operation out of `operations`; prefers follow-ups in `next`."""
         if not self.next:
             return self.draw_legal(source, model, operations)
         following = [name for name in self.next.get(model.last, ()) if name in operations]
@@ -215,7 +220,7 @@ class Contract(ABC):
     ) -> Op | None:
         weighted = self.weigh(tuple(operations))
         choice = source.below(len(weighted))
-        for attempt in range(4):  # one choice for all, as most cannot be asked now
+        for attempt in range(4):  # all attempts share one choice: most names are illegal
             index = choice + attempt * (5 * len(weighted) // 8)
             operation = self.operations[weighted[index % len(weighted)]]
             op = operation.draw(source, model)
@@ -225,9 +230,9 @@ class Contract(ABC):
                     return op
         return None
 
-    @cache  # noqa: B019 - one object for each contract, for as long as the process
+    @cache  # noqa: B019 - a contract is a singleton and lives as long as the process
     def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
-        """Repeats each name as often as its weight says."""
+        """Returns a list that contains each name as many times as its weight."""
         weights = [self.weights.get(name, self.operations[name].weight) for name in names]
         pairs = zip(names, weights, strict=True)
         return [name for name, weight in pairs for _ in range(weight)]
@@ -235,7 +240,7 @@ class Contract(ABC):
     def draw_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """Draws an operation that breaks a rule of usage, if that can be asked now."""
+        """Draws a legal call that the backend must refuse, or None."""
         op = self.propose_misuse(source, model, operations)
         if op is None:
             return None
@@ -246,14 +251,15 @@ class Contract(ABC):
     def propose_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """Draws a misuse of one of `operations`, whether or not it can be asked."""
+        """Draws an invalid call of one of `operations`; a step may have to skip it."""
         misusable = [name for name in operations if self.operations[name].has_misuse]
         name = source.pick(misusable) if misusable else None
         return self.operations[name].draw_misuse(source, model) if name else None
 
     def get_clearing(self, model: Any) -> Op | None:
-        """Returns the operation that must come next if the last one was refused, and a
-        refusal leaves some of the cache undefined (`Kind.atomic`); else None.
+        """Returns the operation that must clear undefined content, or None.
+
+        Content is undefined after a refusal by a cache that is not `Kind.atomic`.
 
         Args:
             model: the reference after the last operation.
@@ -265,19 +271,19 @@ class Contract(ABC):
     def open_model(self, config: Config, rows: bool = True) -> Any:
         """Opens the reference, empty, for one program.
 
-        Its attributes and methods that others use:
+        Other modules use these attributes and methods of the reference:
 
         * `tag`: the tag of the next token.
-        * `list_live()`: tag → position of all tokens that some cache holds now.
-        * `list_held(op)`: what it holds after `op`, cache by cache; in the order of the
-          parts of an answer, or the cache that `op` is about first.
+        * `list_live()`: tag → position of all tokens that any cache holds now.
+        * `list_held(op)`: the tokens of each cache after `op`; either in the order in
+          which the answer lists the caches, or with the cache of `op` first.
         * `get_facts(op)`: numbers before `op`, for the conditions of the ledger.
 
         Args:
             config: a complete config.
-            rows: answers say what each row sees. Without, answers may leave out all
-                tokens where that saves time: for those who only need to know where a
-                program leads.
+            rows: whether answers list the tokens that each row sees. If False, answers
+                may omit tokens to save time, for callers that only need the states
+                that a program reaches.
         """
         return self.model(config, rows)
 
@@ -290,13 +296,13 @@ class Contract(ABC):
     ) -> Any:
         """Opens the backend, empty, as the caches of one program.
 
-        See `contracts.system.System` for what the executor asks of it.
+        See `contracts.system.System` for the methods that the executor calls.
 
         Args:
             backend: the backend.
             config: a complete config.
             ops: the operations of the program.
-            every: make the costly checks too, at every step.
+            every: whether to run the expensive checks too, at every step.
         """
         declared = backend.contracts[self.name][config["kind"]]
         tags = self.count_tags(ops)
@@ -306,7 +312,7 @@ class Contract(ABC):
 
     @property
     def writes(self) -> frozenset[str]:
-        """The operations after which a view of the cache need not hold."""
+        """The operations that may invalidate earlier views of the cache."""
         return frozenset(
             name for name, operation in self.operations.items() if operation.writes
         )
@@ -315,7 +321,7 @@ class Contract(ABC):
 
     @abstractmethod
     def get_states(self, op: Op, model: Any) -> Sequence[str]:
-        """Names the abstract states that `op` is about to run in."""
+        """Returns the names of the abstract states before `op` runs."""
 
     @property
     def states(self) -> Sequence[str]:
@@ -324,8 +330,11 @@ class Contract(ABC):
 
     @abstractmethod
     def list_features(self, kind: str, declared: Kind) -> set[str]:
-        """Lists the features of a kind as declared, beside those of every contract; see
-        `contracts.states.Features`."""
+        """Lists the contract-specific features of a kind as declared.
+
+        `list_all_features` adds the features that every contract has; see
+        `contracts.states.Features`.
+        """
 
     def list_all_features(self, kind: str, declared: Kind) -> set[str]:
         features = {kind, *declared.operations, *self.list_features(kind, declared)}
@@ -337,7 +346,7 @@ class Contract(ABC):
         return self.table.list_reachable(self.list_all_features(kind, declared))
 
     def list_unreachable(self, kind: str, declared: Kind) -> Sequence[Unreachable]:
-        """Lists which of these states some operations never find, and why."""
+        """Lists the rules that exclude cells of a kind, with their reasons."""
         return self.table.list_rules(self.list_all_features(kind, declared))
 
     def list_cells(self, kind: str, declared: Kind) -> list[Cell]:
@@ -355,36 +364,36 @@ class Contract(ABC):
 
     @abstractmethod
     def merge_operations(self, first: Op, second: Op) -> Op | None:
-        """Returns one operation in the place of two neighbours, or None."""
+        """Merges two adjacent operations into one; returns None if that is impossible."""
 
     def fit_config(self, config: Config, op: Op) -> Config:
-        """Returns the config with as much more room as a merged `op` may need."""
+        """Returns the config, enlarged where a merged `op` needs more capacity."""
         return config
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        """Proposes simpler programs by steps that change several operations at once."""
+        """Yields simpler programs; each step changes one or several operations."""
         for rewrite in self.rewrites:
             yield from rewrite(ops)
 
     def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-        """Proposes the same by steps that change the config, or the config and `ops`."""
+        """Yields simpler legal configs, each with the operations changed to fit it."""
         for simpler, changed in self.propose_configs(config, ops):
             if self.why_illegal(simpler) is None:
                 yield simpler, changed
 
     def propose_configs(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-        """Proposes the same, whether or not a rule between fields is broken."""
+        """Yields simpler configs with their operations; some configs may be illegal."""
         yield from ()
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
-        """Returns the same operations with names in the order of their appearance."""
+        """Renames everything in the operations in the order of first appearance."""
         return number_names(ops, self.operations, self.letters)
 
     # --- exploring ----------------------------------------------------------------------
 
     @abstractmethod
     def get_domain(self, kind: str, size: str) -> Domain:
-        """Returns the small world of a kind in which every program can be run.
+        """Returns the small domain of a kind, in which `explore` can run every program.
 
         Args:
             kind: one of `kinds`.
@@ -392,7 +401,7 @@ class Contract(ABC):
         """
 
     def get_world(self, kind: str, size: str) -> Domain:
-        """Returns the domain with the moves that operations bring along."""
+        """Returns the domain, extended by the `moves` that the operations declare."""
         domain = self.get_domain(kind, size)
         moves = [
             {"op": name, **fields}
@@ -402,9 +411,9 @@ class Contract(ABC):
         return replace(domain, moves=(*domain.moves, *moves))
 
     def complete_move(self, move: Op, model: Any) -> Op | None:
-        """Returns the operation that a move of a domain stands for in the model's state.
+        """Completes a move of a domain to an operation for the model's current state.
 
-        None if it would break a rule of usage there.
+        Returns None if the operation would be an invalid call in this state.
         """
         return self.operations[move["op"]].complete(move)
 
@@ -413,19 +422,21 @@ class Contract(ABC):
 
 
 SIZES = ("tiny", "small", "standard")
-"""From fewest operations to most."""
+"""The sizes of a domain, from the fewest operations to the most."""
 
 Renaming = Callable[[Op], Op]
-"""Exchanges two names in an operation."""
+"""A function that swaps two names in an operation."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The small world that a contract proposes for one kind.
+    """The small set of configs and operations in which `explore` runs every program.
 
-    config: for some fields, the values in the order in which they are preferred. moves:
-    operations; fields that follow from what was done before are missing, and the contract
-    fills them in. renamings: exchanges of names that mean the same.
+    Attributes:
+        config: config field → its values in order of preference; not all fields.
+        moves: operations. `Contract.complete_move` fills in the missing fields, which
+            depend on earlier operations.
+        renamings: functions that swap two interchangeable names.
     """
 
     config: Mapping[str, Sequence[Any]]
@@ -434,9 +445,9 @@ class Domain:
 
 
 def read_moves(text: str) -> tuple[Op, ...]:
-    """Reads operations from text: "trim count=1; clone into=b".
+    """Parses operations from text such as "trim count=1; clone into=b".
 
-    Behind the name of each stand its fields; their values are JSON, or bare words.
+    The fields of an operation follow its name; a value is JSON or a bare word.
     """
     return tuple(map(read_move, text.split(";")))
 

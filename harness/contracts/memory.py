@@ -1,4 +1,4 @@
-"""What the caches of a backend hold, beside what their contents need."""
+"""Checks the memory of a backend's caches against the memory that the contents need."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ STATE_ITEM_BYTES = 4
 """The delta state is always float32."""
 
 HELD = ("bytes", "snapshots", "blocks")
-"""What a cache can tell of; the first it must."""
+"""The keys of the result of a cache's `held()`; "bytes" is required."""
 
 OPERATION = "held"
-"""Stands for an operation in the signature of a divergence in memory: it does not depend
-on the step at which memory was looked at."""
+"""The operation name in the signature of a memory divergence. The signature does not
+depend on the step at which memory was checked."""
 
 
 def count_token_bytes(config: Config) -> int:
-    """Counts the bytes of K and V of one token in one layer."""
+    """Returns the size in bytes of one token's K and V in one layer."""
     dims = config["key_dim"] + config["value_dim"]
     return int(config["heads"] * dims * ITEM_BYTES[config["dtype"]])
 
 
 def count_state_bytes(config: Config) -> int:
-    """Counts the bytes of conv and delta of one state in one layer."""
+    """Returns the size in bytes of one state's conv and delta in one layer."""
     heads, key_dim = config["heads"], config["key_dim"]
     conv = (config["conv_width"] - 1) * heads * key_dim * ITEM_BYTES[config["dtype"]]
     delta = heads * key_dim * config["value_dim"] * STATE_ITEM_BYTES
@@ -41,7 +41,7 @@ def count_state_bytes(config: Config) -> int:
 
 
 def ask_held(caches: Iterable[Any]) -> dict[str, int]:
-    """Asks caches what they hold, and adds it up."""
+    """Calls `held()` of all caches and returns the sums."""
     total: Counter[str] = Counter(bytes=0)
     for cache in caches:
         sizes = cache.held()
@@ -66,14 +66,14 @@ def is_held(sizes: Any) -> bool:
 
 @dataclass(frozen=True)
 class Need:
-    """What the contents of some caches need.
+    """The memory that the contents of some caches need.
 
     Attributes:
-        contents: bytes of the tokens and states that are held, each once for each cache
-            and snapshot that holds it.
-        growth: bytes of what may be allocated ahead.
-        least: bytes that are held at least.
-        counts: "snapshots" or "blocks" → how many there are.
+        contents: bytes of all tokens and states, counted separately for each cache and
+            snapshot that contains them.
+        growth: bytes that caches may allocate ahead.
+        least: the minimum number of bytes.
+        counts: "snapshots" or "blocks" → the exact number.
     """
 
     contents: int
@@ -82,8 +82,12 @@ class Need:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def check(self, sizes: Mapping[str, int], factor: float) -> None:
-        """Raises Broken("memory") if caches hold more than `factor` times this allows, or
-        tell something else than what there is."""
+        """Checks reported sizes against this need.
+
+        Raises:
+            Broken: the bytes exceed `factor` × (`contents` + `growth`) or are below
+                `least`, or a count differs.
+        """
         total, most = sizes["bytes"], factor * (self.contents + self.growth)
         message = None
         if total > most:
@@ -101,7 +105,7 @@ class Need:
 
 
 def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
-    """Raises Broken("memory") if caches without content hold more than fresh ones."""
+    """Raises Broken("memory") if emptied caches hold other amounts than fresh caches."""
     for name, number in sizes.items():
         if number != fresh[name]:
             raise Broken(
@@ -113,11 +117,13 @@ def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
 
 
 class CacheMemory:
-    """What the caches of one program need: in tokens, or in states, which count as one.
+    """The memory that the caches of one program need, counted in tokens or in states.
+
+    A state counts as one token.
 
     Args:
         config: a complete config.
-        factor: see `Kind.held`; None if caches do not tell.
+        factor: see `Kind.held`; None if caches do not report their memory.
     """
 
     def __init__(self, config: Config, factor: float | None) -> None:
@@ -131,11 +137,11 @@ class CacheMemory:
         raise NotImplementedError
 
     def weigh(self) -> Need:
-        """Counts what is needed for all caches."""
+        """Returns the need of all caches together."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raises Broken("memory") if the caches hold too much."""
+        """Raises Broken("memory") if the caches' memory does not match their need."""
         if self.factor is not None:
             self.weigh().check(ask_held(self.list_caches()), self.factor)
 
@@ -145,13 +151,14 @@ class CacheMemory:
 
 @dataclass
 class OpenedCache:
-    """A cache of the backend.
+    """A cache of the backend, with the sizes of its contents.
 
     Attributes:
         cache: the cache.
-        peak: the most tokens that it had to hold at once since it was opened or freed.
-        tokens: how many it holds now.
-        captured: the tokens in each of its captures that were not taken.
+        peak: the maximum number of tokens that the cache needed to hold at the same
+            time since it was opened or freed.
+        tokens: the current number of tokens.
+        captured: the number of tokens in each capture that was not taken.
     """
 
     cache: Any
@@ -161,17 +168,18 @@ class OpenedCache:
 
 
 class LayerMemory(CacheMemory):
-    """All caches that one program has opened, also those whose name another one has got.
+    """All caches that one program has opened, including caches that lost their name.
 
-    A cache may keep room for as many tokens as it had to hold at once: for those that an
-    update returns, too.
+    A cache may keep space for its `peak` number of tokens. The peak includes the tokens
+    that an update returns.
 
     Args:
-        is_exact: whether every token takes its bytes, see `Need.least`.
+        is_exact: whether every token takes its full size in bytes; see `Need.least`.
 
     Attributes:
         opened: the caches, by id.
-        stored: bytes of the snapshots that are stored, and how many there are.
+        fresh: the sizes that the first cache reported before it had content.
+        stored: the bytes and the number of all stored snapshots.
     """
 
     def __init__(self, config: Config, factor: float | None, is_exact: bool) -> None:
@@ -185,11 +193,12 @@ class LayerMemory(CacheMemory):
         return (opened.cache for opened in self.opened.values())
 
     def open(self, cache: Any, origin: Any = None) -> OpenedCache:
-        """Finds a cache, or notes a new one.
+        """Returns the record of a cache; adds a record for a new cache.
 
         Args:
             cache: the cache.
-            origin: the cache that it was cloned from, whose room it may have.
+            origin: the cache that `cache` was cloned from; the clone may allocate the
+                same space.
         """
         if self.factor is not None and not self.opened:
             self.fresh = ask_held([cache])
@@ -200,18 +209,19 @@ class LayerMemory(CacheMemory):
         return opened
 
     def note(self, cache: Any, reference: Any, length: int) -> None:
-        """Notes the content of a cache after an operation.
+        """Records the content of a cache after an operation.
 
         Args:
             cache: the cache.
-            reference: its reference.
+            reference: the reference of this cache.
             length: the number of tokens that the operation wrote.
         """
         opened = self.open(cache)
         opened.tokens = 1 if self.is_state else reference.size()
         opened.peak = max(opened.peak, opened.tokens)
         if length and self.window is not None:
-            # An update returns, with all new tokens, the old ones that the first sees.
+            # An update returns all new tokens, and the old tokens that the first new
+            # token sees.
             seen = reference.visible(reference.offset - length)
             opened.peak = max(opened.peak, len(seen) - 1 + length)
         captures = reference.captures.captured.values()
@@ -221,11 +231,11 @@ class LayerMemory(CacheMemory):
         return 1 if self.is_state else len(snapshot.tokens)
 
     def reset(self, cache: Any) -> None:
-        """Notes that a cache was freed."""
+        """Records that a cache was freed."""
         self.open(cache).peak = self.least
 
     def store(self, snapshots: Iterable[Snapshot]) -> None:
-        """Notes the open snapshots, and adds the captures."""
+        """Records the sizes of the open snapshots and of all captures."""
         sizes = [self.count_tokens(snapshot) for snapshot in snapshots]
         sizes += [size for opened in self.opened.values() for size in opened.captured]
         self.stored = self.unit * sum(sizes), len(sizes)
@@ -245,7 +255,7 @@ class LayerMemory(CacheMemory):
             super().check()
 
     def check_released(self) -> None:
-        """Does the same after everything was closed and freed."""
+        """Checks, after everything was freed, that the caches released their memory."""
         count = len(self.opened)
         if count:
             fresh = {name: number * count for name, number in self.fresh.items()}
@@ -257,7 +267,7 @@ class LayerMemory(CacheMemory):
 
 @dataclass
 class BatchRoom:
-    """The most rows and columns that a batch had to hold at once since it was made."""
+    """The maximum numbers of rows and of columns of a batch since it was made."""
 
     batch: Any
     rows: int = 0
@@ -268,13 +278,15 @@ class BatchRoom:
 
 
 class BatchMemory(CacheMemory):
-    """The batches of one program, by name.
+    """The memory of the batches of one program.
 
-    A batch may keep room for as many rows as it had at once, each as long as the longest
-    had to be.
+    A batch may keep space for its maximum number of rows times its maximum number of
+    columns.
 
     Args:
-        batches: of the backend, by name, as they are at any time.
+        config: a complete config.
+        factor: see `Kind.held`; None if batches do not report their memory.
+        batches: name → batch of the backend; the caller keeps this mapping up to date.
     """
 
     def __init__(
@@ -290,12 +302,12 @@ class BatchMemory(CacheMemory):
     def note(
         self, references: Mapping[str, BatchedCache], length: int, changed: str
     ) -> None:
-        """Notes the contents after an operation.
+        """Records the sizes of all batches after an operation.
 
         Args:
-            references: by name.
-            length: the columns that the operation wrote.
-            changed: the name of the batch that it changed.
+            references: name → reference of the batch.
+            length: the number of columns that the operation wrote.
+            changed: the name of the batch that the operation changed.
         """
         for name in self.rooms.keys() - references.keys():
             del self.rooms[name]
@@ -304,7 +316,7 @@ class BatchMemory(CacheMemory):
             self.get(name).grow(len(reference.rows), columns)
 
     def get(self, name: str) -> BatchRoom:
-        """Returns the room of a batch; another one may have got its name."""
+        """Returns the record of a batch; makes a new record if the name was reused."""
         batch = self.batches[name]
         room = self.rooms.get(name)
         if room is None or room.batch is not batch:
@@ -312,16 +324,24 @@ class BatchMemory(CacheMemory):
         return room
 
     def reset(self, name: str) -> None:
-        """Notes that a batch was freed."""
+        """Records that a batch was freed."""
         self.rooms.pop(name, None)
 
     def join(self, name: str, added: BatchRoom) -> None:
-        """Notes that a batch was extended by another, whose room it may have."""
+        """Records that a batch was extended by another batch.
+
+        The extended batch may keep the space of both batches.
+
+        Args:
+            name: the name of the extended batch.
+            added: the record of the other batch.
+        """
         room = self.get(name)
         room.grow(room.rows + added.rows, added.columns)
 
     def count_columns(self, reference: BatchedCache, length: int) -> int:
-        """Counts the columns of the longest row, with those that an update returns."""
+        """Counts the columns of the longest row, including columns that an update
+        returns."""
         if self.is_state:
             return 1
         longest = max(reference.offsets)
@@ -339,7 +359,12 @@ class BatchMemory(CacheMemory):
     def check_released(
         self, open_batch: Callable[[int], Any], rows: Iterable[int]
     ) -> None:
-        """Does the same after all were freed, beside fresh batches of as many rows."""
+        """Checks that freed batches hold exactly as much as fresh batches.
+
+        Args:
+            open_batch: opens a fresh batch with the given number of rows.
+            rows: the numbers of rows of the fresh batches.
+        """
         if self.factor is not None:
             fresh = ask_held(open_batch(count) for count in rows)
             check_released(ask_held(self.list_caches()), fresh)

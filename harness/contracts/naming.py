@@ -1,4 +1,4 @@
-"""Words for columns of K and V that do not hold a token."""
+"""Describes columns of K and V that do not hold exactly one token."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import numpy as np
 from lockstep.harness.core.payload import F32, Table
 
 MIXED = "key of"
-"""Begins the words for a column with the key of one token and the value of another."""
+"""The prefix for a column with the key of one token and the value of another token."""
 
 DRIFTED = ("K of token", "V of token")
-"""Begin the words for a column whose numbers are near those of a token."""
+"""The prefixes for a column whose numbers are close to the numbers of a token."""
 
 SENTENCES = (MIXED, *DRIFTED)
-"""Begin the words that say in full what is wrong with a column."""
+"""The prefixes of descriptions that are complete messages."""
 
 PADDING = "pad"
-"""With row and column, as in "pad 0.3": a column that holds what padding of a batch
-holds."""
+"""The prefix for a column that holds the payload of batch padding; row and column
+follow, as in "pad 0.3"."""
 
 
 class Drift(NamedTuple):
-    """Vectors that are not those of a token, but near: the largest error is `off`.
+    """Vectors that are close to a token's vectors, but not equal.
 
-    numbers: see `compare_numbers`.
+    Attributes:
+        tag: the tag of the token.
+        off: the largest error.
+        numbers: the text from `compare_numbers`.
     """
 
     tag: int
@@ -34,11 +37,14 @@ class Drift(NamedTuple):
 
 
 Name = int | str | Drift
-"""A token, words for what is none, or what is near one."""
+"""The content of vectors: a token's tag, a description, or a drift from a token."""
 
 
 def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
-    """Returns "K" or "V" and the larger drift, if both are near one token."""
+    """Returns "K" or "V" with the larger drift, if K and V are close to the same token.
+
+    Returns None if neither K nor V drifts, or if they belong to different tokens.
+    """
     names = {"K": key, "V": value}
     drifts = {
         name: vector_name
@@ -59,7 +65,7 @@ def format_drift(name: str, drift: Drift) -> str:
 
 
 def compare_numbers(got: F32, expected: F32) -> str:
-    """The numbers that are farthest apart, and how many differ, in words."""
+    """Formats the two numbers that differ most, and the count of unequal numbers."""
     got, expected = np.broadcast_arrays(got, expected)
     errors = np.abs(got - expected)
     at = np.unravel_index(int(np.nan_to_num(errors, nan=np.inf).argmax()), errors.shape)
@@ -71,7 +77,7 @@ def compare_numbers(got: F32, expected: F32) -> str:
 
 
 def format_vectors(name: Name) -> str:
-    """Words for the result of `name_vectors`."""
+    """Formats the result of `name_vectors`."""
     if isinstance(name, int):
         return f"token {name}"
     if isinstance(name, Drift):
@@ -80,14 +86,14 @@ def format_vectors(name: Name) -> str:
 
 
 NEAR_TOKEN = 1 / 8
-"""Vectors with a smaller error in each number are called near. It is the distance of two
-digits of a payload; storage in 4 bits has half of it."""
+"""Vectors are close to a token if each number's error is smaller than this. Two digits of
+a payload differ by this distance; with 4-bit storage they differ by half of it."""
 
 NO_VECTORS = "nothing"
 
 
 def name_vectors(vectors: F32, table: Table) -> Name:
-    """Returns the tag whose vectors of all heads these are, or says what they are."""
+    """Returns the tag whose vectors these are in all heads, a drift or a description."""
     if table.dim == 0:
         return NO_VECTORS
     if np.isnan(vectors).any():

@@ -1,4 +1,4 @@
-"""Operations: their types, what each must say, names in them, the loop over them."""
+"""Defines operations and their types, renames names, and runs the reference."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ from lockstep.reference.errors import CacheFull, NotSupported, Shared
 from lockstep.reference.slots import NoSlot
 
 Op = Mapping[str, Any]
-"""One operation of a program: {"op": name, field: value, …}, every field set."""
+"""One operation of a program: {"op": name, field: value, …}, with all fields set."""
 
 Config = Mapping[str, Any]
-"""The config of a program: {"kind": name, field: value, …}, every field set."""
+"""The config of a program: {"kind": name, field: value, …}, with all fields set."""
 
 Answer = dict[str, Any]
-"""The answer to an operation, in the form of a trace: {"offset": 3, "visible": […]}."""
+"""The answer to an operation as in a trace: {"offset": 3, "visible": […]}."""
 
 Types = Mapping[str, Any]
 """Field of a message of drivers → its type."""
 
 Cell = tuple[str, str]
-"""(abstract state, operation that finds it). What is counted of a run."""
+"""(abstract state, operation that runs in this state): the unit of coverage of a run."""
 
 T = TypeVar("T")
 Own = TypeVar("Own", bound="Operation")
 
 
 class HeldToken(NamedTuple):
-    """A token that the reference has, and where.
+    """A token in the reference, with its position.
 
-    sequences: whose it is; none where there is one only. is_old: a backend need not have
-    it any more.
+    Attributes:
+        tag: the tag of the token.
+        position: the position of the token.
+        sequences: the sequences that contain the token; empty if the cache has only one
+            sequence.
+        is_old: whether the backend may already have dropped the token.
     """
 
     tag: int
@@ -53,7 +57,7 @@ class HeldToken(NamedTuple):
 
 
 Held = tuple[str, Sequence[HeldToken]]
-"""A cache, or a part of one, in words, and what the reference holds in it."""
+"""The name of a cache or of a section of it, with the reference's tokens there."""
 
 
 ERRORS: Mapping[type[Exception], str] = {
@@ -63,12 +67,16 @@ ERRORS: Mapping[type[Exception], str] = {
     Shared: "shared",
     NoSlot: "no-slot",
 }
-"""The refusals of the reference."""
+"""Exception of the reference → the name of the refusal."""
 
 
 def ask(call: Callable[[], Any]) -> Answer:
-    """Returns {"error": name} if the reference refuses, else {"result": value} or {}; all
-    answers that are right if it has several reasons to refuse."""
+    """Calls the reference and returns its answer.
+
+    Returns:
+        {"result": value}, or {} for the value None; {"error": name} for a refusal. If
+        there are several reasons to refuse, the answer allows an error for each reason.
+    """
     try:
         result = call()
     except ExceptionGroup as group:
@@ -84,18 +92,21 @@ def name_error(error: Exception) -> str:
 
 
 def choose(answers: Sequence[Answer]) -> Answer:
-    """Returns the answer, or all that are right; see `Operation.resolve`."""
+    """Returns the only answer, or {"one_of": answers}; see `Operation.resolve`."""
     return answers[0] if len(answers) == 1 else {"one_of": list(answers)}
 
 
 def list_allowed(answer: Answer) -> list[Answer]:
-    """Lists the answers that an expectation allows as a whole."""
+    """Lists the whole answers that an expected answer allows."""
     return list(answer.get("one_of", [answer]))
 
 
 def agrees(expected: Any, observed: Any) -> bool:
-    """Says whether an observed answer is this one. It may have more fields, and lists
-    for tuples; tokens are in the same order."""
+    """Tells whether an observed answer matches an expected answer.
+
+    The observed answer may have additional fields, and lists instead of tuples. The order
+    of tokens matters.
+    """
     if isinstance(expected, Mapping):
         if not isinstance(observed, Mapping):
             return False
@@ -111,11 +122,11 @@ def agrees(expected: Any, observed: Any) -> bool:
 
 
 class Source(ABC):
-    """The source of all choices of a generator."""
+    """Makes all random choices of a generator."""
 
     @abstractmethod
     def below(self, limit: int) -> int:
-        """An integer in [0, limit), limit ≥ 1; 0 is the simplest."""
+        """Returns an integer in [0, limit), for limit ≥ 1; 0 is the simplest choice."""
 
     def pick(self, options: Sequence[T]) -> T:
         return options[self.below(len(options))]
@@ -124,15 +135,15 @@ class Source(ABC):
         return low + self.below(high - low + 1)
 
     def one_in(self, number: int) -> bool:
-        """Draws what happens one time in `number`; the simplest is that it does not."""
+        """Returns True with probability 1/number; shrinks towards False."""
         return self.below(number) == number - 1
 
     def renew(self) -> None:  # noqa: B027
-        """Is called between operations: the choices of each stand for themselves."""
+        """Marks the end of an operation's choices; called between operations."""
 
 
 class Simplest(Source):
-    """Always the simplest choice."""
+    """Always makes the simplest choice."""
 
     def below(self, limit: int) -> int:
         return 0
@@ -142,12 +153,16 @@ class Simplest(Source):
 
 
 class Effect(Flag):
-    """What an operation does to the tokens that caches hold.
+    """The effect of an operation on the tokens in caches.
 
-    ADDS: tokens come in that were not there. REMOVES: tokens go. MOVES: tokens get, or
-    are copied to, another row, sequence, name or position, and what was there is
-    replaced. READS: it answers, and every token stays. CONTROL: it does neither; it
-    announces, limits or must be refused.
+    Attributes:
+        ADDS: the operation adds new tokens.
+        REMOVES: the operation removes tokens.
+        MOVES: the operation moves or copies tokens to another row, sequence, name or
+            position, and replaces the tokens there.
+        READS: the operation only answers; all tokens stay.
+        CONTROL: none of the other effects; for example, the operation announces a
+            pass, sets a limit or must be refused.
     """
 
     ADDS = auto()
@@ -158,23 +173,24 @@ class Effect(Flag):
 
 
 class Operation(ABC):
-    """One operation of a contract: everything there is to know about it.
+    """Defines one operation of a contract completely.
 
     Attributes:
-        name: its name in programs.
+        name: the operation's name in programs.
         fields: the JSON Schema of each field.
-        answer: the JSON Schema of its answer; see `get_answer`. It has no default.
-        effect: what it does to tokens. It has no default, so that nobody forgets it.
-        weight: how often it is drawn, compared with others.
-        kinds: the kinds that have it; None for all.
-        writes: views of the cache that were handed out need not hold after it.
-        is_method: a cache needs a method of this name.
-        moves: fields of its moves in small worlds, beside those of `Contract.get_domain`.
-        messages: messages of drivers that cannot be derived from `fields` and `answer`,
-            such as those that carry arrays; see `backends.driver.messages`.
-        has_misuse: `draw_misuse` draws something.
-        text: its description, with the names of fields in braces; empty for a list of
-            all fields.
+        answer: the JSON Schema of the answer; see `get_answer`. Required.
+        effect: the effect on the tokens in caches. Required.
+        weight: how often the operation is drawn, relative to other operations.
+        kinds: the kinds that have the operation; None for all kinds.
+        writes: whether the operation may invalidate earlier views of the cache.
+        is_method: whether a cache needs a method with the operation's name.
+        moves: the fields of moves that `Contract.get_world` adds to the moves of
+            `Contract.get_domain`.
+        messages: the driver messages that cannot be derived from `fields` and `answer`,
+            such as messages with arrays; see `backends.driver.messages`.
+        has_misuse: whether `draw_misuse` can draw an invalid call.
+        text: a template for descriptions, with field names in braces; if empty, a
+            description lists all fields.
     """
 
     name: ClassVar[str]
@@ -193,7 +209,7 @@ class Operation(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         declared = {name for base in cls.__mro__ for name in vars(base)}
-        if "name" not in declared:  # a base of operations
+        if "name" not in declared:  # an abstract base class of operations
             return
         needed = {"effect"}
         if cls.get_answer is Operation.get_answer:
@@ -202,100 +218,100 @@ class Operation(ABC):
             raise TypeError(f"{cls.__name__} declares no {' and no '.join(missing)}")
 
     def get_answer(self, kind: str) -> Schema:
-        """Returns the JSON Schema of its answer where the cache is of this kind."""
+        """Returns the JSON Schema of the operation's answer for a kind of cache."""
         return self.answer
 
     def get_method(self) -> str | None:
-        """Returns the method that a cache needs; None for none."""
+        """Returns the name of the method that a cache needs, or None."""
         return self.name if self.is_method else None
 
     def follows(self, expected: Answer) -> bool:
-        """Says whether the model moves on only with a backend's answer; see `resolve`.
+        """Tells whether the model needs the backend's answer to advance; see `resolve`.
 
         Args:
-            expected: what the answer must be.
+            expected: the expected answer.
         """
         return type(self).resolve is not Operation.resolve
 
     def why_illegal(self, op: Op, model: Any) -> str | None:
-        """Says why `op` cannot be asked in the model's state; such a step is skipped.
+        """Returns the reason why `op` is illegal in the model's state, or None.
 
-        Returns:
-            The reason, or None if `op` is legal.
+        An illegal step is skipped.
         """
         return None
 
     @abstractmethod
     def draw(self, source: Source, model: Any) -> Op | None:
-        """Draws an operation that is legal now, or None; defaults may be missing."""
+        """Draws a legal operation, or None; fields with a default may be missing."""
 
     def draw_misuse(self, source: Source, model: Any) -> Op | None:
-        """Draws an operation that breaks a rule of usage, or None."""
+        """Draws an invalid call that the backend must refuse, or None."""
         return None
 
     def run(self, op: Op, side: Any) -> Answer:
-        """Carries `op` out where both sides are asked in the same words.
+        """Runs `op` on the reference or on the backend, if the code is the same for both.
 
         Args:
-            op: the operation, every field set.
-            side: the reference model or the system under test; both have the methods that
-                are called here.
+            op: the operation, with all fields set.
+            side: the reference model or the system under test; both must have the
+                methods that this function calls.
         """
         raise NotImplementedError(f"{self.name}: run, or run_reference and run_backend")
 
     def run_reference(self, op: Op, model: Any) -> Answer:
-        """Carries `op` out on the reference model; returns the answer it must get."""
+        """Runs `op` on the reference model and returns the expected answer."""
         return self.run(op, model)
 
     def run_backend(self, op: Op, system: Any, model: Any) -> Answer:
-        """Carries `op` out on the system under test; returns its answer.
+        """Runs `op` on the system under test and returns the system's answer.
 
         Args:
-            op: the operation, every field set.
+            op: the operation, with all fields set.
             system: the system under test.
-            model: the reference after `op`, for reading only.
+            model: the reference after `op`; read-only.
         """
         return self.run(op, system)
 
     def resolve(self, op: Op, model: Any, observed: Answer) -> None:  # noqa: B027
-        """Lets the model follow an answer out of several that `run_reference` allows.
+        """Updates the model to the answer that the backend chose.
 
-        An expectation that is `{"one_of": [answers]}`, or that has `{"one_of": [values]}`
-        or `{"between": [low, high]}` as a value, leaves the choice to the backend; such
-        an operation moves its model on here, not in `run_reference`.
+        The backend may choose if the expected answer is `{"one_of": [answers]}`, or has
+        the value `{"one_of": [values]}` or `{"between": [low, high]}` in a field. Such
+        an operation updates the model here, not in `run_reference`.
 
         Args:
-            op: the operation, every field set.
-            model: the reference; before the operation, if there was a choice.
-            observed: the backend's answer, which is allowed; where no backend runs, the
-                first allowed one.
+            op: the operation, with all fields set.
+            model: the reference; if the backend had a choice, the reference before the
+                operation.
+            observed: the backend's answer, which is allowed; without a backend, the
+                first allowed answer.
         """
 
     def verify(self, op: Op, system: Any, model: Any) -> None:  # noqa: B027
-        """Checks what else came with an answer that agrees.
+        """Runs additional checks after an answer that matches the expected answer.
 
         Args:
-            op: the operation, every field set.
+            op: the operation, with all fields set.
             system: the system under test.
-            model: the reference after `op`; its tag is still that of `op`.
+            model: the reference after `op`; `model.tag` is still the first tag of `op`.
 
         Raises:
-            Broken: something is wrong.
+            Broken: a check has failed.
         """
 
     def describe(self, op: Op) -> str:
-        """Puts `op` in words, as a line of a report."""
+        """Formats `op` as a line of a report."""
         if self.text:
             return self.text.format_map(op)
         return f"{self.name} {format_fields(op, self.fields)}".rstrip()
 
     def describe_row(self, op: Op, row: int) -> str:
-        """Puts one row of the answer to `op` in words."""
+        """Formats the name of one row of the answer to `op`."""
         return f"row {row}"
 
-    @cache  # noqa: B019 - one object for each operation, for as long as the process
+    @cache  # noqa: B019 - an operation is a singleton and lives as long as the process
     def get_defaults(self) -> Op:
-        """Returns the operation with the fields that may be left out."""
+        """Returns the operation's name and the default values of its optional fields."""
         defaults = {
             name: schema["default"]
             for name, schema in self.fields.items()
@@ -304,11 +320,11 @@ class Operation(ABC):
         return {"op": self.name, **defaults}
 
     def complete(self, op: Op) -> dict[str, Any]:
-        """Returns `op` with every field set."""
+        """Returns `op` with all fields set; missing fields get their default."""
         return {**self.get_defaults(), **op}
 
     def count_tags(self, op: Op) -> int:
-        """Counts the tags that `op` uses up, whether or not it runs."""
+        """Counts the tags that `op` consumes, even if the step is skipped."""
         return 0
 
 
@@ -318,7 +334,7 @@ def index(*operations: Own) -> dict[str, Own]:
 
 
 def format_fields(op: Op, names: Iterable[str]) -> str:
-    """Lists fields with their values: "slot 2, count 3"."""
+    """Formats fields with their values: "slot 2, count 3"."""
     return ", ".join(f"{name} {op[name]}" for name in names)
 
 
@@ -330,10 +346,10 @@ Operations = Mapping[str, Operation]
 
 @cache
 def list_fields(operation: Operation, sort: str) -> Sequence[str]:
-    """Lists the fields that hold names of a sort; those with a default come first.
+    """Lists the fields that hold names of a sort; fields with a default come first.
 
-    A field holds a name, or a list of names, if its schema says of what sort
-    (`core.document.NAMES`).
+    A field holds a name or a list of names if its schema has the key
+    `core.document.NAMES`, whose value is the sort.
     """
     schemas = operation.fields.items()
     named = [name for name, schema in schemas if schema.get(NAMES) == sort]
@@ -341,14 +357,14 @@ def list_fields(operation: Operation, sort: str) -> Sequence[str]:
 
 
 def list_names(op: Op, operations: Operations, sort: str) -> list[Any]:
-    """Lists the names of a sort in an operation, in order."""
+    """Lists the names of one sort in an operation, in the order of its fields."""
     values = [op.get(field) for field in list_fields(operations[op["op"]], sort)]
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [name for names in lists for name in names if name is not None]
 
 
 def rename(op: Op, operations: Operations, sort: str, names: Mapping[Any, Any]) -> Op:
-    """Returns the operation with other names of a sort; unknown names stay."""
+    """Returns the operation with the names of one sort replaced; unknown names stay."""
     renamed = dict(op)
     for field in list_fields(operations[op["op"]], sort):
         if field in op:
@@ -364,13 +380,14 @@ def rename(op: Op, operations: Operations, sort: str, names: Mapping[Any, Any]) 
 def number_names(
     ops: Sequence[Op], operations: Operations, letters: Mapping[str, Callable[[int], str]]
 ) -> list[Op]:
-    """Renames everything in the order of its appearance.
+    """Renames everything in the operations in the order of first appearance.
+
+    A name that is the default of a field keeps its name and comes first.
 
     Args:
         ops: the operations of a program.
         operations: all operations, by name.
-        letters: for each sort, what the first is called, the second, and so on. A default
-            is there from the start and keeps its name.
+        letters: sort of names → a function from an index to the new name.
     """
     renamed = list(ops)
     for sort, letter in letters.items():
@@ -393,18 +410,20 @@ def number_names(
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One operation of a program, about to run on the reference.
+    """One operation of a program, to be run on the reference.
 
     Attributes:
-        number: its place in the program, from 0.
-        op: with every field set.
-        model: the reference; before the operation until `run_reference` is called,
-            after it from then on.
+        number: the index in the program, from 0.
+        op: the operation, with all fields set.
+        model: the reference; `run_reference` changes it from the state before the
+            operation to the state after the operation.
         operation: the definition of the operation in its contract.
-        skipped: why the operation cannot be asked now; None if it can.
-        states: the abstract states before the operation, if somebody has noted them.
-        is_resolved: the reference was asked to follow an answer.
-        resolved: that answer, if the reference has followed it.
+        skipped: the reason why the operation is illegal now; None if it is legal.
+        states: the abstract states before the operation; None if not recorded.
+        answer: the expected answer; None until `run_reference` is called.
+        is_resolved: whether `resolve` was called.
+        resolved: the answer that the reference has followed; None before `resolve`.
+        is_finished: whether `finish` was called.
     """
 
     number: int
@@ -419,26 +438,26 @@ class Step:
     is_finished: bool = False
 
     def run_reference(self) -> Answer:
-        """Runs the operation on the reference, once; the answer that it must get."""
+        """Runs the operation on the reference once; returns the expected answer."""
         if self.answer is None:
             self.answer = self.operation.run_reference(self.op, self.model)
         return self.answer
 
     def resolve(self, observed: Answer) -> None:
-        """Lets the reference follow an answer that a backend gave and that is allowed."""
+        """Updates the reference to an allowed answer of the backend."""
         self.is_resolved = True
         self.operation.resolve(self.op, self.model, observed)
         self.resolved = observed
 
     @property
     def follows(self) -> bool:
-        """Whether the reference has not moved on before it follows an answer."""
+        """Whether the reference needs the backend's answer to advance."""
         return self.answer is not None and self.operation.follows(self.answer)
 
     def finish(self) -> None:
-        """Completes the step on the reference, once, so that the next one can come.
+        """Completes the step on the reference once, before the next step.
 
-        Where no backend answered, the reference follows the first allowed answer.
+        Without a backend's answer, the reference follows the first allowed answer.
         """
         if self.is_finished:
             return
@@ -453,12 +472,13 @@ class Step:
 def iter_steps(
     operations: Mapping[str, Operation], model: Any, ops: Iterable[Op]
 ) -> Iterator[Step]:
-    """Each step, with the reference before it; the caller may run it, or leave it to the
-    loop.
+    """Yields each step of a program before it runs on the reference.
+
+    The caller may run the step; if it does not, the loop does.
 
     Args:
-        operations: of the contract, by name.
-        model: the reference, empty.
+        operations: the contract's operations, by name.
+        model: the empty reference.
         ops: the operations of a program.
     """
     for number, op in enumerate(ops):
@@ -469,7 +489,7 @@ def iter_steps(
 
 
 def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
-    """Takes the reference past an operation that is legal."""
+    """Runs a legal operation on the reference, with the first allowed answer."""
     operation = operations[op["op"]]
     answer = operation.run_reference(op, model)
     operation.resolve(op, model, get_first_allowed(answer))
@@ -477,10 +497,9 @@ def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
 
 
 def get_first_allowed(answer: Answer) -> Answer:
-    """The answer with the first allowed value wherever there is a choice; see
-    `Operation.resolve`.
+    """Returns the answer with the first allowed value for each choice.
 
-    An answer without a choice is returned as it is.
+    An answer without a choice is returned unchanged. See `Operation.resolve`.
     """
     if "one_of" in answer:
         return get_first_allowed(answer["one_of"][0])

@@ -1,4 +1,4 @@
-"""The protocol of drivers: the messages of all operations, and those beside them."""
+"""Builds the driver protocol: the messages of all operations, and other messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lockstep.harness.contracts.operation import Operation
 
 
 def make_protocol() -> Protocol:
-    """Makes the protocol of the operations that the contracts have now."""
+    """Makes the protocol for the operations that are currently in the contracts."""
     return Protocol({contract: list_messages(contract) for contract in TABLES})
 
 
 def list_messages(contract: str) -> Messages:
-    """Maps the names of all messages of a contract to their fields."""
+    """Returns all messages of a contract: name → fields."""
     table, named = TABLES[contract], dict[str, Message]()
     if contract in CONTRACTS:
         for operation in CONTRACTS[contract].operations.values():
@@ -29,7 +29,7 @@ def list_messages(contract: str) -> Messages:
 
 
 def complete_messages(operation: Operation) -> Messages:
-    """Returns the messages that an operation declares, with the derived one."""
+    """Returns an operation's declared messages and the message derived from it."""
     method, declared = operation.get_method(), operation.messages
     if method is None or any("." not in name for name in declared):
         return declared

@@ -1,6 +1,6 @@
-"""A recurrent layer: small, exact, and telling for what it has read.
+"""A small, exact recurrent layer whose states identify the tokens that it has read.
 
-A cache computes nothing; the layer above it does. So the harness plays that layer.
+A cache computes nothing; the layer above the cache does. The harness acts as this layer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import F32, Table
 
 MODULUS = 65_521
-"""The largest prime below 2 ** 16: float32 holds all residues."""
+"""The largest prime below 2 ** 16; float32 represents all residues exactly."""
 
 NEAR_STATE = MODULUS / 256
-"""States with a smaller error in each number are called near: two of different tokens are
-farther apart in some number."""
+"""A state is close to a known state if each number's error is smaller than this; states
+of different tokens differ by more in at least one number."""
 
 FACTOR = 31
 Tags = tuple[int, ...]
@@ -35,31 +35,32 @@ Whole = npt.NDArray[np.int64]
 
 @cache
 def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
-    """Returns the factors of a token for a state of this shape.
+    """Returns the two factors of the fold for a state of this shape.
 
-    The first multiplies the state, the second the number of the token before it is
-    added. Both are different in each place.
+    The first factor multiplies the state. The second factor multiplies the token's
+    number, which is then added. Both factors differ at each index.
     """
     places = np.arange(np.prod(shape)).reshape(shape)
     return FACTOR + 2 * places, places + 1
 
 
 def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the shapes of the conv and the delta states of a layer."""
+    """Returns the shapes of a layer's conv state and delta state."""
     heads, key_dim = config["heads"], config["key_dim"]
     conv = batch, config["conv_width"] - 1, heads * key_dim
     return conv, (batch, heads, key_dim, config["value_dim"])
 
 
 class Recurrence:
-    """Folds tokens into states, and reads states.
+    """Folds tokens into states, and identifies the tokens that a state has read.
 
-    It reads the state of a cache, folds the new tokens in, and writes the result. The
-    fold is a polynomial hash in whole numbers, so two states are equal only if the same
-    tokens were read in the same order, and float32 holds them exactly.
+    `advance` reads the state of a cache, folds the new tokens in, and writes the result.
+    The fold is a polynomial hash of integers, so two states are equal only if they have
+    read the same tokens in the same order. float32 represents the hash exactly.
 
-    conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, zeros
-    where there were none; delta [1, heads, key_dim, value_dim] is the hash, float32.
+    conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, with
+    zeros in place of missing tokens; delta [1, heads, key_dim, value_dim] is the hash in
+    float32.
     """
 
     def __init__(self, arrays: Arrays, keys: Table, config: Config) -> None:
@@ -75,15 +76,18 @@ class Recurrence:
         self.learn((), np.zeros(self.shape, np.int64))
 
     def learn(self, tags: Tags, state: Whole) -> F32:
-        """The state after `tags` as float32, which is known from now on."""
+        """Records the delta state after `tags`, and returns it as float32."""
         delta = self.deltas[tags] = state.astype(np.float32)
         self.known.setdefault(delta.tobytes(), []).append(tags)
         return delta
 
     def compute_delta(self, tags: Tags, done: int = 0) -> F32:
-        """The delta state after `tags`: each token multiplies the state and adds its own
-        number, both different in each place. done: how many of them a state that was
-        computed before has read, if that is known."""
+        """Returns the delta state after `tags`.
+
+        Args:
+            tags: all tokens that the state has read.
+            done: the number of leading tokens whose state is probably known already.
+        """
         delta = self.deltas.get(tags)
         if delta is not None:
             return delta
@@ -96,7 +100,7 @@ class Recurrence:
         return self.learn(tags, state)
 
     def compute_conv(self, tags: Tags) -> F32:
-        """The conv state after `tags`."""
+        """Returns the conv state after `tags`."""
         last = tags[-self.width :]
         if last not in self.convs:
             conv = np.zeros((1, self.width, self.channels), np.float32)
@@ -109,15 +113,15 @@ class Recurrence:
     def advance(
         self, cache: Any, tags: Sequence[int], write: Callable[[Array, Array, int], None]
     ) -> list[list[Column]]:
-        """Reads, folds the tokens in, writes, in as many writes as the cache asks for.
+        """Folds tokens into a cache's state, in as many writes as the cache requests.
 
         Args:
             cache: the cache of the layer.
-            tags: the tokens.
-            write: writes conv and delta to the cache, and the number of new tokens.
+            tags: the new tokens.
+            write: writes conv, delta and the number of new tokens to the cache.
 
         Returns:
-            What the state at each token has read.
+            For each new token, the tokens that the state has read up to this token.
         """
         rows: list[list[Column]] = []
         length = len(tags)
@@ -141,20 +145,22 @@ class Recurrence:
         return rows
 
     def compute(self, tags: Tags, done: int) -> tuple[Array, Array]:
-        """conv and delta after `tags`. done: see `compute_delta`."""
+        """Returns conv and delta after `tags`; for `done` see `compute_delta`."""
         arrays = self.arrays
-        # Copies: an array of the framework may share their memory, and be written.
+        # Copy: a framework array may share memory with the numpy array and be written to.
         conv = arrays.from_numpy(self.compute_conv(tags).copy(), self.dtype)
         delta = self.compute_delta(tags, done).copy()
         return conv, arrays.from_numpy(delta, "float32")
 
     def read(self, pair: Any, name: str) -> list[Column]:
-        """The tokens that a returned (conv, delta) has read, in the order of the list
-        that it equals; words if it equals none."""
+        """Lists the tokens that a returned (conv, delta) has read, in order.
+
+        If the state equals no known state, the list contains a description instead.
+        """
         return self.read_all(pair, 1, name)[0]
 
     def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
-        """Reads `count` states, one after the other in the first axis."""
+        """Lists the tokens that each of `count` states has read; axis 0 is the state."""
         conv, delta = split_pair(pair, name)
         conv_shape = (count, self.width, self.channels)
         delta_shape = (count, *self.shape[1:])
@@ -165,7 +171,7 @@ class Recurrence:
         ]
 
     def identify(self, conv: F32, delta: F32) -> list[Column]:
-        """Lists the tokens that one state, as numpy has it, has read."""
+        """Lists the tokens that one state, given as numpy arrays, has read."""
         candidates = self.known.get(delta.tobytes(), [])
         for tags in candidates:
             if holds(conv, self.compute_conv(tags).tobytes()):
@@ -177,7 +183,7 @@ class Recurrence:
         return ["NaN" if np.isnan(delta).any() else self.name_drift(delta)]
 
     def name_drift(self, delta: F32) -> str:
-        """Words for a state that is not that of any tokens, but may be near it."""
+        """Describes an unknown state by the nearest known state, if that is close."""
         errors = {
             tags: float(np.abs(delta - state_known).max())
             for tags, state_known in self.deltas.items()

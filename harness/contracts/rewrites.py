@@ -1,4 +1,4 @@
-"""Steps of shrinking that contracts have in common: each proposes simpler programs."""
+"""Rewrites for shrinking that all contracts share; each yields simpler programs."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ from lockstep.harness.contracts.operation import (
 T = TypeVar("T")
 
 Rewrite = Callable[[Sequence[Op]], Iterator[list[Op]]]
-"""Proposes operations that are simpler by one step."""
+"""A function that yields simpler versions of a program, each changed by one step."""
 
 Changed = tuple[Config, Sequence[Op]]
-"""A config and operations."""
+"""A simpler config with its operations."""
 
 
 def replace_at(items: Sequence[T], index: int, *new: T) -> list[T]:
-    """Returns the items with new ones, or none, in the place of one."""
+    """Returns the items with the item at `index` replaced by any number of new items."""
     return [*items[:index], *new, *items[index + 1 :]]
 
 
 def list_steps(most: int) -> list[int]:
-    """Lists how much lower a number may get that can be `most` lower, most first: by all
-    of it, by half, a quarter of that and so on, and by one."""
+    """Lists the amounts by which to lower a number, largest first.
+
+    The amounts are `most`, half of `most`, then a quarter of the previous amount, and so
+    on down to 1.
+    """
     shares = takewhile(bool, (most // 2 >> shift for shift in count(0, 2)))
     return list(dict.fromkeys([most, *shares, 1])) if most > 0 else []
 
 
 def find(ops: Sequence[Op], *names: str) -> Iterator[tuple[int, Op]]:
-    """Iterates over the operations with one of these names, and where they stand."""
+    """Yields the index and the operation for each operation with one of these names."""
     return ((index, op) for index, op in enumerate(ops) if op["op"] in names)
 
 
 def simplify_each(list_simpler: Callable[[Op], Iterator[Op]]) -> Rewrite:
-    """Makes the rewrite that puts a simpler operation in the place of one."""
+    """Makes the rewrite that replaces one operation by a simpler operation."""
 
     def rewrite(ops: Sequence[Op]) -> Iterator[list[Op]]:
         for index, op in enumerate(ops):
@@ -52,12 +55,12 @@ def simplify_each(list_simpler: Callable[[Op], Iterator[Op]]) -> Rewrite:
 
 
 def join_names(operations: Operations, sort: str, *present: str) -> Rewrite:
-    """Makes the rewrite that lets one name stand for another as well.
+    """Makes the rewrite that replaces all uses of one name by an earlier name.
 
     Args:
-        operations: all of the contract, by name.
-        sort: of names.
-        present: names that are there from the start.
+        operations: the contract's operations, by name.
+        sort: the sort of names.
+        present: the names that exist at the start of a program.
     """
 
     def rewrite(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -71,7 +74,7 @@ def join_names(operations: Operations, sort: str, *present: str) -> Rewrite:
 
 
 def list_lower(fields: Mapping[str, Any], minimums: Mapping[str, int]) -> Iterator[Any]:
-    """Proposes fields of which one number is lower, but not below its minimum."""
+    """Yields the fields with one number lowered, but not below its minimum."""
     for name, least in minimums.items():
         for less in list_steps(fields.get(name, least) - least):
             yield {**fields, name: fields[name] - less}
@@ -80,7 +83,12 @@ def list_lower(fields: Mapping[str, Any], minimums: Mapping[str, int]) -> Iterat
 def list_simpler_parts(
     members: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]
 ) -> Iterator[list[Mapping[str, Any]]]:
-    """Proposes caches below of which one is plain, or has a lower size."""
+    """Yields the member caches with one member replaced by `plain`, or one size lowered.
+
+    Args:
+        members: the configs of the member caches of a combined cache.
+        plain: the simplest member config.
+    """
     for index, member in enumerate(members):
         if member != plain:
             yield replace_at(members, index, plain)

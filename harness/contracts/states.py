@@ -1,4 +1,4 @@
-"""Abstract states: a table says when a program is in one, and which kinds find it."""
+"""Abstract states: a table lists their conditions and the features that they need."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 from lockstep.harness.contracts.operation import Cell
 
 Features = Collection[str]
-"""What a backend declares: the kind, its operations, "refuses" and "atomic" (fields of
-`Kind`), and what a contract derives from the configs, such as "windows"."""
+"""The features of a declared kind: its name, its operations, "refuses" and "atomic"
+(fields of `Kind`), and features that a contract derives from the configs, such as
+"windows"."""
 
 
 class State(NamedTuple):
     """One abstract state: a situation in which bugs were found.
 
     Attributes:
-        name: its name.
-        holds: judges a situation; None if the model notes the state as an event.
-        needs: the features without which no program finds it, separated by blanks.
+        name: the state's name.
+        holds: the condition on a situation; None if the model records the state as an
+            event.
+        needs: the features that a program needs to reach the state, separated by blanks.
     """
 
     name: str
@@ -27,15 +29,15 @@ class State(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """Cells that no program can reach, and why.
+    """A rule that excludes cells that no program can reach.
 
     Attributes:
         why: the reason.
-        states: that some operations never find.
-        only: the operations that find them; None for all.
-        never: the operations that do not.
-        needs, unless: the rule holds with all features of the first, and without those
-            of the second; separated by blanks.
+        states: the states that the rule is about.
+        only: the only operations that can run in these states; None for all.
+        never: the operations that never run in these states.
+        needs: the rule applies only with all these features, separated by blanks.
+        unless: the rule applies only without these features, separated by blanks.
     """
 
     why: str
@@ -68,7 +70,7 @@ class StateTable:
         self.conditions = [(name, holds) for name, holds, _ in states if holds]
 
     def find(self, situation: Any) -> list[str]:
-        """Lists the states whose condition a situation meets."""
+        """Lists the states whose condition holds in a situation."""
         return [name for name, holds in self.conditions if holds(situation)]
 
     def list_reachable(self, features: Features) -> list[str]:
@@ -83,12 +85,12 @@ class StateTable:
 
 
 def never(why: str, states: str, operations: str, **when: str) -> Unreachable:
-    """Makes the rule that some operations do not find some states."""
+    """Makes a rule: `operations` never run in `states`."""
     return Unreachable(why, states.split(), never=operations.split(), **when)
 
 
 def only(why: str, states: str, operations: str, **when: str) -> Unreachable:
-    """Makes the rule that no other operations than these find some states."""
+    """Makes a rule: only `operations` run in `states`."""
     return Unreachable(why, states.split(), operations.split(), **when)
 
 

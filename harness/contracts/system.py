@@ -1,7 +1,7 @@
-"""The system under test: its arrays as tokens, its masks as rows, and what it must keep.
+"""The system under test: reads its arrays as tokens, its masks as rows, watches arrays.
 
-A backend's answers are arrays. `Reader` reads the token in each column, `get_rows` the
-columns that each row sees.
+A backend answers with arrays. `Reader` identifies the token in each column, and
+`get_rows` lists the columns that each row sees.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from lockstep.harness.core.payload import (
 from lockstep.reference.token import Token
 
 Column = int | str | tuple[int, int]
-"""The content of one column of K and V: a tag, (position, tag) where positions are the
-caller's, or words for what is neither."""
+"""The content of one column of K and V: a tag, (position, tag) if the caller chooses
+positions, or a description of any other content."""
 
 
 # --- K and V as tokens ------------------------------------------------------------------
 
 
 class PairReader(ExpectedPayloads):
-    """Checks the forms of the K and V of one layer.
+    """Checks shapes and dtypes of K and V of one layer.
 
     Args:
-        backend: whose arrays they are.
+        backend: the backend that makes the arrays.
         config: a complete config.
-        limit: tags are below it.
-        layer: tells the payloads of all layers apart.
-        permuted: V comes with its columns last.
-        tolerance: by how much a stored number may change.
+        limit: the exclusive upper bound of tags.
+        layer: the layer number; each layer has different payloads.
+        permuted: whether the columns of V are its last axis.
+        tolerance: the largest allowed change of a stored number.
     """
 
     def __init__(
@@ -83,15 +83,16 @@ class PairReader(ExpectedPayloads):
     def check_forms(
         self, keys: Array, values: Array, name: str, rows: int = 1
     ) -> tuple[F32, F32]:
-        """Returns K and V as [rows, heads, columns, dim], with as many columns each.
+        """Returns K and V as [rows, heads, columns, dim] with equal column counts.
 
         Args:
-            keys, values: arrays of the framework.
-            name: the operation that returned them.
-            rows: of a batch.
+            keys: K as an array of the framework.
+            values: V as an array of the framework.
+            name: the operation that returned the arrays.
+            rows: the number of rows of the batch.
 
         Raises:
-            Broken: they have another form or dtype.
+            Broken: K or V has a wrong shape or dtype, or their column counts differ.
         """
         keys = self.get_floats(keys, self.keys, f"K of {name}", rows)
         values = self.get_floats(values, self.values, f"V of {name}", rows, self.permuted)
@@ -106,7 +107,7 @@ class PairReader(ExpectedPayloads):
     def get_floats(
         self, array: Array, table: Table, name: str, rows: int, permuted: bool = False
     ) -> F32:
-        """Returns [rows, heads, columns, dim] as float32."""
+        """Returns the array as float32 of shape [rows, heads, columns, dim]."""
         original = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
             floats = floats.swapaxes(2, 3)
@@ -124,11 +125,11 @@ class PairReader(ExpectedPayloads):
 
 
 class Reader(PairReader):
-    """Makes the K and V that go into one layer, and reads those that come out.
+    """Makes K and V for one layer, and identifies the tokens in returned K and V.
 
     Attributes:
-        margin: the largest error of a stored number so far, as a share of the tolerance.
-        attention: the same of attention.
+        margin: the largest error of a stored number so far, divided by the tolerance.
+        attention: the largest error of attention so far, divided by its tolerance.
     """
 
     def __init__(
@@ -138,14 +139,16 @@ class Reader(PairReader):
         self.margin = self.attention = 0.0
 
     def judge(self, got: F32, tag: int, seen: Sequence[int], row: int, name: str) -> None:
-        """Compares one row of attention with double precision; see `judge_attention`.
+        """Compares one row of attention with the double-precision result.
+
+        See `judge_attention`.
 
         Args:
-            got: [heads, value_dim], computed by the backend's framework.
-            tag: of the token whose query it is.
-            seen: the tags of the tokens that it attends to.
-            row: its number.
-            name: the operation whose arrays were attended to.
+            got: the backend framework's result, [heads, value_dim].
+            tag: the tag of the query's token.
+            seen: the tags of the tokens that the query attends to.
+            row: the row number.
+            name: the operation that returned the K and V.
         """
         form = self.dtype, self.keys.dim, len(seen), self.tolerance
         wanted, allowed = self.compute_row(tag, seen), get_attention_tolerance(*form)
@@ -153,7 +156,7 @@ class Reader(PairReader):
         self.attention = max(self.attention, used)
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
-        """Makes K [1, heads, tags, key_dim] and V of the tokens with these tags."""
+        """Makes K [1, heads, tags, key_dim] and V [1, heads, tags, value_dim] of tags."""
         from_numpy = self.arrays.from_numpy
         return (
             from_numpy(self.keys.get_vectors(tags), self.dtype),
@@ -161,13 +164,13 @@ class Reader(PairReader):
         )
 
     def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
-        """Reads the token in each column of a returned (K, V).
+        """Identifies the token in each column of a returned (K, V).
 
         Args:
-            pair: what came back.
-            name: the operation that returned it.
-            likely: the tokens that probably stand in the last columns, in this order;
-                to compare with them is faster than to read.
+            pair: the returned value.
+            name: the operation that returned the value.
+            likely: the expected tokens of the last columns, in order; a comparison with
+                these tokens is faster than identifying each column.
         """
         keys, values = self.check_forms(*split_pair(pair, name), name)
         columns = self.read_floats(keys, values, likely)
@@ -176,7 +179,7 @@ class Reader(PairReader):
         return columns
 
     def note_drift(self, pair: Sequence[Array], columns: Sequence[Column]) -> None:
-        """Notes how far the numbers of the tokens are from what was stored."""
+        """Updates `margin` with the errors of the numbers in columns that hold tokens."""
         tags_held = {at: tag for at, tag in enumerate(columns) if isinstance(tag, int)}
         for array, table in zip(pair, (self.keys, self.values), strict=True):
             floats = self.arrays.to_numpy(array)[:, :, list(tags_held)]
@@ -188,7 +191,7 @@ class Reader(PairReader):
     def read_floats(
         self, keys: F32, values: F32, likely: Sequence[Token]
     ) -> list[Column]:
-        """Reads the token in each column of K and V of the right shape."""
+        """Identifies the token in each column of K and V, whose shapes are correct."""
         width = keys.shape[2]
         if 0 < width <= len(likely):
             guess: list[Column] = [token.tag for token in likely[-width:]]
@@ -205,15 +208,15 @@ class Reader(PairReader):
         if right_keys.all() and right_values.all():
             return columns
         is_right = right_keys.all((0, 1, 3)) & right_values.all((0, 1, 3))  # [tokens]
-        with np.errstate(invalid="ignore"):  # of a signaling NaN
+        with np.errstate(invalid="ignore"):  # a signaling NaN would warn
             blank = np.logical_not(keys.any((0, 1, 3)) | values.any((0, 1, 3)))
         for at in np.flatnonzero(np.logical_not(is_right)).tolist():
-            # A static cache is full of zeros: not worth the look that garbage is worth.
+            # A static cache has many zero columns; `name_column` is slow.
             columns[at] = "zeros" if blank[at] else self.name_column(keys, values, at)
         return columns
 
     def name_column(self, keys: F32, values: F32, at: int) -> Column:
-        """The token in column `at`, or words for what is no token."""
+        """Returns the token in column `at`, or a description of any other content."""
         key = name_vectors(keys[:, :, at : at + 1], self.keys)
         value = name_vectors(values[:, :, at : at + 1], self.values)
         if drifted := name_drift(key, value):
@@ -225,14 +228,14 @@ class Reader(PairReader):
         return f"{MIXED} {format_vectors(key)}, but its value is {format_vectors(value)}"
 
     def format_drift(self, name: str, drift: Drift) -> str:
-        """Words for the larger drift of a column."""
+        """Formats the larger drift of a column, with the allowed error."""
         text = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
         hint = "; if the cache is quantized, declare `tolerance`"
         return text if self.tolerance else text + hint
 
 
 def is_of_form(shape: Sequence[int], table: Table, rows: int) -> bool:
-    """Says whether this is [rows, heads, tokens, dim]."""
+    """Tells whether the shape is [rows, heads, columns, dim], with any column count."""
     if len(shape) != 4:
         return False
     batch, heads, _, dim = shape
@@ -249,7 +252,7 @@ def split_pair(pair: Any, name: str) -> tuple[Array, Array]:
 
 
 def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
-    """The content of `array`; whatever is no array of the framework is malformed."""
+    """Returns the content of `array`; raises Broken if it is not a framework array."""
     try:
         content = arrays.to_numpy(array)
     except Exception as error:
@@ -264,18 +267,18 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
 # --- masks as rows ----------------------------------------------------------------------
 
 
-# The lowest number that every float dtype here has as a finite one; models write it, or
-# something lower, or -inf, where a column must not be seen.
+# The lowest finite number that all supported float dtypes share. Models hide a column
+# with this number, a lower number or -inf.
 NEVER = float(np.finfo(np.float16).min)
 
 
 def read_mask(mask: Mask, arrays: Arrays, additive: str | None = None) -> Any:
-    """Returns the content of a mask that is an array; None and words as they are.
+    """Returns the content of an array mask; returns None and strings unchanged.
 
     Args:
-        mask: as the backend returned it.
-        arrays: of the framework.
-        additive: the dtype that an array must have; None for any.
+        mask: the mask that the backend returned.
+        arrays: the framework's array functions.
+        additive: the required dtype of an array mask; None for any dtype.
     """
     if mask is None or isinstance(mask, str):
         return mask
@@ -285,7 +288,7 @@ def read_mask(mask: Mask, arrays: Arrays, additive: str | None = None) -> Any:
 def read_mask_array(
     mask: Array, arrays: Arrays, additive: str | None = None
 ) -> npt.NDArray[Any]:
-    """Does the same where None and words are no masks."""
+    """Returns the content of a mask; raises Broken if the mask is not an array."""
     content = to_numpy(arrays, mask, "the mask")
     if additive is not None and (dtype := arrays.dtype(mask)) != additive:
         raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
@@ -295,14 +298,15 @@ def read_mask_array(
 def get_rows(
     columns: list[Column], mask: Any, length: int, rows: int, alignment: Alignment
 ) -> list[list[Column]]:
-    """Lists what each of the first `length` rows sees, whatever the form of the mask.
+    """Lists the columns that each of the first `length` rows sees.
 
     Args:
-        columns: what stands in each column.
-        mask: as `read_mask` returned it.
+        columns: the content of each column.
+        mask: the result of `read_mask`: None, a string or an array.
         length: the number of real rows.
-        rows: the number of rows that the mask must have; padding must see nothing.
-        alignment: of a mask that is "causal".
+        rows: the required number of rows of the mask; rows from `length` on are padding
+            and must see nothing.
+        alignment: the alignment of a "causal" mask.
     """
     width = len(columns)
     if mask is None or isinstance(mask, str):
@@ -338,8 +342,8 @@ class VisibleColumns(NamedTuple):
     """The columns that a mask shows.
 
     Attributes:
-        rows: for each row, the columns that it sees.
-        seen: for each column, whether some row sees it.
+        rows: for each row, the columns that the row sees.
+        seen: for each column, whether at least one row sees the column.
     """
 
     rows: Sequence[Sequence[int]]
@@ -349,23 +353,27 @@ class VisibleColumns(NamedTuple):
 def get_visible_columns(
     content: npt.NDArray[Any], rows: int, width: int
 ) -> VisibleColumns:
-    """Finds what each of the rows sees of the columns.
+    """Returns the columns that each row of a mask sees.
 
     Args:
-        content: of a mask that broadcasts to [rows, width].
-        rows, width: the numbers of rows and columns.
+        content: the content of the mask; it must broadcast to [rows, width].
+        rows: the number of rows.
+        width: the number of columns.
     """
     if content.shape != (rows, width):
         content = broadcast_mask(content, rows, width)
-    if content.dtype.kind not in NUMBERS:  # bytes of others say not what they hold
+    if content.dtype.kind not in NUMBERS:  # e.g. object arrays: bytes are pointers
         raise Broken("malformed", f"the mask holds {content.dtype}, not bool or numbers")
     interpret = recall_mask if content.nbytes <= MOST_RECALLED else interpret_mask
     return interpret(content.tobytes(), content.dtype, rows, width)
 
 
 def broadcast_mask(content: npt.NDArray[Any], rows: int, width: int) -> npt.NDArray[Any]:
-    """Returns a mask as [rows, width]: axes of size 1 are repeated and missing ones
-    added, as attention does. Raises Broken if it does not broadcast."""
+    """Broadcasts a mask to [rows, width], as attention does.
+
+    Raises:
+        Broken: the mask does not broadcast to this shape.
+    """
     shape = content.shape
     try:
         return np.broadcast_to(content.reshape(shape[-2:]), (rows, width))
@@ -376,17 +384,20 @@ def broadcast_mask(content: npt.NDArray[Any], rows: int, width: int) -> npt.NDAr
 
 
 NUMBERS = "bfiu"
-"""Kinds of dtypes that numpy calls bool, float, int and unsigned."""
+"""The numpy dtype kinds that a mask may have: bool, float, int and unsigned int."""
 
 MOST_RECALLED = 1024
-"""Bytes of a mask that is remembered: of most, a program has many that are alike."""
+"""The size limit in bytes of masks in the memo; a program repeats most small masks."""
 
 
 def interpret_mask(
     content: bytes, dtype: np.dtype[Any], rows: int, width: int
 ) -> VisibleColumns:
-    """A function of what the mask holds. Raises Broken for a number that is neither 0
-    nor as low as -inf."""
+    """Returns the visible columns of a mask; a pure function, so that a memo can be used.
+
+    Raises:
+        Broken: an additive mask has a number that is neither 0 nor at most `NEVER`.
+    """
     array: npt.NDArray[Any] = np.ndarray((rows, width), dtype, content)
     if dtype == np.bool_:
         seen = array
@@ -409,18 +420,18 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 
 @dataclass(frozen=True)
 class Setup:
-    """What one program runs on.
+    """The backend and the settings with which one program runs.
 
     Attributes:
-        backend: what is tested.
-        declared: what it promises for the kind.
+        backend: the backend under test.
+        declared: the backend's declaration of the kind.
         config: a complete config.
         ops: the operations of the program.
-        tags: how many tags the program has.
-        every: make the every checks too, at every step: watch the arrays that it moves,
-            and put each pass through attention.
-        writes: the operations after which a view of the cache need not hold.
-        layer: tells the payloads of the layers of one model apart.
+        tags: the number of tags in the program.
+        every: whether to run the expensive checks too, at every step: watch all arrays
+            that go into or come out of the cache, and run attention on each pass.
+        writes: the operations that may invalidate earlier views of the cache.
+        layer: the layer number; each layer has different payloads.
     """
 
     backend: Backend
@@ -436,15 +447,15 @@ class Setup:
 class System:
     """The system under test, for one program.
 
-    The executor calls `check_aliases(op)` before each operation and
-    `verify_memory(op, model)` after it, and `finish()` at the end. The first and the last
-    check that arrays that were handed out still hold what they must. `margins` tells how
-    much of each tolerance was used so far. After `tell_layout()` answers name the columns
-    that came back, and those that each row sees.
+    The executor calls `check_aliases(op)` before each operation, `verify_memory(op,
+    model)` after each operation, and `finish()` at the end. `check_aliases` and `finish`
+    check that watched arrays have not changed. After a call of `tell_layout()`, answers
+    also contain the returned columns and the columns that each row sees.
 
     Attributes:
-        writes: the operations after which a view of the cache need not hold.
-        limit: tags are below it.
+        margins: the used share of each tolerance so far.
+        writes: the operations that may invalidate earlier views of the cache.
+        limit: the exclusive upper bound of tags.
     """
 
     margins: Margins
@@ -462,16 +473,19 @@ class System:
         self.tells_layout = True
 
     def ask(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Calls the backend where it may refuse; see `ask_backend`."""
+        """Calls the backend, which may refuse the call; see `ask_backend`."""
         return ask_backend(call, self.backend.errors)
 
     def tell_held(self) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """Maps parts of `list_held` of the model to what the backend told of them after
-        the last operation, each with a name; for pictures."""
+        """Returns named contents that the backend reported after the last operation.
+
+        Pictures show these contents. The keys are the cache names in `list_held` of the
+        model.
+        """
         return {}
 
     def check_aliases(self, op: Op) -> None:
-        """Before `op`: whatever it may end must have held until now."""
+        """Checks, before `op` runs, the watched arrays that `op` may invalidate."""
         if not self.watch.kept:
             return
         if self.every:
@@ -482,12 +496,14 @@ class System:
             self.watch.drop(owner)
 
     def verify_memory(self, op: Mapping[str, Any], model: Any) -> None:
-        """Counts what the contents need after an operation, and compares with what the
-        backend holds: at once with every check, or else in `finish`.
+        """Compares the backend's memory with the memory that the contents need.
+
+        The comparison takes place immediately if the expensive checks are on, otherwise
+        in `finish`.
 
         Args:
-            op: the operation.
-            model: the reference after it.
+            op: the operation that has just run.
+            model: the reference after the operation.
         """
         raise NotImplementedError
 
@@ -496,11 +512,10 @@ class System:
 
     @contextmanager
     def lend(self, owner: str, operation: str, arrays: Sequence[Array]) -> Iterator[None]:
-        """Surrounds a call that gives arrays to a cache, and the reading of its result.
+        """Wraps a call that passes arrays to a cache, and the reading of its result.
 
-        The arrays stay the caller's. The cache must not write to them, and must not
-        notice what the caller writes into them afterwards, as a model does that uses its
-        buffers again.
+        The caller owns the arrays. The cache must not write to them, and later writes by
+        the caller, such as a model that reuses its buffers, must not change the cache.
         """
         if self.declared.inputs == "kept":
             yield
@@ -524,17 +539,17 @@ def judge_attention(
     """Compares one row of attention with the reference's.
 
     Args:
-        got: [heads, value_dim], computed by the backend's framework.
-        wanted: the same by the reference, in double precision.
-        tolerance: the largest error that is allowed.
-        row: its number.
-        name: the operation whose arrays were attended to.
+        got: the backend framework's result, [heads, value_dim].
+        wanted: the reference's result in double precision, [heads, value_dim].
+        tolerance: the largest allowed error.
+        row: the row number.
+        name: the operation that returned the K and V.
 
     Returns:
-        The error as a share of the tolerance.
+        The error divided by the tolerance.
 
     Raises:
-        Broken: the error is larger.
+        Broken: the error is larger than the tolerance.
     """
     error = float(np.abs(got - wanted).max())
     if not error <= tolerance:

@@ -1,4 +1,4 @@
-"""Tables of the operations, for documents.
+"""Generates tables of all operations for documents.
 
 To write the block in `harness/contracts/README.md` and the files in
 `harness/backends/driver/schemas/` after a change:
@@ -23,7 +23,7 @@ ANSWER = "Answer: "
 
 
 def explain(operation: Operation) -> tuple[str, str]:
-    """Returns what an operation does, and what its answer means: its docstring."""
+    """Splits an operation's docstring into its effect and the meaning of its answer."""
     text = inspect.cleandoc(type(operation).__doc__ or operation.name)
     does, *paragraphs = (" ".join(lines.split()) for lines in text.split("\n\n"))
     answer = "".join(line for line in paragraphs if line.startswith(ANSWER))
@@ -45,7 +45,7 @@ BEGIN, END = "<!-- operations -->\n", "<!-- end of operations -->\n"
 
 
 def format_block() -> str:
-    """The operations of all contracts with their effects, as the README has them."""
+    """Returns the README's table of all contracts' operations by effect."""
     lines = [BEGIN.strip(), "", "| contract | effect | operations |", "|---|---|---|"]
     for rules in CONTRACTS.values():
         by_effect: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Arrays under watch: those that went to a cache or came from it, and what they held."""
+"""Watches the arrays passed to or returned by a cache, and detects changes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.core.errors import Broken
 
 MOST_KEPT = 12
-"""Pairs of arrays under watch at a time: the latest."""
+"""The maximum number of calls whose arrays are watched; the latest calls count."""
 
 TOO_EARLY = "before it was allowed to"
 
 Content = tuple[tuple[int, ...], bytes]
-"""The shape of an array, and what it holds."""
+"""The shape and the bytes of an array."""
 
 
 @dataclass(eq=False)
 class Kept:
-    """The arrays of one call.
+    """The watched arrays of one call.
 
     Attributes:
-        owner: name of the cache.
-        operation: its operation.
-        is_given: whether the cache was given them; otherwise it returned them.
+        owner: the name of the cache.
+        operation: the operation that was called.
+        is_given: True if the caller passed the arrays to the cache, False if the cache
+            returned the arrays.
         arrays: the arrays.
-        content: what they held when that was noted last.
+        content: the content of each array at the last `note`.
     """
 
     owner: str
@@ -40,12 +41,12 @@ class Kept:
     content: Sequence[Content] = field(default_factory=list)
 
     def note(self, arrays: Arrays) -> None:
-        """Notes what they hold now."""
+        """Records the current content of the arrays."""
         floats = [arrays.to_numpy(array) for array in self.arrays]
         self.content = [(array.shape, array.tobytes()) for array in floats]
 
     def check(self, arrays: Arrays, when: str) -> None:
-        """Raises Broken("alias") if one has changed; says when, in words."""
+        """Raises Broken("alias") if an array has changed; `when` ends the message."""
         for array, (shape, content) in zip(self.arrays, self.content, strict=True):
             current = arrays.to_numpy(array)
             if current.shape != shape or not holds(current, content):
@@ -68,7 +69,7 @@ class ArrayWatch:
     def keep(
         self, owner: str, operation: str, arrays: Sequence[Array], is_given: bool = False
     ) -> Kept:
-        """Notes what the arrays hold; see `Kept`."""
+        """Starts to watch arrays and records their content; see `Kept`."""
         watched = Kept(owner, operation, is_given, list(arrays))
         watched.note(self.arrays)
         self.kept.append(watched)
@@ -79,17 +80,17 @@ class ArrayWatch:
         """Raises Broken("alias") if an array has changed.
 
         Args:
-            owner: looks at the arrays of this cache only.
-            when: says when it has changed, in words.
+            owner: the cache whose arrays are checked; None for all caches.
+            when: the time of the change, as text for the message.
         """
         for watched in self.kept:
             if owner in (None, watched.owner):
                 watched.check(self.arrays, when)
 
     def drop(self, owner: str) -> None:
-        """The arrays that a cache has returned are no longer promised to hold anything.
+        """Stops watching the arrays that a cache has returned.
 
-        Those that it was given are the caller's for good.
+        Arrays that the caller passed to the cache stay watched.
         """
         if self.kept:
             self.kept = [
@@ -100,8 +101,10 @@ class ArrayWatch:
 
 
 def holds(array: npt.NDArray[Any], content: bytes) -> bool:
-    """Says whether the array still has the numbers that are in `content`; NaN is one.
-    Equal bytes, the usual case, need no look at the numbers."""
+    """Tells whether the array's numbers equal the numbers in `content`; NaN equals NaN.
+
+    Equal bytes, the usual case, take a fast path.
+    """
     if array.tobytes() == content:
         return True
     if array.nbytes != len(content):

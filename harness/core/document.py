@@ -1,7 +1,7 @@
-"""JSON documents of other people: bounded in size, read strictly, checked field by field.
+"""Reads JSON documents from untrusted sources and checks them field by field.
 
-Every number is bounded, so that no program file can make a process work or grow without
-limit.
+The size of a document and every number in it are bounded, so that no program file can
+make a process run or allocate memory without limit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ from lockstep.harness.core.errors import UsageError, shorten
 # --- files ------------------------------------------------------------------------------
 
 
-# Of one document, unpacked.
+# The maximum size of one document after decompression.
 MAX_BYTES = 8 << 20
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, which may be gzipped. Raises UsageError if it is too large."""
+    """Reads the text of a file, gzipped or not. Raises UsageError for a large file."""
     return decode(read_bytes(path, MAX_BYTES), str(path))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file. Raises UsageError if it has more than `most` bytes, or is
-    not a regular file: reading a pipe or a device may never end."""
+    """Reads the content of a file.
+
+    Raises:
+        UsageError: the file has more than `most` bytes, or is not a regular file;
+            reading a pipe or a device may never end.
+    """
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
         if not is_file and not path.is_dir():
@@ -59,7 +63,8 @@ def check_size(content: bytes, most: int, where: str) -> bytes:
 
 
 def decode(content: bytes, where: str) -> str:
-    """The text of a file. `where` is its name, which tells whether it is gzipped."""
+    """Decodes the content of a file; decompresses it if the file name `where` ends in
+    ``.gz``."""
     if where.endswith(".gz"):
         try:
             with gzip.GzipFile(fileobj=BytesIO(content)) as file:
@@ -73,8 +78,12 @@ def decode(content: bytes, where: str) -> str:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text. Raises UsageError for text that is not JSON, for a name
-    that stands twice in an object, and for numbers that JSON does not have."""
+    """Parses a JSON text.
+
+    Raises:
+        UsageError: the text is not JSON, an object has a name twice, or a number is not
+            a JSON number, such as NaN.
+    """
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not a number of JSON")
@@ -113,10 +122,11 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
-    """The regular files below a folder. What vanishes in the meantime is passed over.
+    """Yields the regular files below a folder. Skips files and folders that are removed
+    during the walk.
 
     Raises:
-        UsageError: some folder cannot be read.
+        UsageError: a folder cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -128,7 +138,7 @@ def walk_files(folder: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: nobody ever reads half of it."""
+    """Writes a file atomically: no reader sees a partly written file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -144,9 +154,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 Schema = Mapping[str, Any]
-"""A JSON Schema for one field. A field with a "default" may be left out."""
+"""A JSON Schema for one field. A field whose schema has a "default" is optional."""
 
-# Tokens in one update.
+# The maximum number of tokens in one update.
 MAX_LENGTH = 2048
 
 MAX_POSITION = 65_536
@@ -157,7 +167,7 @@ def integer(low: int, high: int) -> dict[str, Any]:
 
 
 def optional(schema: Schema) -> Schema:
-    """The same, or null, which is also the default."""
+    """Returns a schema that also allows null, which is its default."""
     return {**schema, "type": [schema["type"], "null"], "default": None}
 
 
@@ -167,28 +177,28 @@ INTEGER: Schema = integer(-MAX_POSITION, MAX_POSITION)
 WINDOW: Schema = integer(1, MAX_POSITION)
 DIMENSION: Schema = integer(1, 1024)
 
-# A key in the schema of a field that holds a name, or a list of names: its sort, such as
-# "snapshot". Names of one sort may be exchanged.
+# A key in the schema of a field that holds a name or a list of names. Its value is the
+# kind of the names, such as "snapshot". Names of equal kind may be exchanged.
 NAMES = "names"
 
-# A key in the schema of a field that means nothing without another: only the contract
-# simplifies it.
+# A key in the schema of a field that has no meaning without another field. Only the
+# contract simplifies such a field.
 JOINT = "joint"
 
-# A key in the schema of a number that follows from others, such as a limit in bytes:
-# shrinking compares it last.
+# A key in the schema of a number that is computed from other numbers, such as a limit in
+# bytes. Shrinking compares such a number last.
 DERIVED = "derived"
 
 NAME: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,32}(?![\s\S])"}
-# The number of one of the scopes that a backend declares; it changes no answer.
+# The index of a scope that the backend declares. The scope does not change results.
 SCOPE: Schema = {**integer(0, 15), "default": 0}
-# The number of one of several ways that a cache has to do the same; it changes no answer.
-# 0 for the one that it would choose.
+# The index of an alternative implementation of an operation in a cache. The variant does
+# not change results. 0 is the implementation that the cache chooses by default.
 VARIANT: Schema = {**integer(0, 15), "default": 0}
 
 DTYPE: Schema = {"enum": ["float32", "float16", "bfloat16"], "default": "float32"}
 
-# In the place of a default that a field does not have.
+# Stands for the default of a field that has no default.
 REQUIRED = object()
 
 
@@ -205,15 +215,15 @@ def drop_defaults(
 def complete(
     given: Mapping[str, Any], schemas: Mapping[str, Schema], where: str
 ) -> dict[str, Any]:
-    """Fills in defaults, and checks each field against its schema.
+    """Adds the defaults to the fields of a document and checks each field.
 
     Args:
-        given: the fields of a document.
-        schemas: the schema of each field.
-        where: the place of the document, for messages.
+        given: the fields of the document.
+        schemas: the schemas by field name.
+        where: the location of the document, for messages.
 
     Raises:
-        UsageError: a field is unknown, missing or wrong.
+        UsageError: a field is unknown, missing or invalid.
     """
     for name in given:
         if name not in schemas:
@@ -232,8 +242,8 @@ def complete(
 
 
 def check_field(value: Any, schema: Schema, where: str) -> Any:
-    """Returns the value, whole floats as ints. Raises UsageError if the schema does not
-    allow it."""
+    """Returns the value with whole floats converted to ints. Raises UsageError if the
+    schema does not allow the value."""
     error = next(iter(make_validator(schema).iter_errors(value)), None)
     if error is not None:
         place = "".join(f"[{part}]" for part in error.absolute_path)
@@ -246,14 +256,14 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
 
 def make_validator(schema: Schema) -> Any:
     """Returns a validator of `jsonschema`."""
-    # Most processes need none, and this takes a tenth of the time until they are up.
+    # Most processes need no validator, and this import takes a tenth of their start time.
     import jsonschema
 
     return jsonschema.Draft202012Validator(dict(schema))
 
 
 def make_whole(value: Any) -> Any:
-    """Turns whole floats into ints, however deep."""
+    """Converts whole floats to ints, at every depth of lists and objects."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -272,7 +282,7 @@ def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
 
 
 def suggest(name: Any, options: Mapping[str, Any]) -> str:
-    """A question that names the nearest options, or all of them."""
+    """Returns a "did you mean" question with the most similar options, or with all."""
     near = get_close_matches(str(name), options) or list(options)
     return f"; did you mean {', '.join(near)}?"
 

@@ -1,6 +1,6 @@
-"""Exceptions, and functions that make foreign text safe for terminals and JSON.
+"""Defines exceptions, and functions that make untrusted text safe for terminals and JSON.
 
-Each exception says what, where and what to do.
+The message of an exception says what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 
 class UsageError(Exception):
-    """The command cannot run as it was asked to (exit status 2). The message is for the
-    user."""
+    """The command cannot run with the given arguments or files (exit status 2). The
+    message is for the user."""
 
 
 class Unavailable(Exception):
-    """A backend is not here: it needs a package, a device or a setting that this machine
-    does not have. A factory may raise it. The message says what to do."""
+    """A backend needs a package, a device or a setting that this machine does not have.
+    A factory may raise this exception. The message says what to do."""
 
 
 class Unloadable(Exception):
@@ -30,18 +30,18 @@ class Unloadable(Exception):
 
 
 class DeviceLost(BaseException):
-    """A device answers no more in this process: an illegal access on CUDA makes every
-    later call fail. The process ends, so that no later program is blamed."""
+    """A device no longer works in this process: after an illegal access, every later CUDA
+    call fails. The process ends, so that no later program is blamed."""
 
 
 class Broken(Exception):
-    """The backend's answer is malformed: no trace could contain it.
+    """The backend returned a malformed result, which cannot be written to a trace.
 
     Attributes:
         what: the name of the difference, as in a signature.
-        operation: the operation to blame, if it is not the one that was running.
-        is_late: whether it happened before the running step, so that the step before is
-            to blame.
+        operation: the operation to blame, if it is not the running operation.
+        is_late: whether the error happened before the running step, so that the previous
+            step is to blame.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class Broken(Exception):
 
 
 class Reported(Exception):
-    """An exception that the harness raises in the name of a backend: its process has told
-    of it."""
+    """An exception of a backend in another process, which reported it. The harness raises
+    this exception on behalf of the backend."""
 
 
 class HarnessError(Exception):
     """The harness or the reference failed, not the backend (exit status 2).
 
     Attributes:
-        program: was running; a `Program`.
+        program: the `Program` that was running.
     """
 
     def __init__(self, message: str, program: Any) -> None:
@@ -79,8 +79,9 @@ class HarnessError(Exception):
 
 MOST = 300
 
-# The harness and the reference: an exception that is raised there does not come from a
-# backend's code. What stands between a native cache and the harness counts as the cache.
+# The folders of the harness and the reference. An exception that is raised in these
+# folders does not come from a backend's code, except in `native.py`, the layer between a
+# native cache and the harness, which counts as part of the cache.
 OWN = (Path(__file__).parents[1], Path(__file__).parents[2] / "reference")
 NATIVE = OWN[0] / "backends" / "native.py"
 
@@ -89,8 +90,8 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def clean(text: str, most: int = MOST) -> str:
-    """`text` on one line, without control characters; the middle of a long text is left
-    out."""
+    """Returns `text` on one line, without control characters. Cuts out the middle of a
+    long text."""
     words = " ".join(text[: 4 * most].split() + text[4 * most :][-4 * most :].split())
     words = make_printable(words)
     if len(words) <= most:
@@ -99,14 +100,14 @@ def clean(text: str, most: int = MOST) -> str:
 
 
 def make_printable(text: str) -> str:
-    """`text` with a dot in place of each control character, line breaks included."""
+    """Replaces each control character of `text`, line breaks included, by a dot."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def format_error(error: BaseException) -> str:
-    """An exception's type and message, even if the message cannot be read."""
+    """Returns the type and message of an exception, even if `str` fails on it."""
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):
         return f"SystemExit: exit status {error.code or 0}"
     try:
@@ -117,41 +118,44 @@ def format_error(error: BaseException) -> str:
 
 
 def format_raised(error: BaseException) -> str:
-    """The exception that a backend raised, and where in its code."""
+    """Describes an exception that a backend raised, with its location in the code."""
     place = find_place(error)
     return f"raised {format_error(error)}" + (f", in {place}" if place else "")
 
 
 def format_missing(error: NotImplementedError) -> str:
-    """The part that is not written yet, its place, and its author's words."""
+    """Names the unimplemented function, its location and the message of its author."""
     message, place = clean(str(error)), find_place(error)
-    if place is None:  # it was told by a process, which names the part
+    if place is None:  # another process reported the error; its message has the name
         return f"{message} is not written yet"
     return f"{place} is not written yet" + (f": {message}" if message else "")
 
 
 def format_needed(part: str, operation: str) -> str:
-    """A part that is not written yet, from `format_missing`, and the operation that needs
-    it."""
+    """Adds the operation that needs an unimplemented function to `part`, the text from
+    `format_missing`."""
     is_itself = part.startswith(f"{operation} ")
     return part if is_itself else f"{part}; {operation} needs it"
 
 
 def find_place(error: BaseException) -> str | None:
-    """The function that raised, with file and line; None if the harness itself did, or if
-    the exception is of a file that was not run."""
+    """Returns the function that raised an exception, with file and line.
+
+    Returns None if the harness raised it, or for a SyntaxError, whose message has the
+    file and line.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     *_, last = (frame for frame in frames if not frame.filename.startswith("<frozen"))
-    if isinstance(error, SyntaxError):  # its message names the file and the line
+    if isinstance(error, SyntaxError):
         return None
     return None if is_own(last) or is_native(last) else format_frame(last)
 
 
 def find_own_place(error: BaseException) -> str | None:
-    """The function of the harness or the reference that failed, with file and line.
+    """Returns the failed function of the harness or the reference, with file and line.
 
-    None if a backend took part: if the exception was raised elsewhere, in code that a
-    backend has called, or in the name of a backend.
+    Returns None if a backend may be the cause: the exception was raised outside the
+    harness, in code that a backend called, or on behalf of a backend.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, Reported) or not is_own(frames[-1]):
@@ -169,7 +173,7 @@ def is_native(frame: traceback.FrameSummary) -> bool:
 
 
 def is_harmless(frame: traceback.FrameSummary) -> bool:
-    """Whether no code of a backend runs in a frame."""
+    """Returns whether a frame runs only code of the harness or the standard library."""
     path = Path(frame.filename)
     is_standard = path.is_relative_to(STANDARD_LIBRARY) or frame.filename.startswith("<")
     return is_own(frame) or (is_standard and INSTALLED.isdisjoint(path.parts))
@@ -180,12 +184,12 @@ def format_frame(frame: traceback.FrameSummary) -> str:
 
 
 MOST_ITEMS = 1000
-"""Of a list that a backend answered; the middle of a longer one is left out."""
+"""The maximum length of a list from a backend; the middle of a longer list is cut out."""
 
 
 def make_plain(value: Any) -> Any:
-    """`value` as JSON can hold it: anything but numbers, text, lists and mappings becomes
-    text, and long lists are cut."""
+    """Converts `value` to a JSON value. Numbers, text, lists and mappings keep their
+    type, other values become text, and long lists are cut."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -206,12 +210,12 @@ def make_plain(value: Any) -> Any:
 
 
 def format_plain(value: Any) -> str:
-    """What a backend answered, for a sentence."""
+    """Formats the result of a backend for a sentence."""
     return clean(str(make_plain(value)))
 
 
 def format_exit(code: int) -> str:
-    """Words for the end of a process; `code` is its return code in `subprocess`."""
+    """Describes the end of a process from its `subprocess` return code."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return f"the process was ended by {names.get(-code, f'signal {-code}')}"

@@ -1,6 +1,6 @@
-"""Files in a folder: on this machine, or in a store that fsspec knows.
+"""Reads and writes files in a local folder or in a remote store that fsspec supports.
 
-Files are written whole. Where several may write one file, the first writer wins.
+Files are written atomically. If several processes write the same file, the first wins.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lockstep.harness.core.document import MAX_BYTES, check_size, read_bytes, wa
 from lockstep.harness.core.errors import UsageError, format_error
 
 MAX_TOGETHER = 200
-"""Files of a store that are read together."""
+"""The maximum number of files in one read request to a store."""
 
 
 class Folder(ABC):
     """A folder of files with names such as ``shards/x.json``.
 
     Attributes:
-        location: as the user wrote it.
+        location: the path or URL of the folder, as the user wrote it.
     """
 
     location: str
@@ -32,38 +32,39 @@ class Folder(ABC):
     @property
     @abstractmethod
     def path(self) -> PurePath:
-        """For messages, and to make paths of files."""
+        """The path of the folder, for messages and to build file paths."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none.
+        """Returns the content of a file, or None if the file does not exist.
 
         Raises:
-            UsageError: it cannot be read, or is too large.
+            UsageError: the file cannot be read, or is too large.
         """
 
     @abstractmethod
     def put(self, name: str, content: bytes) -> bool:
-        """Writes a file, unless there is one; says whether it did. Raises OSError."""
+        """Writes a file unless it exists. Returns whether it did. Raises OSError."""
 
     @abstractmethod
     def replace(self, name: str, content: bytes) -> None:
-        """Writes a file over what is there. Raises OSError."""
+        """Writes a file and replaces an existing file. Raises OSError."""
 
     @abstractmethod
     def take(self, name: str) -> bool:
-        """Removes a file; of several that do, one is told that it did."""
+        """Removes a file. If several processes remove it, only one gets True."""
 
     @abstractmethod
     def list(self, below: str = "") -> list[str]:
-        """The names of all files below a folder, sorted.
+        """Returns the sorted names of all files below a folder.
 
         Raises:
-            UsageError: it cannot be read, or is a file.
+            UsageError: the folder cannot be read, or is a file.
         """
 
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | UsageError]]:
-        """The contents of files; for one that cannot be read, why."""
+        """Yields each file name with the file's content, or with the error if the file
+        cannot be read."""
         for name in names:
             try:
                 content = self.read(name)
@@ -121,12 +122,12 @@ class LocalFolder(Folder):
         path = self.path / name
         taken = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}.tmp")
         try:
-            path.rename(taken)  # of two that do, one finds no such file
+            path.rename(taken)  # if two processes rename it, one gets FileNotFoundError
             taken.unlink()
         except FileNotFoundError:
             return False
         with suppress(OSError):
-            path.parent.rmdir()  # if it is empty now
+            path.parent.rmdir()  # succeeds only if the folder is empty
         return True
 
     def list(self, below: str = "") -> list[str]:
@@ -140,9 +141,9 @@ class LocalFolder(Folder):
 class RemoteFolder(Folder):
     """A folder in a store, such as ``s3://bucket/night``.
 
-    A store may have no way to write a file only where there is none. Who has written
-    reads back then: the names of shards say what is in them, so it does not matter
-    which of two writers was first.
+    Many stores cannot write a file only if it does not exist. A writer therefore reads
+    the file again to see whether its content was kept. The name of a shard determines its
+    content, so it does not matter which of two writers is first.
     """
 
     def __init__(self, location: str) -> None:
@@ -164,12 +165,13 @@ class RemoteFolder(Folder):
         return PurePath(self.root)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Calls the store. A store raises whatever the library below it does.
+        """Calls a method of the store and converts its exceptions, which depend on the
+        library of the store.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            FileExistsError: there is one.
-            OSError: anything else.
+            FileNotFoundError: the file does not exist.
+            FileExistsError: the file exists.
+            OSError: the call failed for another reason.
         """
         try:
             return getattr(self.store, name)(*arguments)
@@ -191,7 +193,7 @@ class RemoteFolder(Folder):
         return check_size(content, MAX_BYTES, f"{self.location}/{name}")
 
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | UsageError]]:
-        """Many at once: a store takes a while for each answer."""
+        """Reads many files in each request, because each request to a store is slow."""
         waiting = [*names]
         for begin in range(0, len(waiting), MAX_TOGETHER):
             batch = waiting[begin : begin + MAX_TOGETHER]
@@ -241,7 +243,7 @@ class RemoteFolder(Folder):
 
 
 def open_folder(location: str) -> Folder:
-    """A folder by its path or URL."""
+    """Opens a folder by its path or URL."""
     if location.startswith("file://"):
         return LocalFolder(location.removeprefix("file://"))
     return RemoteFolder(location) if "://" in location else LocalFolder(location)

@@ -1,6 +1,6 @@
-"""Ctrl-C, and the other signals that ask a command to end.
+"""Handles Ctrl-C and the other signals that ask a command to end.
 
-What was found until then is kept.
+The command keeps the failures that it found before the signal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal that asks the command to end, as Ctrl-C does. number: of the signal."""
+    """A signal other than Ctrl-C asked the command to end. number: the signal number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -21,25 +21,25 @@ class Terminated(KeyboardInterrupt):
 
 
 def get_interrupt_status(interrupt: KeyboardInterrupt) -> int:
-    """The exit status of a command that was asked to end: 130 for Ctrl-C."""
+    """Returns the exit status of a command that a signal ended: 130 for Ctrl-C."""
     return 128 + getattr(interrupt, "number", signal.SIGINT)
 
 
 def is_from_user(error: BaseException) -> bool:
-    """Whether an exception may be the user's Ctrl-C. Where SIGINT is ignored, as in a
-    worker, it cannot be: there, the code of a backend has raised it."""
+    """Returns whether an exception may be the user's Ctrl-C. Returns False if SIGINT is
+    ignored, as in a worker: there, a backend raised the KeyboardInterrupt."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command as Ctrl-C does: what was found is kept."""
+"""Signals that end a command like Ctrl-C: the failures found so far are kept."""
 
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Raises `Terminated` for signals that would end the process on the spot."""
+    """Raises `Terminated` for signals that would otherwise end the process at once."""
 
     def end(number: int, _: Any) -> None:
         raise Terminated(number)
@@ -58,16 +58,17 @@ def signals() -> Iterator[None]:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Lets signals that are handled wait until its body is over.
+    """Delays handled signals until the `with` body is over.
 
-    They are not blocked: a process that the body starts would inherit that.
+    The signals are not blocked, because a process that the body starts would inherit the
+    blocked state.
     """
     waiting: list[int] = []
     before: dict[int, Callable[[int, Any], Any]] = {}
     is_over = False
 
     def wait(number: int, frame: Any) -> None:
-        if is_over:  # another signal came while the handlers were put back
+        if is_over:  # the signal came while the handlers were being restored
             before[number](number, frame)
         else:
             waiting.append(number)

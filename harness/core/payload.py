@@ -1,22 +1,25 @@
-"""Tags as vectors, and vectors as tags.
+"""Encodes tags as vectors, and decodes vectors to tags.
 
 Token n has tag n. Its key and value are a pure function of (tag, layer, head, dimension,
-role), chosen so that the tag can be read back from what a cache returns:
+role), chosen so that the tag can be decoded from the vectors that a cache returns:
 
-* A number is near one of the sixteen odd multiples of 1/16 between -15/16 and 15/16: the
-  multiple is a digit. What it is off by is below 1/32 and uses the last bit that the
-  storage dtype has for numbers below 1. So it is exact in that dtype, data that is moved
-  must come back equal, and a detour through a narrower dtype shows.
-* The first `digits` dimensions spell a code in base 16; code = (tag * 40503 + salt) mod
-  16 ** digits. The multiplier is odd, so within one (layer, head, role) no two tags share
-  a code, and neighbouring tags look nothing alike. The salt tells layers, heads and roles
-  apart: a vector in the wrong place never reads as the right one.
+* Each number is close to an odd multiple of 1/16 between -15/16 and 15/16. The index of
+  the multiple, from 0 to 15, is a digit. The distance from the multiple is below 1/32
+  and uses the last bit that the storage dtype has for numbers below 1. The number is
+  therefore exact in that dtype: moved data must be equal to the original, and a
+  conversion to a narrower dtype is visible.
+* The first `digits` dimensions are the digits of a code in base 16: code = (tag * 40503
+  + salt) mod 16 ** digits. The multiplier is odd, so within one (layer, head, role) no
+  two tags share a code, and the codes of neighbouring tags are far apart. The salt
+  differs between layers, heads and roles, so a vector of another layer, head or role
+  never decodes to the expected tag.
 * Further dimensions hold digits of other products of the code, so that exchanged
-  dimensions show.
+  dimensions are visible.
 
-Storage that rounds, such as a quantized cache, gets the multiples alone. Where it rounds
-by more than half their distance, only 4 or 2 of them are stored, as far apart as can be:
-base 4 or 2, and 8 or 16 dimensions for a code.
+Storage that rounds, such as a quantized cache, gets the multiples without the distance.
+If the storage rounds by more than half the spacing of the multiples, only 4 or 2 numbers
+are used, with the largest possible spacing: digits in base 4 or 2, and 8 or 16 dimensions
+for a code.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ from lockstep.reference.attention import Vector, compute_attention
 Role = Literal["key", "value", "query"]
 ROLES: tuple[Role, ...] = ("key", "value", "query")
 
-# Odd, and close to 2 ** 16 divided by the golden ratio, which spreads neighbours.
+# The multiplier is odd, and close to 2 ** 16 divided by the golden ratio, which spreads
+# the codes of neighbouring tags.
 MULTIPLIER = 40503
 
-# Mixes a code into the low bits of its vector.
+# The factor that mixes a code into the low bits of its vector.
 FINE = 2_654_435
 
 MAX_DIGITS = 4
@@ -48,22 +52,24 @@ MAX_CODES = 16**MAX_DIGITS
 F32 = npt.NDArray[np.float32]
 
 LEVELS = (16, 4, 2)
-"""How many different numbers may be stored, all from -LARGEST to LARGEST."""
+"""The allowed counts of different stored numbers, evenly spaced from -LARGEST to
+LARGEST."""
 
 LARGEST = 15 / 16
 
 Stored = str | int
-"""How numbers are stored: the dtype in which they are exact, or, where storage rounds,
-how many different ones there are: one of LEVELS."""
+"""The storage of numbers: the dtype in which they are exact or, if the storage rounds,
+the count of different numbers, from LEVELS."""
 
 
 def get_step(levels: int) -> float:
-    """The distance of two neighbours among so many numbers."""
+    """Returns the spacing of `levels` numbers from -LARGEST to LARGEST."""
     return 2 * LARGEST / (levels - 1)
 
 
 def choose_levels(tolerance: float) -> int:
-    """Returns how many numbers can be told apart that are off by up to `tolerance`."""
+    """Returns the largest of LEVELS whose numbers stay distinct if each has an error of
+    up to `tolerance`."""
     able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
     if not able:
         raise ValueError(f"no numbers can be told apart that are off by {tolerance:g}")
@@ -71,22 +77,25 @@ def choose_levels(tolerance: float) -> int:
 
 
 def count_digits(levels: int = 16) -> int:
-    """The number of dimensions that spell a code, if there are so many."""
+    """Returns the number of dimensions that a full code takes."""
     return 16 // (levels.bit_length() - 1)
 
 
 def get_tag_limit(dim: int, levels: int = 16) -> int:
-    """The number of tags that a vector of `dim` dimensions can tell apart."""
+    """Returns the number of different tags that a vector of `dim` dimensions can hold."""
     return int(levels ** min(dim, count_digits(levels))) if dim else MAX_CODES
 
 
 def get_salt(layer: int, head: int, role: Role) -> int:
-    """Distinct for all layers < 16, heads < 64 and roles, modulo any 16 ** digits with
-    digits ≥ 3; with fewer digits the first few are."""
+    """Returns a number that depends on layer, head and role.
+
+    The salts of all layers < 16, heads < 64 and roles are distinct modulo 16 ** digits if
+    digits ≥ 3. With fewer digits, only the salts of the first layers are distinct.
+    """
     return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
 
 
-# dtype → b: all multiples of 2 ** -b below 1 are exact.
+# Maps each dtype to the largest b for which all multiples of 2 ** -b below 1 are exact.
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 
@@ -98,7 +107,7 @@ def compute_vectors(
     dim: int,
     stored: Stored,
 ) -> F32:
-    """The vectors of `tags`: [tags, dim]."""
+    """Computes the vectors of `tags`, an array [tags, dim]."""
     levels = stored if isinstance(stored, int) else 16
     modulus = get_tag_limit(dim, levels)
     code = (tags * MULTIPLIER + get_salt(layer, head, role)) % modulus  # [tags]
@@ -111,8 +120,8 @@ def compute_vectors(
 
 
 def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
-    """The distance of each number from its digit: an odd multiple of 2 ** -bits between
-    -1/32 and 1/32. [tags, dim]."""
+    """Computes the distance of each number from the multiple of its digit, an array
+    [tags, dim]. Each distance is an odd multiple of 2 ** -bits between -1/32 and 1/32."""
     spread = 1 << (bits - 5)
     mixed = code[:, None] * FINE + np.arange(dim) * MULTIPLIER
     return (2 * (mixed % spread) + 1 - spread) * 2.0**-bits
@@ -121,7 +130,7 @@ def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
 def get_digit(
     code: npt.NDArray[np.int64], dimension: int, levels: int
 ) -> npt.NDArray[np.int64]:
-    """The digit of `code` in one dimension, in base `levels`."""
+    """Computes the digits of the codes in one dimension, in base `levels`."""
     turned, place = divmod(dimension, count_digits(levels))
     digit: npt.NDArray[np.int64] = code * (1 + 2 * turned) // levels**place % levels
     return digit
@@ -129,9 +138,12 @@ def get_digit(
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The vectors of the tags 0 … limit - 1 for one (layer, role) and some heads.
+    """The vectors of the tags 0 … limit - 1 for one (layer, role) and the first heads.
 
-    vectors: [1, heads, limit, dim], read-only. levels: see `LEVELS`.
+    Attributes:
+        layer, role: see the module.
+        vectors: a read-only array [1, heads, limit, dim].
+        levels: see `LEVELS`.
     """
 
     layer: int
@@ -148,10 +160,15 @@ class Table:
         return int(self.vectors.shape[1])
 
     def read_tags(self, array: F32) -> npt.NDArray[np.int64]:
-        """The tags that the vectors of head 0 spell, whether or not the rest agrees.
+        """Decodes the tags from the first digits of the vectors of head 0. Does not check
+        the other heads and dimensions.
 
-        array: [1, heads, tokens, dim], finite or not; returns [tokens], each in
-        [0, limit); a vector that spells no tag of the table reads as limit.
+        Args:
+            array: [1, heads, tokens, dim]; the numbers may be infinite or NaN.
+
+        Returns:
+            An array [tokens] of tags in [0, limit). A vector that encodes no tag of the
+            table decodes to `limit`.
         """
         digits = min(self.dim, count_digits(self.levels))
         modulus = self.levels**digits
@@ -166,19 +183,20 @@ class Table:
         return known
 
     def get_vectors(self, tags: npt.NDArray[np.int64] | Sequence[int]) -> F32:
-        """[1, heads, tokens, dim], a copy; an unknown tag gives the last vector."""
+        """Returns a copy of the vectors of `tags`, [1, heads, tokens, dim]. An unknown
+        tag gets the last vector."""
         if isinstance(tags, range):
             return self.vectors[:, :, tags.start : tags.stop].copy()
         return self.vectors.take(tags, axis=2, mode="clip")
 
     @cached_property
     def spelled(self) -> Sequence[bytes]:
-        """The vectors of each tag as `split_tokens` has them."""
+        """The vectors of each tag as bytes, see `split_tokens`."""
         return split_tokens(self.vectors)
 
     def spells(self, array: F32, tags: Sequence[Any]) -> bool:
-        """Whether an array, [1, heads, tokens, dim], holds exactly these tokens. No array
-        holds a token of an unknown tag."""
+        """Returns whether an array, [1, heads, tokens, dim], holds exactly the vectors of
+        `tags`. Unknown tags match no vector."""
         spelled = self.spelled
         right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
         by_token = array if array.shape[1] == 1 else array[0].swapaxes(0, 1)
@@ -186,17 +204,17 @@ class Table:
 
     @cached_property
     def known(self) -> Mapping[bytes, int]:
-        """Bytes of a token → its tag."""
+        """Maps the bytes of each token to its tag."""
         return {content: tag for tag, content in enumerate(self.spelled)}
 
 
 def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
-    """Returns the numbers of each token, of all heads. array: [1, heads, tokens, dim].
+    """Returns the bytes of each token, of all heads. array: [1, heads, tokens, dim].
 
-    Small arrays are compared by their bytes, which is faster: finding the tags in 16
-    columns of two heads takes 3 µs instead of 10. Equal numbers may have different bytes,
-    so differing columns are compared as numbers. But payload numbers are neither NaN nor
-    0: in float32, different bytes are different numbers.
+    Comparing small arrays by their bytes is faster than by their numbers: finding the
+    tags in 16 columns of two heads takes 3 µs instead of 10. Equal numbers may have
+    different bytes, so callers compare differing columns as numbers. Payload numbers are
+    neither NaN nor 0, so for them different float32 bytes are different numbers.
     """
     _, heads, tokens, dim = array.shape
     size = array.itemsize * heads * dim
@@ -209,7 +227,7 @@ def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
 
 @cache
 def get_token_dtype(size: int) -> np.dtype[np.void]:
-    """The dtype of one token's numbers, `size` bytes."""
+    """Returns the dtype that holds the `size` bytes of one token."""
     return np.dtype((np.void, size))
 
 
@@ -217,8 +235,8 @@ def get_token_dtype(size: int) -> np.dtype[np.void]:
 def get_table(
     layer: int, role: Role, heads: int, dim: int, limit: int, stored: Stored = "float32"
 ) -> Table:
-    """The table for tags below `limit`, which is rounded up to a power of two so that
-    few tables are ever built."""
+    """Returns the table for tags below `limit`. Rounds `limit` up to a power of two, so
+    that few tables are built."""
     levels = stored if isinstance(stored, int) else 16
     limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim, levels))
     return get_rounded_table(layer, role, heads, dim, limit, stored)
@@ -237,11 +255,11 @@ def get_rounded_table(
 
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
-    """Moves each number to the payload number within `tolerance`, if there is one. For
-    backends that declare inexact storage."""
+    """Replaces each number by the payload number within `tolerance`, if one exists. Used
+    for backends that declare inexact storage."""
     levels = choose_levels(tolerance)
     step = get_step(levels)
-    with np.errstate(invalid="ignore"):  # padding may be neither number nor finite
+    with np.errstate(invalid="ignore"):  # padding may be NaN or infinite
         digits = np.clip(np.round((array + LARGEST) / step), 0, levels - 1)
         nearest = digits * step - LARGEST
         close = np.abs(array - nearest) <= tolerance
@@ -249,13 +267,13 @@ def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
 
 
 Turn = Callable[[Sequence[Vector]], Sequence[Vector]]
-"""From the keys of some tokens, of one head, to what they look like where they stand."""
+"""Rotates the keys of the given tokens, of one head, to the positions of the tokens."""
 
 
 class ExpectedPayloads:
     """The keys, values and queries of all tokens in one layer.
 
-    limit: tags are below it. stored: see `Stored`.
+    limit: the upper bound of the tags, exclusive. stored: see `Stored`.
     """
 
     def __init__(
@@ -271,27 +289,27 @@ class ExpectedPayloads:
         return get_table(self.layer, role, *form)
 
     def name_keys(self) -> Mapping[bytes, Any]:
-        """Bytes of a key → the name of its token."""
+        """Returns a map from the bytes of each key to the name of its token."""
         return self.keys.known
 
     def get_key(self, name: Any) -> F32:
-        """The key of a token, by its name: [heads, key_dim]."""
+        """Returns the key of a token by its name, an array [heads, key_dim]."""
         return self.keys.get_vectors([name])[0, :, 0]
 
     def get_tolerance(self) -> float:
-        """The largest error of a number that is right."""
+        """Returns the largest allowed error of a number."""
         return 0.0
 
     @cached_property
     def queries(self) -> Table:
-        """The queries of the few passes that are put through attention."""
+        """The queries, for the few passes for which attention is computed."""
         return self.get_table("query", self.key_dim)
 
     def compute_row(
         self, tag: int, seen: Sequence[int], turn: Turn = lambda keys: keys
     ) -> npt.NDArray[np.float64]:
-        """[heads, value_dim]: attention of one token over those with the tags seen, by
-        the reference."""
+        """Computes the reference attention of token `tag` over the tokens `seen`, an
+        array [heads, value_dim]."""
         heads = zip(
             self.queries.get_vectors([tag])[0, :, 0].tolist(),
             self.keys.get_vectors(seen)[0].tolist(),
@@ -305,12 +323,12 @@ class ExpectedPayloads:
 
 
 Margins = Mapping[str, float]
-"""What has a tolerance, "attention", "keys" or "storage" → the largest error, as a share
-of that tolerance."""
+"""Maps the name of a tolerance, "attention", "keys" or "storage", to the largest error,
+as a fraction of the tolerance."""
 
 
 def merge_margins(*given: Margins) -> dict[str, float]:
-    """The largest share of each tolerance."""
+    """Returns the largest error fraction of each tolerance in `given`."""
     names = dict.fromkeys(name for margins in given for name in margins)
     return {name: max(each.get(name, 0.0) for each in given) for name in names}
 
@@ -322,13 +340,14 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 def get_attention_tolerance(
     dtype: str, dim: int, tokens: int, storage: float = 0.0
 ) -> float:
-    """The largest error of one number of softmax(q · k / sqrt(dim)) · v.
+    """Returns the largest allowed error of a number of softmax(q · k / sqrt(dim)) · v.
 
-    All numbers of q, k and v are below 1. A score is a sum of `dim` products, so its
-    error is at most (dim + 2) · u · sqrt(dim); the relative error of each weight is about
-    twice that of its score; weights sum to 1, and summing `tokens` of them adds
-    (tokens + 2) · u. `storage` is the error of a stored number that a backend with
-    inexact storage declares: it enters a score `dim` times and the result once.
+    All numbers of q, k and v are below 1. u is the unit roundoff of `dtype`. A score is a
+    sum of `dim` products, so its error is at most (dim + 2) · u · sqrt(dim). The relative
+    error of each weight is about twice the error of its score. The weights sum to 1, and
+    the sum over `tokens` weights adds an error of (tokens + 2) · u. `storage` is the
+    error of a stored number that a backend with inexact storage declares. This error
+    enters a score `dim` times and the result once.
     """
     unit = UNIT[dtype]
     score = (dim + 2) * unit * sqrt(dim) + storage * sqrt(dim)
@@ -336,14 +355,21 @@ def get_attention_tolerance(
 
 
 def get_key_tolerance(dtype: str, turns: int, distance: int) -> float:
-    """The largest error of one number of a key that was rotated to other positions.
+    """Returns the largest allowed error of a number of a key that was rotated to other
+    positions.
 
-    turns: how often; distance: by how many positions in all. No pair of a key is longer
-    than sqrt(2), so when it is stored one number is off by u of the dtype at most, and
-    the other by u / 2: together less than 1.12 · u, in any direction once it is turned.
-    That happens once for each turn, and u is added by the last store. Turning itself is
-    computed in float32: the angle is off by 2 · u of `distance` at most (a product of two
-    rounded numbers), sine, cosine and the two products by a few u each turn.
+    A rotated pair of key numbers has a length of at most sqrt(2). When the pair is
+    stored, the error is at most u (the unit roundoff of `dtype`) for one number and u / 2
+    for the other. The length of this error is below 1.12 · u, and a later rotation may
+    turn it in any direction. This error occurs once per rotation, and the last store adds
+    u. The rotation is computed in float32: the error of the angle, a product of two
+    rounded numbers, is at most 2 · u · `distance`; sine, cosine and the two products add
+    a few u per rotation.
+
+    Args:
+        dtype: the storage dtype.
+        turns: the number of rotations.
+        distance: the sum of the distances of all rotations, in positions.
     """
     stored = (1.12 * turns + 1) * UNIT[dtype]
     computed = 2 * (2 * distance + 8 * turns) * UNIT["float32"]

@@ -1,7 +1,8 @@
-"""Which failures probably have one cause, and the evidence for it.
+"""Finds the failures that probably have the same cause, and the evidence for it.
 
-Programs are shrunk: no operation can be left out of one. So those in a program that not
-every backend has, or that have a field of their own, are essential for its failure.
+The programs of the failures are shrunk: without any one of its operations, a program no
+longer fails. Operations that not every backend supports, or that set an optional field,
+are therefore essential for the failure.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ from lockstep.harness.programs.words import is_special, list_traits
 # --- evidence ---------------------------------------------------------------------------
 
 RAISED = re.compile(r"raised (\w+).*, (in [^,]+)$", re.DOTALL)
-"""The message about an exception: its type and its place in the backend's code."""
+"""Matches the message about an exception: its type and location in the backend's code."""
 
 COMPARED = re.compile(r"is (-?[0-9]+), not (-?[0-9]+)")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a failure tells of its cause.
+    """The evidence in a failure about its cause.
 
     Attributes:
         family: contract and kind.
-        steps: the operations before the one that fails, by name.
-        essential: what is essential in them; if there is nothing, in the one that fails.
-        is_plain: there is nothing essential before the one that fails.
-        traits: what is special in all of them.
-        seen: the operation that fails.
+        steps: the names of the operations before the failing operation.
+        essential: the traits of `steps`; if `steps` has none, of the failing operation.
+        is_plain: whether `steps` has no traits.
+        traits: the traits of all operations.
+        seen: the failing operation.
         what: see `Divergence`.
-        symptom: how the answer differs, without the numbers.
-        raised: the exception and its place, in words; empty without one.
-        is_open: the contract leaves choices to the backend, so many ways lead anywhere.
+        symptom: the difference of the results, without numbers.
+        raised: the exception and its location, as text; empty without an exception.
+        is_open: whether the contract leaves choices to the backend, so that many
+            different steps lead to the same state.
     """
 
     family: tuple[str, str]
@@ -55,9 +57,9 @@ class Evidence:
 def gather_evidence(
     program: Program, step: int | None, what: str, message: str
 ) -> Evidence:
-    """The evidence in a shrunk program and in what its divergence says.
+    """Collects the evidence from a shrunk program and the message of its divergence.
 
-    step: the one that fails; None for the last.
+    step: the failing step; None for the last step.
     """
     at = len(program.ops) - 1 if step is None else step
     leading, last = program.ops[: max(0, at)], program.ops[max(0, at) : at + 1]
@@ -86,9 +88,9 @@ def get_evidence(program: Program, seen: Divergence) -> Evidence:
 
 
 def normalize(what: str, message: str) -> str:
-    """The difference without numbers and places, in a form that is to be compared."""
+    """Removes numbers and indices from the message of a difference, for comparisons."""
     if what == ALIAS:
-        return ALIAS  # whichever operation handed the array out
+        return ALIAS  # for every operation that returned the array
     missing, extra = " missing" in message, " too much" in message
     if missing or extra:
         marks = [mark for mark in ("NaN", "zeros", "pad ") if mark in message]
@@ -101,7 +103,7 @@ def normalize(what: str, message: str) -> str:
 
 
 def have_one_cause(first: Evidence, second: Evidence) -> bool:
-    """Whether the evidence says that two failures probably have one cause."""
+    """Returns whether two failures probably have the same cause."""
     if first.family[0] != second.family[0]:
         return False
     if first.raised or second.raised:
@@ -113,8 +115,11 @@ def have_one_cause(first: Evidence, second: Evidence) -> bool:
 
 
 def have_same_essentials(first: Evidence, second: Evidence) -> bool:
-    """Whether the same operations are essential for both, and they differ alike as far as
-    these operations alone tell too little."""
+    """Returns whether both failures have the same essential traits and a similar symptom.
+
+    If the symptoms are not equal, the failures must be of one family and, where the
+    contract leaves choices to the backend, have the same `what`.
+    """
     if not first.essential or not second.essential:
         return False
     if first.symptom == second.symptom == ALIAS:
@@ -130,11 +135,11 @@ def have_same_essentials(first: Evidence, second: Evidence) -> bool:
 def join_causes(
     evidence: Sequence[Evidence], joined: Iterable[tuple[int, int]] = ()
 ) -> list[int]:
-    """For each failure the index of the first one with its cause.
+    """Returns for each failure the index of the first failure with the same cause.
 
     Args:
-        evidence: of failures of one backend.
-        joined: pairs of indices that are known to have one cause.
+        evidence: the evidence of the failures of one backend.
+        joined: index pairs of failures that are known to have the same cause.
     """
     first = list(range(len(evidence)))
     pairs = combinations(range(len(evidence)), 2)
@@ -150,7 +155,7 @@ MOST_TOLD = 5
 
 
 def tell_cause(evidence: Sequence[Evidence]) -> str:
-    """What failures with one cause share, in a sentence."""
+    """Describes in a sentence what failures with the same cause have in common."""
     shared = frozenset.intersection(*(failure.traits for failure in evidence))
     raised = {failure.raised for failure in evidence}
     if len(raised) == 1 and "" not in raised:
@@ -169,7 +174,7 @@ def tell_cause(evidence: Sequence[Evidence]) -> str:
 
 
 def join(names: Sequence[str], last: str) -> str:
-    """Words in a list; of a long one the beginning."""
+    """Joins names with commas and `last`. Cuts the end of a long list."""
     if len(names) > MOST_TOLD:
         names = [*names[: MOST_TOLD - 1], f"{len(names) - MOST_TOLD + 1} more"]
     return last.join([", ".join(names[:-1]), names[-1]]) if names[1:] else "".join(names)
@@ -179,7 +184,7 @@ def join(names: Sequence[str], last: str) -> str:
 
 
 FindSignature = Callable[[Program], str | None]
-"""The signature of a program's first divergence, or None if it agrees."""
+"""Returns the signature of a program's first divergence; None if the program agrees."""
 
 
 def find_likely(
@@ -187,16 +192,17 @@ def find_likely(
     find: FindSignature,
     causes: Sequence[int] | None = None,
 ) -> dict[int, int]:
-    """Finds failures that are likely one bug with an earlier one.
+    """Finds failures that probably show the same bug as an earlier failure.
 
     Args:
         failing: shrunk programs with their signatures.
         find: runs a program.
-        causes: for each the index of one with the same cause, as `join_causes` says; None
-            if nothing is known.
+        causes: the result of `join_causes`: for each failure the index of the first
+            failure with the same cause; None if no causes are known.
 
     Returns:
-        The index of each such failure → that of the earliest one with that bug.
+        A map from the index of each such failure to the index of the earliest failure
+        with the same bug.
     """
     first = list(range(len(failing)) if causes is None else causes)
     for later, earlier in ((n, m) for n in range(len(failing)) for m in range(n)):
@@ -212,11 +218,11 @@ def find_likely(
 def is_likely_one(
     first: Program, second: Program, signature: str, find: FindSignature
 ) -> bool:
-    """Whether the steps that lead to the first failure also lead to the second one.
+    """Returns whether the steps of the first failure also lead to the second failure.
 
-    They do if the last step of the second program fails with `signature` after them, and
-    no longer fails when any of them is left out: two bugs would hardly need the same
-    steps. Both programs are shrunk.
+    Returns True if the last step of the second program fails with `signature` after the
+    steps of the first program, and no longer fails without any one of these steps. Two
+    different bugs rarely need the same steps. Both programs are shrunk.
     """
     for program in list_seen_otherwise(first, second):
         ops = program.ops
@@ -231,8 +237,8 @@ def is_likely_one(
 
 
 def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
-    """Programs from the steps of the first one, with the last step of the second in place
-    of the last one, or behind it."""
+    """Yields the first program with its last step replaced by the last step of the second
+    program, and with this step appended."""
     if not first.ops or not second.ops:
         return
     last = second.ops[-1]
@@ -243,6 +249,6 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
 
 
 def is_telling(program: Program, ops: Sequence[Op]) -> bool:
-    """Whether these steps are more than repetitions of one plain operation, such as an
-    update, which lead anywhere."""
+    """Returns whether the steps are more than repetitions of one plain operation, such as
+    `update`, which precede most failures and so are no evidence."""
     return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)

@@ -1,4 +1,4 @@
-"""Finds the first difference between an expected and an observed answer, in words."""
+"""Finds and describes the first difference between an expected and an observed answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import format_plain
 
 Tokens = Sequence[Any]
-"""Tags, or (position, tag) pairs; words stand for what is no token."""
+"""Tags, or (position, tag) pairs; a string describes a column that is not a token."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Difference:
     """The first difference of two answers.
 
     Attributes:
-        what: the name of what differs, as in a signature.
-        words: a sentence, or what a row sees.
-        tokens: the tags that are missing or too much.
-        places: what it is about, from the whole to its part: a cache, a row.
+        what: the name of the difference, as in a signature.
+        words: a sentence that describes the difference.
+        tokens: the missing and the extra tags.
+        places: the location, outermost first, such as a cache and a row.
     """
 
     what: str
@@ -35,7 +35,7 @@ class Difference:
 
     @property
     def message(self) -> str:
-        """The sentence with its place: "row 1, query 2 sees …"."""
+        """The sentence with its location: "row 1, query 2 sees …"."""
         if not self.places:
             return self.words
         joint = " " if self.words.startswith(SEES) else ": "
@@ -43,7 +43,7 @@ class Difference:
 
 
 SEES = "sees "
-"""The words about a row begin so."""
+"""The first word of a sentence about a row."""
 
 NAMED = {
     "offset": "offset",
@@ -52,12 +52,12 @@ NAMED = {
     "bytes": "size",
     "error": "error",
 }
-"""Field of an answer → its name in a signature; any other field is a "result"."""
+"""Field of an answer → its name in a signature; other fields are named "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 SLOTS, STATE = "slots", "state"
 ONE_OF, BETWEEN = "one_of", "between"
-"""Keys of an expectation that leaves a choice; see `Operation.resolve`."""
+"""Keys of an expected value that allows several values; see `Operation.resolve`."""
 
 
 Describe = Callable[[int], str]
@@ -67,22 +67,22 @@ Describe = Callable[[int], str]
 def find_difference(
     expected: Answer, observed: Answer, describe: Describe = "row {}".format
 ) -> Difference | None:
-    """Finds the first difference.
+    """Finds the first difference between two answers.
 
-    Rows and tags are compared as multisets: column order is layout, not meaning.
-    `columns`, what stands in each column, is not compared; it tells a wrong mask from
-    wrong contents.
+    Rows and tags are compared as multisets, because the order of columns is not part of
+    the contract. `columns`, the contents of all columns, is not compared; it serves to
+    distinguish a wrong mask from wrong contents.
 
     Args:
-        expected: an answer, or {"one_of": [answers]}; a value in it may be
+        expected: an answer, or {"one_of": [answers]}; a value in an answer may be
             {"one_of": [values]} or {"between": [low, high]}.
-        observed: the backend's answer. `layers` are more answers, which must be the same;
-            `where` says in words what an answer is about.
-        describe: puts the number of a row in words.
+        observed: the backend's answer. Its `layers` are further answers, which must be
+            equal; `where` describes the subject of an answer.
+        describe: describes a row by its number.
 
     Returns:
-        The difference, or None. Of several answers that are allowed, the difference from
-        the first.
+        The difference, or None. If several answers are allowed, the difference from the
+        first allowed answer.
     """
     if "error" in observed and "error" not in expected and ONE_OF not in expected:
         why = f": {observed['why']}" if "why" in observed else ""
@@ -121,22 +121,23 @@ def find_difference(
 
 
 def is_equal(got: Any, wanted: Any) -> bool:
-    """Says whether a backend's value is the expected one, whatever its type."""
+    """Returns whether a backend's value, of any type, equals the expected value."""
     try:
         return bool(got == wanted)
     except Exception:
-        return False  # such as an array in the place of a number
+        return False  # for example, the backend returned an array instead of a number
 
 
 def is_choice(wanted: Any) -> bool:
-    """Says whether an expectation allows more than one value."""
+    """Returns whether an expected value allows more than one value."""
     return isinstance(wanted, Mapping) and (ONE_OF in wanted or BETWEEN in wanted)
 
 
 def compare_answers(
     allowed: Sequence[Answer], observed: Answer, describe: Describe
 ) -> Difference | None:
-    """Compares with each answer that is allowed; the difference is from the first."""
+    """Compares with all allowed answers. Returns None if one of them is equal, else the
+    difference from the first."""
     differences = [find_difference(answer, observed, describe) for answer in allowed]
     if differences[0] is None or None in differences:
         return None
@@ -147,7 +148,7 @@ def compare_answers(
 
 
 def say_answer(answer: Answer) -> str:
-    """Puts an answer in a few words."""
+    """Describes an answer briefly."""
     if "error" in answer:
         return say(answer["error"])
     if {ROWS, TAGS, PARTS} & answer.keys():
@@ -158,7 +159,7 @@ def say_answer(answer: Answer) -> str:
 def compare_choice(
     name: str, wanted: Mapping[str, Any], observed: Answer, describe: Describe
 ) -> Difference | None:
-    """Compares one value with a list of values, or with two bounds."""
+    """Compares a value with a list of allowed values, or with two bounds."""
     got, kind = observed.get(name), NAMED.get(name, "result")
     if BETWEEN in wanted:
         low, high = wanted[BETWEEN]
@@ -179,7 +180,7 @@ def compare_choice(
 
 
 def format_difference(name: str, got: Any, wanted: Any) -> str:
-    """Puts a value that differs in words."""
+    """Describes a difference between two values."""
     if name != "error":
         return f"{name} is {say(got)}, not {say(wanted)}"
     if got is None:
@@ -192,7 +193,7 @@ def is_list(value: Any) -> bool:
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:
-    """Adds the place that the answer is about to a difference."""
+    """Adds the location in an answer's `where` to a difference."""
     if "where" not in observed:
         return difference
     return replace(difference, places=(observed["where"], *difference.places))
@@ -211,7 +212,7 @@ def compare_parts(
 
 
 def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
-    """Compares what states have read; the order of tokens counts."""
+    """Compares the tokens that states have read, in order."""
     for number, (right_row, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
         if list(right_row) != list(seen):
             return Difference(
@@ -224,7 +225,7 @@ def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Differenc
 
 
 def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
-    """Compares what the slots of the positions from `first` on hold, one by one."""
+    """Compares the slot contents of consecutive positions, the first at `first`."""
     if len(wanted) != len(got):
         words = f"{len(got)} positions came back, not {len(wanted)}"
         return Difference("contents", words)
@@ -242,7 +243,7 @@ def format_slot(token: Any) -> str:
 
 
 def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
-    """Compares the last token that a state has read; an empty list stands for none."""
+    """Compares the last token that a state has read; an empty list means no token."""
     right_words, seen = (
         ", ".join(map(format_slot, tokens)) or "none" for tokens in (wanted, got)
     )
@@ -271,7 +272,7 @@ def compare_rows(
 
 
 def format_row(seen: Tokens, wanted: Tokens, missing: Tokens, extra: Tokens) -> str:
-    """Words for the difference of a row."""
+    """Describes the difference of a row."""
     if sentence := find_sentence(extra):
         return sentence
     return (
@@ -281,8 +282,8 @@ def format_row(seen: Tokens, wanted: Tokens, missing: Tokens, extra: Tokens) -> 
 
 
 def find_sentence(tokens: Tokens) -> str | None:
-    """Finds a column whose words say in full what is wrong: a key with the value of
-    another token, or a number that is off."""
+    """Returns the first token that is a complete description of a difference, such as a
+    key with the value of another token, or an inexact number."""
     return next((word for word in tokens if str(word).startswith(SENTENCES)), None)
 
 
@@ -296,8 +297,11 @@ def compare_tags(wanted: Tokens, got: Tokens) -> Difference | None:
 
 
 def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
-    """Blames the mask if all missing tokens did come back and all extra ones are padding,
-    or tokens, which other rows may see; otherwise the contents."""
+    """Returns the name of a row's difference.
+
+    Returns "mask" if the backend returned all missing tokens in some column and every
+    extra column is a token or padding; otherwise "contents".
+    """
     texts = [token for token in extra if isinstance(token, str)]
     if columns is None or not all(word.startswith(f"{PADDING} ") for word in texts):
         return "contents"
@@ -307,7 +311,7 @@ def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
 
 
 def subtract(tokens: Tokens, removed: Tokens) -> list[Any]:
-    """The tokens that are more often in `left` than in `right`, in its order."""
+    """Returns the multiset difference of `tokens` and `removed`."""
     return list((Counter(tokens) - Counter(removed)).elements())
 
 
@@ -334,7 +338,7 @@ def format_parts(missing: Tokens, extra: Tokens) -> str:
 
 
 def join(tokens: Tokens, most: int = 12) -> str:
-    """The tokens in words; of a long list without the middle."""
+    """Joins the tokens with commas. Cuts out the middle of a long list."""
     if len(tokens) > most:
         tokens = [*tokens[: most // 2], "…", *tokens[-most // 2 :]]
     return ", ".join(format_token(token) for token in tokens)

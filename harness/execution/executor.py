@@ -1,4 +1,4 @@
-"""Runs one program on the reference and a backend, or on several beside each other."""
+"""Runs a program on the reference and on one or more backends."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from lockstep.harness.programs.ledger import Entry, find_reason
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
-"""How often each cell was reached."""
+"""The number of times that each cell was reached."""
 
 LAYOUT = ("columns", "seen")
-"""Fields of an answer that are not compared: the order in which tokens came back."""
+"""The fields of an answer with the order of returned tokens, which are not compared."""
 
 
 @dataclass
@@ -44,14 +44,15 @@ class Result:
     """The result of one run.
 
     Attributes:
-        steps: operations that ran.
-        skipped: operations that did not.
-        why_skipped: the reason of the first one that did not.
-        margins: how much was used of each tolerance.
-        divergence: the first difference, if there is one.
-        left_out: number of a step → the known divergence that it would lead to. Only
-            where no generator can tell; see `Run.why_left_out`.
-        choices: the numbers of the steps whose answer the backend has chosen.
+        steps: the number of operations that ran.
+        skipped: the number of operations that were skipped.
+        why_skipped: the reason for the first skipped operation.
+        margins: the used fraction of each tolerance.
+        divergence: the first divergence, or None.
+        left_out: number of a skipped step → the known divergence that the step would lead
+            to. Empty if the generator already avoids known divergences; see
+            `Run.why_left_out`.
+        choices: the numbers of the steps in which the backend chose the answer.
     """
 
     steps: int = 0
@@ -69,24 +70,25 @@ class Result:
 
 
 class Apart(Exception):
-    """The reference has followed another answer, which another backend has given."""
+    """The reference has followed a different answer, given by another backend."""
 
 
 @dataclass(eq=False)
 class Run:
-    """One program on the reference and on a backend.
+    """The run of one program on the reference and on a backend.
 
     Attributes:
         program: a complete program.
-        backend: runs beside the reference.
-        every: make the costly checks too, at each step.
-        coverage: is counted up.
-        on_step: is called with the number of each step before it runs, and with OPENING
-            before the caches are opened.
-        avoid: known divergences of the kind of the program.
-        is_beside: other backends run the same program; see `run_together`.
-        waits: the others have to answer before the reference follows this answer.
-        is_apart: the program has to run alone.
+        backend: the backend that is compared with the reference.
+        every: whether to run the costly checks at each step too.
+        coverage: the counter of cells to update.
+        on_step: a function that is called with the number of each step before the step
+            runs, and with OPENING before the caches are opened.
+        avoid: the known divergences of the program's kind.
+        is_beside: whether other backends run the same program; see `run_together`.
+        waits: whether the other backends must answer before the reference follows this
+            answer.
+        is_apart: whether the program has to run again on this backend alone.
     """
 
     program: Program
@@ -112,8 +114,11 @@ class Run:
         return self.result
 
     def take_part(self) -> Generator[None, Step | None]:
-        """Runs the steps that are sent to it, until the first divergence; None is sent
-        when the program is over. A step is sent once more if the answer to it `waits`."""
+        """Runs the steps that are sent to the generator, until the first divergence.
+
+        The caller sends None at the end of the program. If `waits` is set after a step,
+        the caller sends the step again.
+        """
         number, operation = previous = 0, "open"
         scope = self.backend.get_scope(self.program.config["scope"])
         whole, turn = (nullcontext, scope) if self.is_beside else (scope, nullcontext)
@@ -125,7 +130,8 @@ class Run:
                 while (step := (yield)) is not None:
                     number, operation = step.number, step.op["op"]
                     self.begin(step)
-                    # The first to run it judges: the reference may move on then.
+                    # Only the first backend that runs the step decides whether to skip
+                    # it, because the reference may advance after that.
                     if step.skipped is None and self.judges and step.answer is None:
                         step.skipped = self.why_left_out(step)
                     if step.skipped is not None:
@@ -184,12 +190,12 @@ class Run:
         )
 
     def require_device(self, error: BaseException | None) -> None:
-        """Raises DeviceLost for an error after which nothing can run in this process."""
+        """Raises DeviceLost for an error that makes the device unusable."""
         if isinstance(error, Exception) and self.backend.is_fatal(error):
             raise DeviceLost(format_raised(error)) from error
 
     def begin(self, step: Step) -> None:
-        """Is called before a step, also one that is skipped."""
+        """Announces a step. Called before every step, also before skipped steps."""
         self.announce(step.number)
 
     def announce(self, number: int) -> None:
@@ -197,8 +203,9 @@ class Run:
             self.on_step(number)
 
     def why_left_out(self, step: Step) -> str | None:
-        """Says why a step that could be asked is left out: callers must not, or it leads
-        to a known divergence. Only here the answers are known that decide that."""
+        """Returns the reason for skipping a legal step: it breaks a precondition of
+        callers, or leads to a known divergence. The generator could not decide this,
+        because it depends on earlier answers of the backend."""
         reason = find_reason(step.op, step.model, self.duties, self.avoid)
         if isinstance(reason, Entry):
             self.result.left_out[step.number] = reason
@@ -206,8 +213,8 @@ class Run:
         return None if reason is None else f"callers must not: {reason.rule}"
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
-        """Runs one operation on both sides; the backend's answer and how it differs. One
-        that agrees is confirmed, unless it `waits`."""
+        """Runs an operation on the reference and the backend, and returns the backend's
+        answer and its difference. Confirms an equal answer unless `waits` is set."""
         observed, difference = self.ask(step)
         agrees = difference is None and step.skipped is None
         self.waits = self.is_beside and agrees and step.follows
@@ -216,7 +223,8 @@ class Run:
         return observed, difference
 
     def ask(self, step: Step) -> tuple[Answer, Difference | None]:
-        """Asks both sides; the backend's answer and how it differs."""
+        """Runs a step on the reference and the backend, and returns the backend's answer
+        and its difference."""
         op, operation, model = step.op, step.operation, step.model
         system = self.system
         if step.states is None and self.coverage is not None:
@@ -237,11 +245,11 @@ class Run:
         return observed, difference
 
     def confirm(self, step: Step, observed: Answer) -> None:
-        """Lets the reference follow an answer that is allowed, and checks what else came
-        with it.
+        """Lets the reference follow an allowed answer, and runs the checks that come
+        after an operation.
 
         Raises:
-            Apart: it has followed another one, or could not follow one.
+            Apart: the reference has followed a different answer of another backend.
         """
         if not step.is_resolved:
             step.resolve(observed)
@@ -276,16 +284,15 @@ class Run:
 
 
 def run_together(runs: Sequence[Run]) -> None:
-    """Runs a program on backends beside each other: each takes a step before the next one
-    begins. The reference runs once.
+    """Runs a program on several backends step by step: each step runs on all backends
+    before the next step begins. The reference runs once.
 
-    Where the reference follows an answer, all give theirs before it does, and it follows
-    the first one that it allows; those that have answered otherwise are apart from then
-    on.
+    If the reference has to follow an answer, it waits for the answers of all backends and
+    follows the first allowed answer. Runs with a different answer end with `is_apart`.
 
     Args:
-        runs: of programs that differ at most in fields of the config on which no answer
-            depends.
+        runs: the runs; their programs may differ only in config fields that do not change
+            answers.
     """
     for run in runs:
         run.is_beside = len(runs) > 1
@@ -302,7 +309,7 @@ def run_together(runs: Sequence[Run]) -> None:
 
 
 def send(generator: Generator[None, Step | None], step: Step | None) -> bool:
-    """Says whether a part of a run goes on behind a step."""
+    """Sends a step to the generator of a run. Returns whether the run continues."""
     try:
         generator.send(step)
     except StopIteration:
@@ -311,8 +318,8 @@ def send(generator: Generator[None, Step | None], step: Step | None) -> bool:
 
 
 def is_same(answer: Answer, expected: Answer | None) -> bool:
-    """Says whether two answers are the same, whatever the words of a refusal and the
-    order in which tokens came back."""
+    """Returns whether two answers are equal, except for the message of a refusal and the
+    order of returned tokens."""
     if expected is None:
         return False
     mine, theirs = leave_out_columns(answer), leave_out_columns(expected)
@@ -320,9 +327,12 @@ def is_same(answer: Answer, expected: Answer | None) -> bool:
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:
-    """Returns the duties of callers, and whether misuses are refused, where only a run
-    can tell what is legal, since it depends on what the backend has answered. Elsewhere
-    no program has such calls."""
+    """Returns the preconditions of callers and whether the backend refuses invalid calls.
+
+    Needed only if the contract leaves choices to the backend, because a call is then
+    legal or not depending on earlier answers. For other contracts the generator never
+    draws invalid calls, and the result is ([], True).
+    """
     declared = backend.contracts[program.contract].get(program.kind)
     if declared is None or not program.rules.leaves_choices:
         return [], True
@@ -330,14 +340,14 @@ def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bo
 
 
 def require_backend(error: Exception, program: Program) -> None:
-    """Raises HarnessError for an error in which the backend has no part."""
+    """Raises HarnessError for an error that no backend has caused."""
     location = find_own_place(error)
     if location is not None:
         raise HarnessError(f"{format_error(error)}, in {location}", program) from error
 
 
 def leave_out_columns(answer: Any) -> Any:
-    """The answer without fields that only the comparison and pictures need."""
+    """Removes the fields of LAYOUT, which only comparisons and pictures need."""
     if isinstance(answer, list):
         return [leave_out_columns(item) for item in answer]
     if not isinstance(answer, Mapping):
@@ -362,12 +372,13 @@ def run(
 
     Args:
         program: a complete program.
-        backend: runs beside the reference, or as its own `execute` does.
-        every: make the costly checks too, at each step.
-        coverage: is counted up.
-        on_step: is called with the number of each step before it runs.
-        wanted: the signature that is looked for; only `execute` heeds it.
-        avoid: known divergences; `execute` does not heed them.
+        backend: the backend to compare with the reference. If it has an `execute`
+            function, that function runs the program instead.
+        every: whether to run the costly checks at each step too.
+        coverage: the counter of cells to update.
+        on_step: a function that is called with the number of each step before it runs.
+        wanted: the signature to look for; only used by `execute`.
+        avoid: the known divergences; not used by `execute`.
 
     Raises:
         HarnessError: the harness or the reference failed.

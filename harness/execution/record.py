@@ -1,5 +1,5 @@
-"""The write-ahead record of one worker: the program that is running, on disk before it
-runs, so that a crash loses nothing."""
+"""Writes the write-ahead record of a worker: the program is on disk before it runs, so
+that a crash does not lose it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMPTY = b"{}"
 
 
 def prepare_record(path: Path) -> None:
-    """Makes the file of a record in which nothing is running. Raises OSError."""
+    """Creates the file of a record without a running program. Raises OSError."""
     path.write_bytes(EMPTY)
 
 
@@ -31,23 +31,24 @@ def make_body(program: Program) -> bytes:
 
 
 class Record:
-    """The record of one worker: the program that is running, on disk before it runs.
+    """The write-ahead record of one worker.
 
-    The file is a mapped page, so a step costs less than a microsecond to record, and what
-    was written survives when the process is killed. It is a valid program file at any
-    time: the numbers of the step and of the side have a fixed place and width, and the
-    rest is padded with blanks.
+    The file is memory-mapped, so recording a step takes less than a microsecond, and the
+    written bytes survive when the process is killed. The file is a valid program file at
+    any time: the numbers of the step and of the side have a fixed offset and width, and
+    the rest is padded with blanks.
 
     Args:
-        path: the file; from `prepare_record`, if somebody reads it from the beginning.
+        path: the path of the file. If another process reads the file from the start, it
+            must exist, see `prepare_record`.
 
     Attributes:
-        side: the number of the backend whose turn it is, of those that run a program
-            beside each other: each has the whole time of a step, since a turn changes
-            the file.
+        side: the index of the backend that is running the step, if several backends run
+            the program together. Each backend gets the full time limit of a step, since
+            a change of `side` changes the file.
 
     Raises:
-        UsageError: the file cannot be written; so does `begin`.
+        UsageError: the file cannot be written. `begin` may raise this error too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,8 +63,8 @@ class Record:
         self.clear()
 
     def make_map(self, size: int) -> mmap.mmap:
-        """Writes blanks behind what stands there: a page that is mapped where the disk is
-        full ends the process."""
+        """Extends the file with blanks and maps it. The blanks are written first, since
+        an access to a mapped page without disk space ends the process."""
         missing = size - self.file.seek(0, os.SEEK_END)
         try:
             while missing > 0:
@@ -80,9 +81,9 @@ class Record:
         )
 
     def begin(self, program: Program, backend: str) -> bytes:
-        """Records a program that is about to run; returns its `make_body`."""
+        """Records a program that is about to run. Returns the result of `make_body`."""
         body = make_body(program)
-        self.runs += 1  # or the same program again would look as if it stood still
+        self.runs += 1  # a repeated program must change the file, or it looks like a hang
         meta = json.dumps({"backend": backend, "run": self.runs}).encode()
         head = (
             body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
@@ -92,8 +93,8 @@ class Record:
         return body
 
     def end(self) -> None:
-        """Records that the program is over. It stays: a backend may end the process when
-        its caches are freed."""
+        """Records that the program is over. The program stays in the record, because a
+        backend may end the process while its caches are freed."""
         end = self.position - len(STEP)
         self.map[end - len(OVER) : end] = OVER
 
@@ -102,11 +103,11 @@ class Record:
         self.map[self.position : self.position + WIDTH] = AT % (step, self.side)
 
     def clear(self) -> None:
-        """Records that nothing is running."""
+        """Records that no program is running."""
         self.put(EMPTY)
 
     def put(self, content: bytes) -> None:
-        """Writes a content and blanks over what stood there."""
+        """Replaces the content of the file, and overwrites the rest with blanks."""
         if len(content) > len(self.map):
             larger = self.make_map(2 * len(content))
             self.map.close()
@@ -116,7 +117,7 @@ class Record:
         self.used = len(content)
 
     def close(self) -> None:
-        """Removes the file, when the worker ends well."""
+        """Removes the file, when the worker ends normally."""
         self.map.close()
         self.file.close()
         self.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Makes a failing program as short and simple as possible.
 
-Each step is one that a person would take: leave out operations, join updates, lower
-numbers, take the plain config. `get_rank` tells which of two programs is simpler; no step
-makes a program rank worse.
+The steps are the steps that a person would take: remove operations, merge updates, lower
+numbers, use the default config. `get_rank` determines which of two programs is simpler.
+No step makes the rank worse.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lockstep.harness.programs.program import Divergence, Flaky, Program
 
 
 class Rank(NamedTuple):
-    """The complexity of a program; the first number counts most.
+    """The complexity of a program. Ranks are compared field by field, in this order.
 
-    Of two programs that show one bug, the one with the lower rank is better.
+    If two programs show the same bug, the program with the lower rank is better.
 
     Attributes:
         numbers: the sum of the numbers in operations, plus 1 for each list item.
         names: the number of caches, snapshots, users and sequences in operations.
-        narrow: the dtype is not float32.
-        fields: the number of config fields that are not at their default.
-        sizes: the sum of the numbers in these fields, and of numbers that follow from
-            them, such as limits in bytes.
+        narrow: whether the dtype is not float32.
+        fields: the number of config fields that differ from their defaults.
+        sizes: the sum of the numbers in these fields and of derived numbers in
+            operations, such as limits in bytes.
     """
 
     operations: int
@@ -48,7 +48,7 @@ class Rank(NamedTuple):
 
 
 def get_rank(program: Program) -> Rank:
-    """The rank of a program; it does not depend on the names in it."""
+    """Returns the rank of a program, which does not depend on the names in it."""
     config, rules = program.config, program.rules
     numbers = derived = 0
     names: set[str] = set()
@@ -75,7 +75,7 @@ def get_rank(program: Program) -> Rank:
 
 
 def count_numbers(value: Any) -> int:
-    """The sum of the numbers in a value, also in text, plus 1 for each item."""
+    """Returns the sum of the numbers in a value and its text, plus 1 per list item."""
     if isinstance(value, Mapping):
         return sum(map(count_numbers, value.values()))
     if isinstance(value, list):
@@ -96,17 +96,17 @@ def list_names(value: Any) -> Iterator[str]:
 
 
 Fails = Callable[[Program], bool]
-"""Whether a program still shows the same bug."""
+"""Returns whether a program still shows the same bug."""
 
 Clock = Callable[[], float]
-"""Returns seconds, from any beginning."""
+"""Returns the seconds since an arbitrary start."""
 
 PATIENCE = 4
 
 
 def make_busy_clock() -> Clock:
-    """A clock that counts the seconds of CPU time, or a quarter of the seconds that pass
-    if that is more. So shrinking gets as far on a busy machine as on an idle one."""
+    """Creates a clock that returns the CPU time, or a quarter of the elapsed time if that
+    is more. With it, shrinking does the same work on a busy machine as on an idle one."""
     computed, passed = time.process_time(), time.monotonic()
 
     def tell() -> float:
@@ -117,7 +117,7 @@ def make_busy_clock() -> Clock:
 
 
 FEW = 14
-"""With so few operations left, every pair of them is tried."""
+"""The maximum number of operations for which removing every pair is tried."""
 
 
 class Shrinker:
@@ -128,8 +128,8 @@ class Shrinker:
         fails: returns whether a program shows the bug; true for `program`.
         seconds: the time limit.
         allows: returns whether a program may be tried.
-        cut: removes the operations after the failure of a program that has just failed:
-            with another config, it may fail earlier.
+        cut: removes the operations after the failing step of a program that has just
+            failed, since a program with a changed config may fail earlier.
         clock: counts the seconds.
     """
 
@@ -153,7 +153,7 @@ class Shrinker:
         self.tried: set[str] = {program.digest()}
 
     def shrink(self) -> Program:
-        """Repeats all passes until none helps."""
+        """Repeats all passes until no pass makes the program simpler."""
         passes = (
             self.leave_out_runs,
             self.take_candidates(get_simpler_configs),
@@ -193,11 +193,13 @@ class Shrinker:
     def while_time(
         self, propose: Callable[[Program], Iterator[Program]]
     ) -> Iterator[Program]:
-        """Candidates for the best, until time is up: making them takes time too."""
+        """Yields candidates derived from the best program, until the time is up. Creating
+        candidates takes time too."""
         return takewhile(lambda _: not self.is_over(), propose(self.best))
 
     def leave_out_runs(self) -> None:
-        """Leaves out runs of neighbours, half of all first, single ones last."""
+        """Removes runs of consecutive operations: first half of the program, then shorter
+        runs, down to single operations."""
         size = max(1, len(self.best.ops) // 2)
         while size:
             end = len(self.best.ops)
@@ -209,7 +211,8 @@ class Shrinker:
             size //= 2
 
     def leave_out_pairs(self) -> None:
-        """Leaves out two that need each other, such as a snapshot and its restore."""
+        """Removes pairs of operations, which may need each other, such as a snapshot and
+        its restore."""
         is_shorter = True
         while is_shorter and 2 < len(self.best.ops) <= FEW:
             ops = self.best.ops
@@ -221,7 +224,8 @@ class Shrinker:
     def take_candidates(
         self, propose: Callable[[Program], Iterator[Program]]
     ) -> Callable[[], None]:
-        """A pass that takes each candidate that fails, and starts over from it."""
+        """Creates a pass that takes a failing candidate and restarts from it, until no
+        candidate fails."""
 
         def improve() -> None:
             while any(self.take(candidate) for candidate in self.while_time(propose)):
@@ -235,7 +239,7 @@ def leave_out(ops: Sequence[Op], indices: Sequence[int]) -> list[Op]:
 
 
 def get_merged(program: Program) -> Iterator[Program]:
-    """Programs in which one operation replaces two neighbours."""
+    """Yields programs in which two consecutive operations are merged."""
     ops = program.ops
     for index in range(len(ops) - 1):
         merged = program.rules.merge_operations(ops[index], ops[index + 1])
@@ -253,20 +257,20 @@ def get_domain_steps(program: Program) -> Iterator[Program]:
 
 
 def get_simpler_configs(program: Program) -> Iterator[Program]:
-    """Each field of the config at its default, or lower."""
+    """Yields programs with one config field at its default or a lower value."""
     rules = program.rules
     for name, schema in rules.config.items():
         old = program.config[name]
         for value in get_simpler(old, schema):
             if isinstance(old, list) and len(value) == len(old):
-                continue  # it is not the numbers in a list that a person reads
+                continue  # lower numbers in a list do not make it easier to read
             config = {**program.config, name: value}
             if rules.why_illegal(config) is None:
                 yield replace(program, config=config)
 
 
 def get_simpler_fields(program: Program) -> Iterator[Program]:
-    """Each field of each operation at its default, or lower."""
+    """Yields programs with one operation field at its default or a lower value."""
     for index, op in enumerate(program.ops):
         fields = program.rules.operations[op["op"]].fields
         for name, schema in fields.items():
@@ -277,7 +281,7 @@ def get_simpler_fields(program: Program) -> Iterator[Program]:
 
 
 def get_simpler(value: Any, schema: Schema) -> list[Any]:
-    """Simpler values for a field, best first: its default, null, or something lower."""
+    """Returns simpler values for a field, best first: the default, null, lower values."""
     default = schema.get("default")
     if value is None or value == default or JOINT in schema:
         return []
@@ -299,7 +303,7 @@ def get_simpler(value: Any, schema: Schema) -> list[Any]:
 
 
 def lower_items(values: list[Any]) -> list[list[Any]]:
-    """Yields the lists in which only one number is lower."""
+    """Returns the lists in which exactly one number is lower."""
     return [
         [*values[:index], value - less, *values[index + 1 :]]
         for index, value in enumerate(values)
@@ -310,7 +314,7 @@ def lower_items(values: list[Any]) -> list[list[Any]]:
 
 
 def rename(program: Program) -> Program:
-    """Renames in the order of appearance: caches a, b, c; snapshots s0, s1, …."""
+    """Renames the names in order of appearance: caches a, b, c; snapshots s0, s1, …."""
     return replace(program, ops=program.rules.rename(program.ops))
 
 
@@ -323,10 +327,10 @@ class Shrunk:
 
     Attributes:
         program: the shortest program with the failure.
-        divergence: of that program.
-        others: signature → a tried program that failed in this other way.
-        flaky: set if the failure does not come back each time; then `program` is not
-            shorter than the given program.
+        divergence: the divergence of `program`.
+        others: other signatures → a tried program that failed with that signature.
+        flaky: set if the failure does not occur in every run; `program` is then the given
+            program, not shrunk.
     """
 
     program: Program
@@ -336,7 +340,7 @@ class Shrunk:
 
 
 class SideFailures:
-    """The shortest program for each other way to fail."""
+    """Keeps the shortest program for each other signature seen during shrinking."""
 
     def __init__(self) -> None:
         self.shortest: dict[str, tuple[Program, Divergence]] = {}

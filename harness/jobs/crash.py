@@ -1,5 +1,4 @@
-"""Programs that end their process: found again, and made shorter, in processes of their
-own."""
+"""Reproduces and shrinks, in separate processes, programs that end or hang theirs."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ def report_crash(
     """Yields a program that ends its process as it was found, and made shorter.
 
     Args:
-        backend: ran the program.
-        died: the end of the process, with the program that was running.
+        backend: the backend that ran the program.
+        died: the end of the process, with the running program.
         is_known: says of a signature whether a program that shows it was made shorter.
         open_pool: opens a pool of one worker, with the variables of `BLOCKING`.
         seconds, clock: see `shrink_crash`.
@@ -102,7 +101,7 @@ def shrink_crash(
 
 
 def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:
-    """Runs a program in a process; says how it ends or hangs, if it does."""
+    """Runs a program in a worker. Returns the crash or hang, if there is one."""
     event = pool.call(messages.RunProgram(backend, program.to_json()))
     blamed = event.blame() if isinstance(event, messages.Died) else None
     return None if blamed is None else blamed[1]

@@ -1,7 +1,7 @@
-"""The failing programs of a job, and their files.
+"""Stores the failing programs of a job in files.
 
-A failure is `failures/<signature>/<digest>-<backend>.json`, one shrunk program; of one
-signature there may be several.
+The file of a failure is `failures/<signature>/<digest>-<backend>.json` and contains one
+shrunk program. A signature may have several files.
 """
 
 from __future__ import annotations
@@ -32,27 +32,31 @@ from lockstep.harness.programs.program import (
 from lockstep.harness.workers.messages import HarnessFailed, Stopped
 
 OUTDATED = "outdated"
-"""The folder of programs that agree, against an entry of the ledger."""
+"""The folder of programs that agree although a ledger entry expects a divergence."""
 
 HARNESS_FAILED = "harness-failed"
-"""The folder of programs at which the harness failed."""
+"""The folder of programs on which the harness failed."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A program that diverges, and its file.
+    """A diverging program and its file.
 
     Attributes:
-        cause: the number of its likely cause in the outcome, from 1: the same for all
-            failures that probably have one; see `harness.execution.causes`. 0 if that is
-            not known.
-        flaky: the failure did not come back each time.
-        options: of the command that runs it again, as its `meta` has them: without them
-            the verdict may be another.
-        unsaved: why there is no such file.
-        asked: what a command has to be given as the backend, if that is not its name.
-        answers: other backends of the check that have run the program → "agrees", "same"
-            if they give the same wrong answer, or the signature that they show.
+        program: the diverging program.
+        divergence: its first divergence.
+        backend: the name of the backend.
+        signature: the signature of the divergence.
+        path: the path of the file.
+        cause: the number of the likely cause, from 1; failures with the same likely cause
+            have the same number, see `harness.execution.causes`. 0 if unknown.
+        flaky: set if the failure does not occur in every run.
+        options: the options of the replay command, as stored in `meta`; without these
+            options the verdict may differ.
+        unsaved: the reason why the file could not be written.
+        asked: the value for `--backend`, if it is not the name of the backend.
+        answers: the results of the other backends of the check that ran the program, by
+            backend name: "agrees", "same" for the same wrong result, or a signature.
     """
 
     program: Program
@@ -69,24 +73,24 @@ class Failure:
 
     @property
     def form(self) -> Sequence[str]:
-        """The operations without their fields and order. Programs with one signature and
-        another form may show another bug."""
+        """The sorted names of the operations. Programs with the same signature and
+        different forms may show different bugs."""
         return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
 
     def to_json(self) -> dict[str, Any]:
-        """The program as its file would have it."""
+        """Returns the program as JSON, with the main fields of `meta`."""
         meta = {"signature": self.signature, "backend": self.backend, **self.options}
         meta |= {"step": self.divergence.step, "what": self.divergence.message}
         return replace(self.program, meta=meta).to_json()
 
     @property
     def replay(self) -> str:
-        """The command that runs it again."""
+        """The command that runs the program again."""
         return get_replay_line(self.path, self.asked or self.backend, self.options)
 
 
 def save(failure: Failure) -> Failure:
-    """Writes the file of a failure. If that is not possible, the result says why."""
+    """Writes the file of a failure. If writing fails, sets `unsaved` in the result."""
     try:
         write_program(failure.path, failure.program)
     except OSError as error:
@@ -104,15 +108,15 @@ def make_failure(
     options: Mapping[str, Any] = {},
     asked: str = "",
 ) -> Failure:
-    """A failure with the content and the place of its file.
+    """Creates a failure with the path of its file and a complete `meta`.
 
     Args:
-        folder: of all failures.
-        program: diverges, as `divergence` says.
-        divergence: the first one of the program.
-        backend: by the name that the user gave.
-        environment: for `meta`: versions, device and platform, see `get_environment`.
-        found: for `meta`: how it was found (front, seed, number of the slice).
+        folder: the folder of all failures.
+        program: the diverging program.
+        divergence: the first divergence of the program.
+        backend: the name of the backend, as the user gave it.
+        environment: the versions, device and platform for `meta`, see `get_environment`.
+        found: the origin of the program for `meta` (front, seed, number of the slice).
         options, asked: see `Failure`.
     """
     signature = divergence.get_signature(program)
@@ -140,15 +144,15 @@ def make_failure(
 
 
 def get_order(failure: Failure) -> tuple[Rank, str]:
-    """Of failures, the simplest first; of equally simple ones always the same."""
+    """Returns a sort key for failures: simple programs first, ties by digest."""
     return get_rank(failure.program), failure.program.digest()
 
 
 def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> str:
-    """Writes the program at which the harness failed, for a report to its makers.
+    """Writes the program on which the harness failed, for a bug report.
 
     Returns:
-        What to do, as the end of a message.
+        The end of a message that tells the user to report the program.
     """
     if failed.program is None:
         return "please report this"
@@ -164,7 +168,8 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
 
 
 def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
-    """Why a task has no answer; the program at which the harness failed is saved."""
+    """Describes why a task has no result. If the harness failed on a program, saves that
+    program."""
     message = stopped.describe()
     if isinstance(stopped, HarnessFailed):
         message += f"; {save_harness_failure(folder, stopped, backend)}"
@@ -180,11 +185,11 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
     "step_time": (int, float),
     "start_time": (int, float),
 }
-"""Options of a check that may change a verdict, as `meta` names them → their types."""
+"""The options of a check that may change a verdict: name in `meta` → allowed types."""
 
 
 def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
-    """The command that runs a failure again. options: see `Failure`."""
+    """Returns the command that runs a failure again. options: see `Failure`."""
     command = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
     for name, value in options.items():
         command.append(f"--{name.replace('_', '-')}")
@@ -196,32 +201,33 @@ def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -
 
 
 MAX_KEPT = 3
-"""Programs that are kept of one signature."""
+"""The maximum number of shrunk programs that are kept per backend and signature."""
 
 Key = tuple[str, str]
 """Backend and signature."""
 
 
 class Failures:
-    """The failing programs that a job has found, and which of them have a file.
+    """The failing programs that a job has found, and the choice of programs with a file.
 
-    Those are a function of all that were found, in whatever order: of each signature the
-    simplest programs of different forms, or one that was not made shorter.
+    The choice does not depend on the order in which programs were found. For each
+    backend and signature, the simplest shrunk programs of different forms have a file,
+    or one unshrunk program if no program was shrunk.
 
     Args:
-        folder: gets the files.
-        below: the beginning of their names in the folder.
+        folder: the folder for the files.
+        below: the prefix of the file names in the folder.
 
     Attributes:
-        shrunk: form → the simplest failure.
-        unshrunk: digest → a failure that was not made shorter.
+        shrunk: backend and signature → form → the simplest failure.
+        unshrunk: backend and signature → digest → a failure that was not shrunk.
         reported: backend and digest of all programs that were found.
-        replaced: backend, digest and `what` of programs that were made shorter.
-        protected: names of files that are never removed.
-        unreported: file → a failure of a shard that did not end; it may be the only one.
-        agreed: file → the program that an entry of the ledger describes.
-        written: name of a file that is there → its program, if it is known.
-        unsaved: name of a file that could not be written → why.
+        replaced: backend, digest and `what` of programs that have a shorter version.
+        protected: the names of files that are never removed.
+        unreported: file name → a failure that no shard of this run has reported.
+        agreed: file name → a program that agrees although a ledger entry describes it.
+        written: name of an existing file → its program; None if the program is unknown.
+        unsaved: name of a file that could not be written → the reason.
     """
 
     def __init__(self, folder: Folder, below: str = "") -> None:
@@ -237,7 +243,8 @@ class Failures:
         self.unsaved: dict[str, str] = {}
 
     def add(self, failure: Failure, original: str | None) -> None:
-        """Adds a failure. original: the digest of the program that was made shorter."""
+        """Adds a failure. original: the digest of the program before it was shrunk; None
+        for an unshrunk program."""
         key, digest = (failure.backend, failure.signature), failure.program.digest()
         for program in (digest, original or digest):
             self.reported.add((slug(failure.backend), program))
@@ -255,7 +262,7 @@ class Failures:
         return bool(self.shrunk.get(key) or self.unshrunk.get(key))
 
     def choose(self) -> list[Failure]:
-        """Chooses the failures that have a file."""
+        """Returns the failures that should have a file."""
         chosen: list[Failure] = []
         for key in sorted({*self.shrunk, *self.unshrunk}):
             groups = self.shrunk.get(key, {}), self.unshrunk.get(key, {})
@@ -275,18 +282,19 @@ class Failures:
         ]
 
     def is_last(self, failure: Failure) -> bool:
-        """Says whether a program was not made shorter still."""
+        """Returns whether the program of a failure has no shorter version."""
         key = failure.backend, failure.program.digest(), failure.divergence.what
         return key not in self.replaced
 
     def write(self) -> None:
-        """Writes the files that are chosen now, and removes those that were."""
+        """Writes the files of the chosen failures, and removes files that are no longer
+        chosen."""
         programs = {self.get_name(failure): failure.program for failure in self.choose()}
         for name, program in programs.items():
             if self.written.get(name) is not program:
                 self.write_file(name, program)
         for name in sorted(self.written.keys() - programs.keys() - self.protected):
-            # A longer program with a file is better than one without.
+            # While a file cannot be written, the file of a longer program stays.
             if self.is_reported(name) and not self.unsaved:
                 self.folder.take(name)
                 del self.written[name]
@@ -304,13 +312,17 @@ class Failures:
         return f"{self.below}{failure.signature}/{failure.path.name}"
 
     def is_reported(self, name: str) -> bool:
-        """Says whether a file is of a program that this job has found."""
+        """Returns whether a file contains a program that this job has found."""
         digest, _, backend = PurePath(name).stem.partition("-")
         return (backend, digest) in self.reported
 
     def save_agreed(self, program: Program, entry: str, backend: str) -> str:
-        """Writes a program that should show a known divergence, of each entry and backend
-        the simplest; says where it is."""
+        """Writes a program that agrees but should show a known divergence. Keeps only the
+        simplest program per ledger entry and backend.
+
+        Returns:
+            The end of a message, with the path of the file.
+        """
         name = f"{self.below}{OUTDATED}/{slug(entry)}-{slug(backend)}.json"
         self.agreed[name] = min(self.agreed.get(name, program), program, key=get_rank)
         try:
@@ -320,7 +332,7 @@ class Failures:
         return f": {self.folder.path / name}"
 
     def read_unreported(self) -> None:
-        """Reads the files of programs that no shard has reported: they are kept."""
+        """Reads the existing files, so that programs that no shard reports are kept."""
         for name, content in self.folder.read_all(
             list_failure_files(self.folder, self.below.rstrip("/"))
         ):
@@ -334,11 +346,11 @@ class Failures:
                 )
                 self.written[name] = program
             except (UsageError, ValueError):
-                continue  # somebody else's, or half a file
+                continue  # a file of another tool, or an incomplete file
 
 
 def list_failure_files(folder: Folder, below: str) -> Iterator[str]:
-    """Lists the files of failures below a folder."""
+    """Yields the names of the failure files below a folder."""
     for name in folder.list(below):
         signature, _, file = name.removeprefix(f"{below}/").partition("/")
         is_other = signature in (OUTDATED, HARNESS_FAILED) or "/" in file
@@ -347,7 +359,8 @@ def list_failure_files(folder: Folder, below: str) -> Iterator[str]:
 
 
 def read_failure(path: Path, program: Program) -> Failure:
-    """A failure from its file. Raises ValueError if its `meta` is not that of one."""
+    """Creates a failure from the program of its file. Raises ValueError if the `meta`
+    describes no failure."""
     meta = program.meta
     signature, backend, step = (meta.get(key) for key in ("signature", "backend", "step"))
     if not (isinstance(signature, str) and isinstance(backend, str)):

@@ -1,4 +1,4 @@
-"""The job of `lockstep faults`: whether planted mistakes are found, and how soon."""
+"""Runs the job of `lockstep faults`: measures which planted faults are found and when."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 SLICE = 50
-"""Programs of a slice."""
+"""The number of programs in a slice."""
 
 FAR, MORE = 2, 4
-"""A mistake that shows in several ways may be found first in one that takes many
-operations. If those are more than FAR over the shortest program known, up to MORE slices
-follow, as they would in a check, and may find a shorter one."""
+"""A fault may have several symptoms, and the first one found may need many operations. If
+the program found has over FAR operations more than the shortest known program, up to MORE
+further slices run, as in a check, and may find a shorter program."""
 
 
 @dataclass
@@ -33,10 +33,11 @@ class Search:
     """The search for one fault.
 
     Attributes:
-        programs: number of programs until the fault is found, or of all that ran.
-        seconds: time until then on one core.
-        operations: of the shortest program that shows it, with this `signature`.
-        more: shards that ran after the first one that found it.
+        programs: the number of programs until the fault was found, or of all programs.
+        seconds: the run time of these programs on one core.
+        operations: the number of operations of the shortest program that shows the fault.
+        signature: the signature of this program.
+        more: the number of slices that ran after the slice that found the fault.
     """
 
     backend: str
@@ -55,7 +56,7 @@ class Search:
 
     @property
     def excess(self) -> int | None:
-        """Operations over the shortest program known."""
+        """The number of operations beyond the shortest known program."""
         if self.operations is None:
             return None
         return self.operations - self.planted.shortest
@@ -71,8 +72,8 @@ class Searches:
     """All searches.
 
     Attributes:
-        unavailable: backend → why it is not here.
-        dead: backend → how loading it failed: it is broken.
+        unavailable: backend → why it is unavailable.
+        dead: backend → the error while loading it; the backend is broken.
         interrupted: the exit status of a search that Ctrl-C or a signal ended; else 0.
     """
 
@@ -89,7 +90,8 @@ class Searches:
         return [search for search in self.all if search.is_found]
 
     def get_exit_status(self) -> int:
-        """0 all found, 1 one survives, 2 something was not run, 130 Ctrl-C."""
+        """Returns the exit status: 0 if all faults are found, 1 if a fault survives, 2 if
+        a backend or fault could not run, 130 after Ctrl-C."""
         if any(s.is_over and not s.is_found and not s.error for s in self.all):
             return 1
         if any(s.error for s in self.all) or self.dead:
@@ -156,7 +158,7 @@ class Hunt:
         self.tasks: deque[messages.Task[messages.SliceDone]] = deque()
 
     def run(self) -> Searches:
-        """Until all are found or given up, or Ctrl-C."""
+        """Runs until every fault is found or given up, or until Ctrl-C."""
         searches = self.searches
         try:
             with open_pool(self.settings) as pool:
@@ -171,7 +173,7 @@ class Hunt:
         return searches
 
     def list_faults(self, pool: Pool) -> None:
-        """Asks each backend for the mistakes that are planted in it."""
+        """Requests the list of planted faults from each backend."""
         ids: list[str] = []
         events: dict[str, messages.Event] = {}
         for task, event in pool.run(deque(map(messages.ListFaults, self.names))):
@@ -195,7 +197,7 @@ class Hunt:
             raise UsageError(f"there is no fault {missing}; known: {', '.join(matches)}")
 
     def add_task(self, search: Search, number: int) -> None:
-        """The next programs for one fault."""
+        """Adds the task with the next programs for a fault."""
         planted, settings = search.planted, self.settings
         task = messages.RandomTask(
             *(planted.backend, planted.contract, planted.kind, number),
@@ -248,7 +250,7 @@ class Hunt:
 
 
 def list_survivors(searches: Searches) -> Iterator[Search]:
-    """The searches that ran to their end without a result."""
+    """Yields the completed searches that did not find their fault."""
     for search in searches.all:
         if search.is_over and not search.is_found:
             yield search

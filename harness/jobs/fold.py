@@ -20,7 +20,7 @@ from lockstep.harness.workers.pool import Pool
 
 
 Watch = Callable[[Outcome], None]
-"""Is called with the outcome whenever it may have changed."""
+"""A function that is called with the outcome whenever the outcome may have changed."""
 
 
 def list_asked(outcome: Outcome, names: Sequence[str]) -> list[str]:
@@ -30,7 +30,7 @@ def list_asked(outcome: Outcome, names: Sequence[str]) -> list[str]:
 def declare(
     pool: Pool, outcome: Outcome, names: Sequence[str], watch: Watch = lambda _: None
 ) -> dict[str, messages.Declared]:
-    """Asks each backend for its declaration, and adds its pairs to the outcome."""
+    """Requests the declaration of each backend, and adds its pairs to the outcome."""
     declared: dict[str, messages.Declared] = {}
     chosen = list_asked(outcome, names)
     tasks: deque[messages.Task[messages.Declared]] = deque(map(messages.Declare, chosen))
@@ -46,7 +46,7 @@ def declare(
 
 
 def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
-    """Adds the pairs of a backend that were asked for."""
+    """Adds the requested pairs of a backend."""
     settings = outcome.settings
     pairs = list(list_pairs(name, declared, settings))
     outcome.pairs += pairs
@@ -79,7 +79,7 @@ def add_refusal(outcome: Outcome, name: str, event: messages.Stopped) -> None:
 
 
 def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
-    """Raises UsageError if no backend declares a kind that was asked for."""
+    """Raises UsageError if no backend declares a requested kind."""
     kinds = outcome.settings.kinds
     declared = {pair.kind for pair in outcome.pairs}
     absent = [kind for kind in kinds if kind not in declared]
@@ -90,10 +90,10 @@ def require_kinds(outcome: Outcome, names: Sequence[str]) -> None:
 
 @contextmanager
 def finishing(outcome: Outcome) -> Iterator[None]:
-    """Keeps the findings if Ctrl-C or an error ends the body, and notes the time.
+    """Keeps the results if Ctrl-C or an error ends the `with` body, and sets the time.
 
     Raises:
-        UsageError: nothing was found.
+        UsageError: the error occurred before any result.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def finishing(outcome: Outcome) -> Iterator[None]:
 
 
 def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
-    """Adds the result of a ledger: a known divergence must still be the same."""
+    """Adds the result of a ledger run: known divergences must keep their signatures."""
     for pair in outcome.pairs:
         if pair.backend != backend:
             continue
@@ -136,12 +136,12 @@ def fold_shard(
     """Adds an event of a shard.
 
     Args:
-        outcome: the result so far; it gets the failures that are kept.
-        failures: gets the programs that diverge.
-        pair: of the outcome; the event is about it.
+        outcome: the result so far, which the kept failures are added to.
+        failures: the collection that diverging programs are added to.
+        pair: the pair of the outcome that the event concerns.
         task: the shard.
-        event: one of the shard.
-        environment: where it ran; None for that of the pair.
+        event: an event of the shard.
+        environment: the environment of the run; None for the environment of the pair.
     """
     if isinstance(event, messages.Found):
         about = pair.environment if environment is None else environment
@@ -172,7 +172,7 @@ def describe_failure(
     event: messages.Found,
     environment: Mapping[str, Any],
 ) -> Failure:
-    """Describes a program of a shard, with the content and the place of its file."""
+    """Creates the failure of a diverging program, with the path of its file."""
     source: dict[str, Any] = {
         "front": settings.generator,
         "seed": settings.seed,
@@ -188,7 +188,7 @@ def describe_failure(
 
 
 def show_failures(outcome: Outcome, failures: Failures) -> None:
-    """Gives each pair the failures that are kept."""
+    """Sets the failures of each pair to the kept failures."""
     chosen = failures.choose()
     for pair in outcome.pairs:
         pair.failures[:] = [
@@ -200,10 +200,10 @@ def show_failures(outcome: Outcome, failures: Failures) -> None:
 
 
 def save_agreed(failures: Failures, event: messages.Agreed, backend: str) -> str:
-    """Saves a program that should show a known divergence, and agrees.
+    """Saves a program that agrees but should show a known divergence.
 
     Returns:
-        The message about it.
+        A message about the ledger entry, with the path of the file.
     """
     message = f"the ledger's entry {event.entry} describes an operation that agrees"
     program = replace(event.parsed, meta={"backend": backend, "what": message})

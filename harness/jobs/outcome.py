@@ -19,27 +19,29 @@ from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
 
 OFTEN = 3
-"""A cell that so many steps have reached counts as explored."""
+"""The number of steps that must reach a cell for the cell to count as explored."""
 
 
 @dataclass
 class Pair(Counts):
-    """One backend and one kind, and the sums over its programs.
+    """A backend and a kind, with the sums over the programs of the pair.
 
     Attributes:
         environment: versions, device and platform, for `meta` of failures.
         share: see `Backend`.
-        unchecked: the promises that cannot be checked, in words.
-        own_name: of a driver, by which it calls itself.
-        programs_of: the backend whose programs it runs beside it; empty if it has its
-            own.
-        parted: why it runs alone although others declare the same, in words; or empty.
-        wanted: programs that were planned.
-        coverage: of the slices that are done; `reached` also has cells of running ones.
-        digests: of the programs of each slice that is done.
-        running: the counts of each slice that is not done.
-        known: divergences of the ledger that are still there; `outdated` are the others.
-        agreed: entries of the ledger that describe an operation that agrees.
+        unchecked: descriptions of the promises that cannot be checked.
+        own_name: the name that a driver gives itself.
+        programs_of: the first backend of the group, for which the programs are drawn;
+            empty if the programs are drawn for this pair.
+        parted: the reason why the pair was separated from its group; empty if it was not.
+        wanted: the number of planned programs.
+        coverage: the counts of cells in completed slices.
+        reached: cells that were reached, including cells of running slices.
+        digests: the digest of the programs of each completed slice.
+        running: the counts of each unfinished slice.
+        known: the number of ledger entries whose programs still diverge.
+        outdated: the ledger entries whose programs no longer diverge as described.
+        agreed: ledger entries that describe an operation that agrees.
     """
 
     backend: str
@@ -68,7 +70,7 @@ class Pair(Counts):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The first fields of its tasks."""
+        """Backend, contract and kind: the first fields of the pair's tasks."""
         return self.backend, self.contract, self.kind
 
     def owns(self, task: Task[Any]) -> bool:
@@ -90,9 +92,9 @@ class Pair(Counts):
 
     @property
     def shortfall(self) -> str | None:
-        """Words for the programs that crashes or errors kept from running."""
+        """Describes how many programs did not run because of crashes or errors."""
         done = self.get_progress()[0] + self.undeclared.total() + self.avoided
-        done += self.crashes  # of each, one program
+        done += self.crashes  # each crash ended one program
         if done >= self.wanted or not (self.crashes or self.errors):
             return None
         crashes = f"{self.crashes} crash" + ("es" if self.crashes > 1 else "")
@@ -101,30 +103,31 @@ class Pair(Counts):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some program was not run, or some cell not reached."""
+        """Whether a planned program was not run, or a cell was not reached."""
         missed = not all(map(self.has_reached, self.cells))
         return missed or self.get_progress()[0] < self.wanted
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether too little of the backend is written to run a single step."""
+        """Whether no step could run because functions of the backend are missing."""
         return bool(self.missing) and not self.steps
 
     def list_rare(self) -> list[Cell]:
-        """Lists the cells of the kind that were reached seldom, or never."""
+        """Lists the cells of the kind that were reached fewer than OFTEN times."""
         return [cell for cell in self.cells if self.coverage[cell] < OFTEN]
 
     @property
     def is_explored(self) -> bool:
-        """Whether each cell of the kind that was reached at all was reached often.
+        """Whether every reached cell of the kind was reached at least OFTEN times.
 
-        Then a program is unlikely to reach one that none has reached: how likely it is
-        can be estimated by the share of what was met once (I. J. Good, 1953).
+        A further program is then unlikely to reach a new cell: the probability of a new
+        cell can be estimated by the share of cells that were reached once (I. J. Good,
+        1953).
         """
         return not any(self.coverage[cell] for cell in self.list_rare())
 
     def get_progress(self) -> tuple[int, int]:
-        """Programs and steps so far, those of unfinished slices included."""
+        """Returns the numbers of programs and steps, including unfinished slices."""
         slices = [self, *self.running.values()]
         return sum(counts.programs for counts in slices), sum(
             counts.steps for counts in slices
@@ -136,41 +139,40 @@ class Pair(Counts):
         return CONTRACTS[self.contract].list_cells(self.kind, self.declared)
 
     def count_reached(self) -> int:
-        """Counts the cells that were reached, those of running slices included."""
+        """Counts the cells that were reached, also in running slices."""
         return sum(map(self.has_reached, self.cells))
 
     def has_reached(self, cell: Cell) -> bool:
         return cell in self.coverage or cell in self.reached
 
     def count_signatures(self) -> Counter[str]:
-        """Counts the programs with each signature, those of unfinished slices
-        included."""
+        """Counts the programs with each signature, also in unfinished slices."""
         slices = (self, *self.running.values())
         return sum((Counter(counts.signatures) for counts in slices), Counter[str]())
 
     def count_entered(self) -> int:
-        """Counts the programs that ran on into a known divergence, those of unfinished
-        slices included."""
+        """Counts the programs that showed a known divergence, also in unfinished
+        slices."""
         slices = [self, *self.running.values()]
         return sum(sum(counts.entered.values()) for counts in slices)
 
     def get_seconds(self) -> float:
-        """Of one core, those of unfinished slices included."""
+        """Returns the run time in seconds of one core, including unfinished slices."""
         return self.seconds + sum(counts.seconds for counts in self.running.values())
 
     def stop(self) -> None:
-        """Unfinished slices do no more than they have done."""
+        """Adds the counts of unfinished slices as final counts."""
         for counts in self.running.values():
             self.include(counts)
         self.running.clear()
 
     def list_undeclared(self) -> list[str]:
-        """The operations of the contract that the backend does not declare."""
+        """Lists the operations of the contract that the backend does not declare."""
         names = CONTRACTS[self.contract].list_operations(self.kind)
         return [name for name in names if name not in self.declared.operations]
 
     def group_empty_cells(self) -> dict[str, list[str]]:
-        """The cells that were not reached: state → operations."""
+        """Groups the cells that were not reached: state → operations."""
         empty: dict[str, list[str]] = {}
         for state, operation in self.cells:
             if not self.has_reached((state, operation)):
@@ -178,7 +180,7 @@ class Pair(Counts):
         return empty
 
     def add(self, number: int, done: SliceDone) -> None:
-        """A slice is done."""
+        """Adds the result of a completed slice."""
         self.include(done.counts)
         self.digests[number] = done.digest
         for state, operation, times in done.coverage:
@@ -187,14 +189,14 @@ class Pair(Counts):
 
 @dataclass
 class Rerun:
-    """The failures that earlier runs have saved, and that ran again before all else.
+    """The saved failures of earlier runs, which a check runs before other programs.
 
     Attributes:
-        ran: how many did.
-        agreeing: the files of programs that agree now.
-        absent: the files of flaky failures that did not come back.
-        broken: why files in their places are not programs.
-        left_out: how many were too many.
+        ran: the number of failures that ran again.
+        agreeing: the files of programs that now agree.
+        absent: the files of flaky failures that did not occur again.
+        broken: error messages about files that are not valid programs.
+        left_out: the number of failures that were skipped.
     """
 
     ran: int = 0
@@ -209,12 +211,12 @@ class Outcome:
     """The result of a check so far.
 
     Attributes:
-        saved: failures of earlier runs; they do not count among the programs.
-        unavailable: backend → why it is not here, or why nothing of it was run.
-        dead: backend → how loading it failed: it is broken.
+        saved: the failures of earlier runs, which are not counted as programs.
+        unavailable: backend → why it is unavailable, or why no program of it was run.
+        dead: backend → the error while loading it; the backend is broken.
         versions: package → version, of all backends.
         interrupted: the exit status of a check that Ctrl-C or a signal ended; else 0.
-        unwritten: why there is no file of it.
+        unwritten: the reason why the file of the outcome could not be written.
     """
 
     settings: Settings
@@ -234,16 +236,17 @@ class Outcome:
         return not self.is_cut and not any(pair.shortfall for pair in self.pairs)
 
     def stop(self, interrupt: KeyboardInterrupt) -> None:
-        """Ctrl-C or a signal has ended the check: what was done counts."""
+        """Ends the check after Ctrl-C or a signal, and keeps the results so far."""
         self.is_cut, self.interrupted = True, get_interrupt_status(interrupt)
         for pair in self.pairs:
             pair.stop()
 
     def give_up(self, error: UsageError) -> None:
-        """Nothing can be run any more: what was done counts.
+        """Ends the check after an error that stops all runs, and keeps the results so
+        far.
 
         Raises:
-            UsageError: nothing was done.
+            UsageError: the check has no results.
         """
         if not any(pair.steps or pair.running or pair.failures for pair in self.pairs):
             raise error
@@ -258,8 +261,9 @@ class Outcome:
         return [failure for pair in self.pairs for failure in pair.failures]
 
     def get_exit_status(self) -> int:
-        """0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not run;
-        130 Ctrl-C, 143 SIGTERM."""
+        """Returns the exit status: 0 if all programs agree; 1 if a backend diverges,
+        crashes or hangs; 2 if programs or backends could not run; 130 after Ctrl-C, 143
+        after SIGTERM."""
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         missing = set(self.settings.backends) & set(self.unavailable)

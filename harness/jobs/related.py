@@ -1,4 +1,4 @@
-"""How failures of a check are related: likely causes, and answers of other backends."""
+"""Relates the failures of a check: likely causes, and the results of other backends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def number_causes(pool: Pool, pairs: Sequence[Pair]) -> None:
     """Notes which failures of a backend probably have one cause.
 
     Args:
-        pool: runs programs again with the steps of others.
-        pairs: their failures get numbers.
+        pool: the pool that runs combinations of the programs.
+        pairs: the pairs whose failures get cause numbers.
     """
     count = 0
     for backend in dict.fromkeys(pair.backend for pair in pairs):

@@ -22,16 +22,16 @@ FORMAT = "lockstep-replayed/1"
 Status = Literal["FIXED", "AGREES", "FAILED", "FLAKY", "ERROR"]
 
 AGREEING = ("FIXED", "AGREES")
-"""A program that has failed before, and one that has not."""
+"""The statuses of agreeing programs: FIXED if the program failed before, else AGREES."""
 
 
 class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
     """The result of one program on one backend.
 
     Attributes:
-        backend: None if the file names none that can be used.
-        words: a description, or why it could not run.
-        signature: of the divergence, if there is one.
+        backend: the backend; None if the file names no usable backend.
+        words: a description of the result, or why the program could not run.
+        signature: the signature of the divergence; None without a divergence.
     """
 
     path: str
@@ -50,15 +50,15 @@ class ReplayedDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def find_backend(named: object, settings: Settings) -> str | None:
-    """Returns the backend for a saved program; None if there is none.
+    """Returns the backend for a saved program; None if no backend can be used.
 
-    A file is data: its backend is imported only if the user has named it, too, or if it
-    is registered.
+    Files are not trusted: the backend of a file is imported only if the user has named
+    it too, or if it is registered.
 
     Args:
         named: the backend in the file.
-        settings: with the backends of --backend, for all files, and of the project; a
-            file without a backend runs on the first of these.
+        settings: the settings with the backends of --backend and of the project. A file
+            without a backend runs on the first of these backends.
     """
     if settings.backends:
         return str(named) if named in settings.backends else settings.backends[0]
@@ -68,7 +68,7 @@ def find_backend(named: object, settings: Settings) -> str | None:
 
 
 def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
-    """See `find_backend`. Raises UsageError if there is none."""
+    """Returns the backend of `find_backend`. Raises UsageError for None."""
     named = program.meta.get("backend")
     backend = find_backend(named, settings)
     if backend is None:
@@ -78,7 +78,7 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
 
 
 def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[str]:
-    """Those that the user names, or the one of the file."""
+    """Returns the backends that the user named, or else the backend of the file."""
     return settings.backends or [get_own_backend(path, program, settings)]
 
 
@@ -89,7 +89,10 @@ MAX_NAMED = 10
 
 
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
-    """The only program at paths. why: there may be no more, for the message."""
+    """Returns the only program at `paths`. Raises UsageError for several programs.
+
+    why: the subject of the error message.
+    """
     saved = load_saved(paths)
     if len(saved) > 1:
         raise UsageError(f"{why} takes one program, not {len(saved)}: {name_all(saved)}")
@@ -103,7 +106,7 @@ def name_all(saved: Sequence[tuple[Path, Program]]) -> str:
 
 
 def get_replay_status(results: Sequence[Replayed]) -> Literal[0, 1, 2]:
-    """The exit status of the command."""
+    """Returns the exit status of the command."""
     statuses = {result.status for result in results}
     return 1 if statuses & {"FAILED", "FLAKY"} else 2 if "ERROR" in statuses else 0
 
@@ -119,8 +122,8 @@ def replayed_to_json(results: Sequence[Replayed]) -> dict[str, Any]:
 def replay_paths(
     pool: Pool, paths: Sequence[Path], settings: Settings
 ) -> Iterator[tuple[Replayed, Program | None]]:
-    """Runs saved programs again, each on the backends of `list_backends`. There is no
-    program where a file has none that can run."""
+    """Runs saved programs again, each on the backends of `list_backends`. Yields None
+    instead of the program for a file that cannot run."""
     for path, program in iterate_saved(paths):
         try:
             if isinstance(program, UsageError):
@@ -132,7 +135,7 @@ def replay_paths(
 
 
 def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replayed:
-    """Runs a program on a backend as often as it takes."""
+    """Runs a program on a backend; a flaky program runs as often as when it was found."""
     flaky = read_flaky(program.meta)
     runs = 1 if flaky is None else flaky.runs
     event = pool.call(RunProgram(backend, program.to_json(), runs))
@@ -163,12 +166,13 @@ def get_divergence(event: Ran | Stopped) -> Divergence | None:
 def judge(
     event: Ran | Stopped, program: Program, flaky: Flaky | None = None
 ) -> tuple[Status, str]:
-    """FIXED, AGREES, FAILED, FLAKY or ERROR, and why.
+    """Returns the status of a result, and a message with the reason.
 
     Args:
         event: the result.
-        program: ran again.
-        flaky: says that it does not fail each time: if it agrees now, nothing is fixed.
+        program: the program that ran again.
+        flaky: set if the program does not fail in every run; if it agrees now, the status
+            is FLAKY and not FIXED.
     """
     if isinstance(event, Stopped):
         blamed = event.blame()
@@ -199,6 +203,6 @@ def judge_divergence(divergence: Divergence, program: Program) -> tuple[Status, 
 
 
 def format_environment(event: Ran, program: Program, backend: str) -> str:
-    """The differences from the place where a program failed, as the end of a line."""
+    """Describes the differences from the environment in which a program failed."""
     message = compare_environments(program.meta, backend, event.get_environment())
     return f"; {message}" if message else ""

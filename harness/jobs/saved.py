@@ -1,4 +1,4 @@
-"""Failures of earlier runs, which a check runs again before its own programs."""
+"""Finds the failures of earlier runs, which a check runs before its new programs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
 
 MAX_SAVED = 100
-"""Programs that run again of one backend and kind."""
+"""The maximum number of saved programs per backend and kind that run again."""
 
 SHOWN_BEFORE = 64
-"""Programs that an earlier run is taken to have met with the signature of a failure."""
+"""The assumed number of earlier programs with the signature of a saved failure."""
 
 DIGEST = "[0-9a-f]" * 12
 """The beginning of a file's name, as a pattern of `glob`."""
@@ -49,12 +49,12 @@ class Saved:
 
     @property
     def signature(self) -> str:
-        """The signature that it had, as its folder says."""
+        """The signature of the earlier failure, from the name of its folder."""
         return self.path.parent.name
 
     @property
     def is_short(self) -> bool:
-        """Whether the run that found it has shortened it, or could not."""
+        """Whether the program was shrunk, or could not be shrunk because it is flaky."""
         is_shrunk = isinstance(self.program.meta.get("states"), list)
         return is_shrunk or self.flaky is not None
 
@@ -130,8 +130,8 @@ def list_files(folder: Path, pair: Pair) -> list[Path]:
 
 
 def is_of_kind(signature: str, pair: Pair) -> bool:
-    """Whether a signature is one of a pair's kind, and not of a kind with a longer name:
-    "swa-memory" begins like "swa"."""
+    """Returns whether a signature belongs to a pair's kind, and not to a kind with a
+    longer name: "swa-memory" starts with "swa"."""
     kinds = CONTRACTS[pair.contract].kinds
     matching = [
         kind for kind in kinds if signature.startswith(f"{pair.contract}-{kind}-")

@@ -1,4 +1,4 @@
-"""The shards of a job: plans them, and reacts to their events."""
+"""Plans the shards of a job, and reacts to their events."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ Key = tuple[str, str, str]
 
 
 class Shards:
-    """Plans shards, and gathers their results.
+    """Plans shards, and collects their results.
 
     Args:
-        outcome: gets the result.
+        outcome: the outcome that the results are added to.
         groups: lists of pairs that run the same programs.
         watch: called with the outcome whenever it may have changed.
 
     Attributes:
-        tasks: tasks that wait for a worker.
+        tasks: the tasks that wait for a worker.
         deferred: key of the first pair of a group → shards that may be skipped.
-        unfinished: number of unfinished shards of each pair, without `deferred`.
+        unfinished: key of each pair → its number of unfinished shards, without
+            `deferred`.
         groups: key of each pair → its group.
-        saved: failures of earlier runs.
+        saved: the failures of earlier runs.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class Shards:
                 pair.programs_of = group[0].backend
 
     def tick(self) -> None:
-        """Is called several times a second: once time is up, no shard is handed out."""
+        """Removes the waiting tasks once the time limit is over. Called several times a
+        second."""
         outcome, seconds = self.outcome, self.settings.seconds
         if seconds is not None and time.monotonic() - outcome.started > seconds:
             is_waiting = bool(self.tasks) or any(self.deferred.values())
@@ -76,7 +78,7 @@ class Shards:
     # --- what is to do ------------------------------------------------------------------
 
     def plan(self) -> None:
-        """Plans the shards of all groups in turn; those that may be left out wait."""
+        """Plans the shards of all groups in turn. Defers shards that may be skipped."""
         settings = self.settings
         leads = [pair for pair in self.outcome.pairs if self.groups[pair.key][0] is pair]
         least = settings.least or settings.programs
@@ -105,8 +107,12 @@ class Shards:
         self.unfinished.update(pair.key for pair in self.list_pairs(task))
 
     def go_on(self, pair: Pair) -> None:
-        """Once all shards of a pair are over that were handed out: the next one, or the
-        end. What is decided depends on their programs, not on the number of workers."""
+        """Starts or skips the deferred shards of a pair's group.
+
+        Waits until all started shards of the pair are over, so that the decision depends
+        on their programs and not on the number of workers. Skips all deferred shards if
+        every deciding pair is explored, otherwise starts the next deferred shard.
+        """
         deferred = self.deferred.get(pair.key)
         if not deferred or self.unfinished[pair.key]:
             return
@@ -128,7 +134,7 @@ class Shards:
         return [pairs[name, task.contract, task.kind] for name in task.knowing]
 
     def split(self, pair: Pair) -> None:
-        """Lets each pair of a group run alone what the group has not begun."""
+        """Splits a group. Each pair then runs the unstarted shards of the group alone."""
         group = self.groups[pair.key]
         if len(group) == 1:
             return
@@ -150,18 +156,18 @@ class Shards:
         self.tasks.extend(chain.from_iterable(waiting))
 
     def leave_out(self, pair: Pair) -> None:
-        """Removes the tasks of a pair whose backend does not answer."""
+        """Removes the tasks of a pair whose backend cannot run any more."""
         self.split(pair)
         self.deferred.pop(pair.key, None)
         self.remove([task for task in self.tasks if pair.owns(task)])
         self.leave_out_saved(pair)
 
     def leave_out_saved(self, pair: Pair, signature: str | None = None) -> None:
-        """Removes failures of earlier runs from the tasks that wait.
+        """Removes the reruns of earlier failures from the waiting tasks.
 
         Args:
-            pair: had the failures.
-            signature: of the failures; None for all.
+            pair: the pair of the failures.
+            signature: the signature of the failures; None for all failures of the pair.
         """
         chosen = {
             id(failure.task)
@@ -181,7 +187,7 @@ class Shards:
     # --- what comes back ----------------------------------------------------------------
 
     def take(self, task: messages.Task[Any], event: messages.Event) -> None:
-        """Adds an event to the outcome, and plans what follows from it."""
+        """Adds an event to the outcome, and changes the waiting tasks accordingly."""
         if not isinstance(task, messages.SliceTask):
             fold_ledger(self.outcome, task.backend, event)
             return
@@ -209,19 +215,19 @@ class Shards:
     def run_alone(
         self, task: messages.SliceTask, group: Sequence[Pair], why: str
     ) -> None:
-        """Restarts a shard that ended early for each of its backends alone, since the
-        running backend need not be the wrong one."""
+        """Restarts a shard that ended early once per backend of its group, since the
+        backend that was running is not necessarily the faulty one."""
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
         for pair, alone in zip(group, task.list_alone(), strict=True):
             peers = ", ".join(member.backend for member in group if member is not pair)
             pair.parted = f"a slice beside {peers} had to end: {why}"
-            if task.number not in pair.digests:  # or it was done before
+            if task.number not in pair.digests:  # the pair has not completed this shard
                 self.tasks.append(alone)
             self.go_on(pair)
 
     def finish(self, pair: Pair) -> None:
-        """A shard is over."""
+        """Notes the end of a shard of a pair. Removes the tasks of a broken pair."""
         self.unfinished[pair.key] -= 1
         if pair.crashes >= MAX_CRASHES or pair.errors or pair.is_unwritten:
             self.leave_out(pair)
@@ -230,7 +236,8 @@ class Shards:
     def blame(
         self, pair: Pair, task: messages.SliceTask, event: messages.Stopped
     ) -> None:
-        """Adds the program at which a worker ended; without one, it is an error."""
+        """Adds the program that ended a worker as a failure. If no program was running,
+        adds an error."""
         if not isinstance(event, messages.Died) or event.blame() is None:
             failures = self.settings.failures
             pair.errors.append(describe_stop(failures, event, pair.backend))
@@ -245,7 +252,7 @@ class Shards:
             fold_shard(self.outcome, self.failures, pair, task, report)
 
     def tell(self, pair: Pair, known: Mapping[str, Shown]) -> None:
-        """Tells tasks that wait which programs have shown a signature."""
+        """Adds the programs that have shown a signature to the waiting tasks."""
         for task in chain(self.tasks, *self.deferred.values()):
             if isinstance(task, messages.SliceTask) and pair.backend in task.knowing:
                 signatures = task.knowing[pair.backend]
@@ -261,15 +268,15 @@ class Shards:
 def group_pairs(
     pairs: Sequence[Pair], declared: Mapping[str, messages.Declared]
 ) -> list[list[Pair]]:
-    """Groups the pairs of a check that can run the same programs: each is drawn once for
-    all of them, and the reference runs once.
+    """Groups the pairs of a check that can run the same programs. In a group, each
+    program is drawn once and run once on the reference.
 
     Args:
-        pairs: of the check.
+        pairs: the pairs of the check.
         declared: backend → its declaration.
 
     Returns:
-        Each group with the pair first for which its programs are drawn.
+        The groups. Programs are drawn for the first pair of a group.
     """
     groups: list[list[Pair]] = []
     for pair in sorted(pairs, key=lambda pair: -len(pair.declared.config)):
@@ -283,17 +290,18 @@ def group_pairs(
 
 
 def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, messages.Declared]) -> bool:
-    """Says whether all programs of a pair, and no others, can be drawn for another one.
+    """Returns whether a pair can run exactly the programs that are drawn for `lead`.
 
-    Both declare the same, apart from fields of the config on which no answer depends, and
-    neither has a ledger, which would leave out programs that are its own.
+    Both backends must have equal declarations, except for config fields that do not
+    change results. Neither backend may have a ledger, because a ledger skips operations
+    for its backend only.
     """
     rules = CONTRACTS[pair.contract]
     if pair.key[1:] != lead.key[1:] or pair.share != lead.share:
         return False
     events = [declared[member.backend] for member in (pair, lead)]
     if any(event.has_ledger or event.name for event in events):
-        return False  # what is left out, and how long a driver may take, is its own
+        return False  # skipped operations and driver timeouts are specific to a backend
     dropped = list_undeclared(rules, pair.declared)
     return events[0].dtypes == events[1].dtypes and (
         strip(pair.declared, dropped) == strip(lead.declared, dropped)
@@ -301,7 +309,8 @@ def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, messages.Declared]
 
 
 def strip(declared: Kind, dropped: Container[str]) -> Kind:
-    """Strips what a kind declares of some fields of the config, and of its memory."""
+    """Returns a declaration without the config fields `dropped` and without the fields
+    about memory."""
     config = {
         name: values for name, values in declared.config.items() if name not in dropped
     }

@@ -1,7 +1,7 @@
-"""Conditions on an operation that is about to run: the `when` of a ledger's entry, and of
-a duty that callers have.
+"""Parses and tests conditions on the next operation.
 
-README.md has the vocabulary.
+A ledger entry and a `Duty` (a precondition of callers) each have such a condition in the
+field `when`. README.md lists the names that a condition may use.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lockstep.harness.core.document import Schema, check_field, get_named, show,
 from lockstep.harness.core.errors import UsageError
 
 Range = tuple[int | None, int | None]
-"""(lowest, highest), both included; None for no bound."""
+"""(lowest, highest): both bounds are included; a bound of None does not limit."""
 
 Numbers = Mapping[str, Any]
 
 
 class Document(Struct, forbid_unknown_fields=True):
-    """The fields of a condition that are not ranges."""
+    """The fields of a condition other than its ranges of numbers."""
 
     op: str
     states: list[str] = []
@@ -36,14 +36,14 @@ class Document(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on an operation and the reference before it.
+    """A condition on an operation and on the reference before that operation.
 
     Attributes:
         rules: the contract.
         op: the name of the operation.
-        states: the abstract states that must hold, all of them.
-        tests: on numbers of the operation, of the reference and of the config.
-        config: tests on fields of the config.
+        states: the abstract states, all of which must hold.
+        tests: ranges for numbers of the operation, the reference and the config.
+        config: ranges for fields of the config.
     """
 
     rules: Contract
@@ -53,10 +53,10 @@ class Condition:
     config: Sequence[Test]
 
     def holds(self, op: Op, model: Any) -> bool:
-        """Says whether this is such an operation.
+        """Returns whether an operation meets the condition.
 
         Args:
-            op: complete.
+            op: the operation, with all defaults filled in.
             model: the reference before the operation.
         """
         if op["op"] != self.op:
@@ -74,8 +74,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Test:
-    """A range for a number: a name, or several joined by +, - and %. False is 0, and true
-    is 1."""
+    """A range for the value of an expression: names joined by +, - and %.
+
+    The value of false is 0, and the value of true is 1.
+    """
 
     expression: ast.expr
     low: int | None
@@ -90,7 +92,7 @@ class Test:
 
 
 def evaluate(expression: ast.expr, numbers: Numbers) -> int | None:
-    """The value of an expression; None if one of its numbers is null, or for % 0."""
+    """Returns the value of an expression: None if a number in it is null, or for % 0."""
     if isinstance(expression, ast.Name):
         value: int | None = numbers[get_name(expression)]
         return value
@@ -146,16 +148,17 @@ def get_name(node: ast.Name) -> str:
 def parse_condition(
     when: Mapping[str, Any], rules: Contract, config: Config, where: str
 ) -> Condition:
-    """Reads a condition.
+    """Parses a condition.
 
     Args:
-        when: as it stands in a file.
+        when: the field `when` of the file.
         rules: the contract of the operation.
-        config: of a program that meets the condition; its kind is that of the condition.
-        where: the place of the condition, for messages.
+        config: the config of a program that meets the condition; the condition applies to
+            caches of the config's kind.
+        where: the location of the condition, for messages.
 
     Raises:
-        UsageError: something in it has no meaning.
+        UsageError: a field of the condition is invalid.
     """
     plain = ("op", "states", "config")
     try:
@@ -187,7 +190,10 @@ FACT: Schema = {"type": "integer"}
 def check_states(
     states: Sequence[str], rules: Contract, config: Config, where: str
 ) -> None:
-    """Requires that the kind, with every operation, can have each of these states."""
+    """Raises UsageError if a cache of this kind and config can never have a state.
+
+    The kind is assumed to have every operation.
+    """
     kind = config["kind"]
     values = {name: (*rules.choices.get(name, ()), config[name]) for name in rules.config}
     declared = Kind(frozenset(rules.list_operations(kind)), values)
@@ -201,7 +207,7 @@ def check_states(
 
 
 def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) -> Test:
-    """Reads `text: [low, high]`; `schemas` has all names that there are."""
+    """Parses `text: [low, high]`; `schemas` has the schema of each allowed name."""
     expression = parse_expression(text, where)
     for name in list_names(expression):
         get_named(dict.fromkeys(schemas, True), name, where)
@@ -239,17 +245,17 @@ def is_boolean(schema: Schema) -> bool:
 
 
 class ParsedDuty(NamedTuple):
-    """A duty with its condition."""
+    """A duty (a precondition of callers) and its parsed condition."""
 
     condition: Condition
     duty: Duty
 
 
 def parse_duties(declared: Kind, rules: Contract, kind: str) -> list[ParsedDuty]:
-    """Reads the duties of a kind.
+    """Parses the conditions of all duties of a kind.
 
     Raises:
-        UsageError: a condition has no meaning.
+        UsageError: a condition is invalid.
     """
     config = {
         field: declared.config.get(field, (schema.get("default"),))[-1]
@@ -265,11 +271,11 @@ def parse_duties(declared: Kind, rules: Contract, kind: str) -> list[ParsedDuty]
 
 
 def find_duty(op: Op, model: Any, duties: Sequence[ParsedDuty]) -> Duty | None:
-    """The duty that a call breaks, or None.
+    """Returns the first duty that a call breaks, or None.
 
     Args:
-        op: complete.
+        op: the call, with all defaults filled in.
         model: the reference before the operation.
-        duties: of the kind of the model.
+        duties: the duties of the model's kind.
     """
     return next((duty for when, duty in duties if when.holds(op, model)), None)

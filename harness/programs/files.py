@@ -1,4 +1,4 @@
-"""Programs in files, folders and zips of artifacts."""
+"""Reads programs from files, folders and zips of CI artifacts."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ from lockstep.harness.programs.program import LINES, Program, parse_programs
 
 
 MAX_ARCHIVE = 64 << 20
-"""Bytes of a zip."""
+"""The maximal number of bytes of a zip."""
 MAX_MEMBERS = 10_000
 MAX_UNPACKED = 256 << 20
-"""Bytes that the members of a zip claim to have, in sum. Only programs are unpacked, but
-no artifact of ours claims more."""
+"""The maximal sum of the sizes that a zip's directory states for its members.
+
+Only programs are unpacked, but the limit applies to all members: no artifact of this
+project is larger."""
 
 ENTRY = b"PK\1\2"
-"""The first bytes of each entry of a zip's directory."""
+"""The signature at the start of each entry in a zip's directory."""
 ENCRYPTED = 1
 BROKEN = (
     BadZipFile, ValueError, NotImplementedError, OSError, EOFError, OverflowError,
     struct.error, zlib.error,
 )  # fmt: skip
-"""The exceptions of `zipfile` for bytes that are not a zip."""
+"""The exceptions that `zipfile` raises for bytes that are not a valid zip."""
 
 
 def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The files in a zip, each with a function that reads it.
+    """Yields the name of each file in a zip, with a function that reads the file.
 
-    A zip from elsewhere may have been made to harm. So the whole directory is checked
-    before anything is read, and one odd member makes the whole zip refused.
+    A downloaded zip may be malicious. Therefore, the whole directory is checked before
+    any member is read, and a single suspicious member makes the function refuse the zip.
 
     Raises:
-        UsageError: it is not a zip, is too large, or has a member that no artifact has.
+        UsageError: the file is not a zip, is too large, or has a suspicious member.
     """
     content = read_bytes(path, MAX_ARCHIVE)
     if content.count(ENTRY) > MAX_MEMBERS:  # a directory takes more memory than its zip
@@ -73,7 +75,7 @@ def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def why_refused(members: Sequence[ZipInfo]) -> str | None:
-    """Why a zip with these members is not read; None if it is."""
+    """Returns why a zip with these members is refused, or None if it is accepted."""
     for member in members:
         reason = why_odd(member)
         if reason:
@@ -92,7 +94,7 @@ def why_refused(members: Sequence[ZipInfo]) -> str | None:
 
 
 def why_odd(member: ZipInfo) -> str | None:
-    """Why no artifact has such a member; None if some have."""
+    """Returns why a member is suspicious, or None if an artifact may contain it."""
     name = PurePosixPath(member.filename)
     if not name.parts:
         return "has no name"
@@ -109,7 +111,7 @@ def why_odd(member: ZipInfo) -> str | None:
 
 
 def read_member(archive: ZipFile, member: ZipInfo, where: str) -> bytes:
-    """The content of a member, at most MAX_BYTES."""
+    """Returns the content of a member; raises UsageError above MAX_BYTES."""
     try:
         with archive.open(member) as file:
             return check_size(file.read(MAX_BYTES + 1), MAX_BYTES, where)
@@ -121,13 +123,15 @@ def read_member(archive: ZipFile, member: ZipInfo, where: str) -> bytes:
 
 
 OUTCOME = "outcome.json"
-"""The file with the outcome of a check, beside the folders of signatures. Of checks that
-share a folder at the same time, one has a name such as outcome-1a2b3c4d.json."""
+"""The file with the outcome of a check, next to the folders of signatures.
+
+If another check has written this file in the meantime, a check uses a name such as
+outcome-1a2b3c4d.json."""
 
 OUTCOMES = re.compile(r"outcome(-[0-9a-f]{8})?\.json")
 
 RUNNING = "running"
-"""The folder, among those of signatures, where the write-ahead records are."""
+"""The folder of the write-ahead records, next to the folders of signatures."""
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
@@ -135,11 +139,12 @@ Read = Callable[[], bytes]
 
 
 def iterate_saved(paths: Sequence[Path]) -> Iterator[tuple[Path, Program | UsageError]]:
-    """The programs in files, and in the files of folders and zips.
+    """Yields (location, program) for files, and for the files in folders and zips.
 
-    An error takes the place of the programs of a broken file. A file in a zip is called
-    ``artifact.zip!folder/name.json``, and one program of several in a file after its
-    line, ``found.jsonl:3``. All of these may be given.
+    For a broken file, the function yields an error instead of programs. The location of a
+    file in a zip is ``artifact.zip!folder/name.json``; the location of a program in a
+    file with several programs has its line number, as in ``found.jsonl:3``. The caller
+    may also pass such locations.
 
     Raises:
         UsageError: a folder or a zip has no program file, or a zip is refused.
@@ -162,17 +167,17 @@ def iterate_saved(paths: Sequence[Path]) -> Iterator[tuple[Path, Program | Usage
 
 
 def find_whole(path: Path) -> Path | None:
-    """The file of a path that names one line of it; None if it names no line."""
+    """Returns the file of a path that ends in a line number; None for other paths."""
     text, colon, line = str(path).rpartition(":")
     is_line = colon and line.isdecimal() and text.endswith(LINES) and not lexists(path)
     return Path(text) if is_line else None
 
 
 def load_saved(paths: Sequence[Path]) -> list[tuple[Path, Program]]:
-    """The programs that `iterate_saved` finds.
+    """Lists the locations and programs that `iterate_saved` yields.
 
     Raises:
-        UsageError: one of them is not a program.
+        UsageError: `iterate_saved` yields an error, or raises it.
     """
     programs = []
     for path, program in iterate_saved(paths):
@@ -183,9 +188,9 @@ def load_saved(paths: Sequence[Path]) -> list[tuple[Path, Program]]:
 
 
 def list_files(path: Path) -> list[tuple[Path, Read]]:
-    """The program files at a path, each with a function that reads it, sorted by name.
+    """Lists the program files at a path, each with a function that reads the file.
 
-    A write-ahead record in which nothing is running does not count.
+    The list is sorted by name. Write-ahead records without a running program are skipped.
     """
     if not is_several(path):
         return [(path, find_member(path) or make_reader(path))]
@@ -197,7 +202,7 @@ def list_files(path: Path) -> list[tuple[Path, Read]]:
 
 
 def list_outcomes(path: Path) -> list[tuple[Path, Read]]:
-    """The outcomes of checks in a folder or a zip, sorted by name."""
+    """Lists the outcome files of checks in a folder or a zip, sorted by name."""
     return sort_by_name(file for file in list_all_files(path) if is_outcome(file[0]))
 
 
@@ -206,13 +211,15 @@ def sort_by_name(files: Iterable[tuple[Path, Read]]) -> list[tuple[Path, Read]]:
 
 
 def is_several(path: Path) -> bool:
-    """Whether a path is a folder or a zip."""
+    """Returns whether a path is a folder or a zip."""
     return isdir(path) or path.name.endswith(".zip")
 
 
 def find_member(path: Path) -> Read | None:
-    """The function that reads ``artifact.zip!folder/name.json`` in the zip; None if the
-    path has another form, or exists itself."""
+    """Returns a function that reads the zip member ``artifact.zip!folder/name.json``.
+
+    Returns None if the path does not have this form, or if a file of this name exists.
+    """
     archive, mark, name = str(path).partition(".zip!")
     if not mark or lexists(path):
         return None
@@ -223,7 +230,7 @@ def find_member(path: Path) -> Read | None:
 
 
 def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
-    """The files of a folder or a zip whose names may be ours."""
+    """Yields all files of a zip, or the files of a folder with ".json" in their names."""
     if isdir(path):
         files = (file for file in walk_files(path) if ".json" in file.name)
         yield from ((file, make_reader(file)) for file in files)
@@ -233,7 +240,7 @@ def list_all_files(path: Path) -> Iterator[tuple[Path, Read]]:
 
 
 def is_outcome(file: PurePath) -> bool:
-    """Whether a file has the name of an outcome, possibly at the top of a zip."""
+    """Returns whether a file, possibly at the top of a zip, has an outcome's name."""
     return OUTCOMES.fullmatch(file.name.rpartition("!")[2]) is not None
 
 
@@ -242,7 +249,7 @@ def make_reader(path: Path) -> Read:
 
 
 def is_program(file: PurePath, read: Read) -> bool:
-    """Whether a file of a folder or a zip is read as programs."""
+    """Returns whether a file of a folder or a zip is read as a program file."""
     if not file.name.endswith(SUFFIXES) or is_outcome(file):
         return False
     try:
@@ -252,12 +259,12 @@ def is_program(file: PurePath, read: Read) -> bool:
 
 
 def is_record(file: PurePath) -> bool:
-    """Whether a file of a folder or a zip is a write-ahead record."""
+    """Returns whether a file of a folder or a zip is a write-ahead record."""
     return file.parent.name.rpartition("!")[2] == RUNNING
 
 
 def write_program(path: Path, program: Program) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a program to a file, atomically."""
     write_whole(path, format_program(program))
 
 

@@ -38,18 +38,18 @@ from lockstep.harness.programs.program import Program, parse_program, walk
 
 
 class Document(Struct, forbid_unknown_fields=True):
-    """An entry as its file has it.
+    """The fields of a ledger entry's file.
 
     Attributes:
-        kind: of cache.
-        operation: the operation that diverges; part of the signature.
-        signature: of the divergence that the program must show.
-        verdict: "bug", "limit" if the makers of the cache document it, "misuse" if
-            callers must not do this, but no document or error says so.
-        versions: package → version in which it was seen.
-        when: the operations that lead there; see `condition`.
-        program: the shortest one that shows it.
-        expected, got: for people.
+        kind: the kind of cache.
+        operation: the operation that diverges; it is part of the signature.
+        signature: the signature of the divergence, which the program must show.
+        verdict: "bug"; "limit" if the authors of the cache document the divergence; or
+            "misuse" if the call is invalid, but no document or error says so.
+        versions: package → the version in which the divergence was seen.
+        when: a condition on the operations that lead to the divergence; see `condition`.
+        program: the shortest program that shows the divergence.
+        expected, got: the expected and the actual result, for people.
     """
 
     id: str
@@ -69,13 +69,13 @@ class Document(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Entry:
-    """One known divergence of one backend and kind.
+    """A known divergence of a backend, for a single kind of cache.
 
     Attributes:
-        document: as its file has it.
-        program: the shortest one that shows it.
-        condition: describes the operations that lead there.
-        step: of the program, the first that it describes.
+        document: the fields of the entry's file.
+        program: the shortest program that shows the divergence.
+        condition: the condition on the operations that lead to the divergence.
+        step: the first step of the program that meets the condition.
     """
 
     document: Document
@@ -93,14 +93,14 @@ class Entry:
 
     @property
     def what(self) -> str:
-        """What differs; see `Divergence.what`."""
+        """The type of the difference; see `Divergence.what`."""
         return self.signature.rpartition("-")[2]
 
     def follow(self, op: Op) -> list[Op]:
-        """The operations after which the divergence shows.
+        """Returns the operations after which the divergence shows.
 
         Args:
-            op: one that the entry describes.
+            op: an operation that the entry describes.
 
         Returns:
             The operations after the described one in the entry's program, on the caches
@@ -119,15 +119,15 @@ class Entry:
 def load_ledger(
     folder: Path | str | None, backend: str, kind: str | None = None
 ) -> list[Entry]:
-    """The entries about a backend, in the order of their files.
+    """Loads the entries of a backend, in the order of their file names.
 
     Args:
         folder: see `Backend.ledger`.
-        backend: its name.
-        kind: only the entries about this kind; None for all.
+        backend: the name of the backend.
+        kind: the kind of the entries; None for all kinds.
 
     Raises:
-        UsageError: there is no such folder, or some file is not a ledger entry.
+        UsageError: the folder does not exist, or a file in it is not a ledger entry.
     """
     if folder is None:
         return []
@@ -144,7 +144,9 @@ def load_entry(path: Path) -> Entry:
 
 @cache
 def parse_entry(text: str, path: Path) -> Entry:
-    """Parses the text of a file: once, since each slice of programs loads the ledger."""
+    """Parses the text of an entry's file.
+
+    The result is cached, since each slice of programs loads the ledger."""
     document = parse_json(text, str(path))
     try:
         fields = convert(document, type=Document)
@@ -162,7 +164,7 @@ def parse_entry(text: str, path: Path) -> Entry:
 
 
 def check_signature(fields: Document, program: Program, path: Path) -> None:
-    """Requires that the parts of the signature are those of the entry."""
+    """Raises UsageError if the signature contradicts other fields of the entry."""
     if fields.kind != program.kind:
         raise UsageError(
             f"{path}: kind is {show(fields.kind)}, but the program's is"
@@ -182,13 +184,13 @@ def check_signature(fields: Document, program: Program, path: Path) -> None:
 def find_reason(
     op: Op, model: Any, duties: Sequence[ParsedDuty], avoid: Sequence[Entry]
 ) -> Duty | Entry | None:
-    """Finds why an operation that could be asked is left out of a program.
+    """Returns the duty or the entry for which a legal operation is skipped, or None.
 
     Args:
-        op: complete.
+        op: the operation, with all defaults filled in.
         model: the reference before the operation.
-        duties: of the callers of the kind of the model.
-        avoid: the known divergences of that kind.
+        duties: the duties of the model's kind.
+        avoid: the known divergences of the model's kind.
     """
     return find_duty(op, model, duties) or find_entry(op, model, avoid)
 
@@ -198,11 +200,11 @@ def find_reason(
 
 @dataclass(frozen=True)
 class KnownProgram:
-    """A program that leads to a known divergence and ends where it shows.
+    """A program that leads to a known divergence and ends where the divergence shows.
 
     Attributes:
-        entry: describes an operation of the program.
-        step: the number of that operation, the first that some entry describes.
+        entry: the entry, which describes an operation of the program.
+        step: the number of the first operation that an entry describes.
     """
 
     entry: Entry
@@ -211,32 +213,35 @@ class KnownProgram:
 
 
 def find_entry(op: Op, model: Any, avoid: Sequence[Entry]) -> Entry | None:
-    """The entry that describes an operation on the model, or None.
+    """Returns the first entry that describes an operation on the model, or None.
 
     Args:
-        op: complete.
+        op: the operation, with all defaults filled in.
         model: the reference before the operation.
-        avoid: the entries about the kind of the model.
+        avoid: the entries about the model's kind.
     """
     return next((entry for entry in avoid if entry.condition.holds(op, model)), None)
 
 
 def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> KnownProgram:
-    """The program that leads to `op`, which `entry` describes, and shows the divergence.
+    """Makes a program that runs `op` and then shows the known divergence.
 
     Args:
-        entry: describes `op`.
-        config: of the program.
-        ops: before `op`.
-        op: complete.
+        entry: the entry that describes `op`.
+        config: the config of the program.
+        ops: the operations before `op`.
+        op: the operation, with all defaults filled in.
     """
     program = Program(entry.program.contract, config, [*ops, op, *entry.follow(op)])
     return KnownProgram(entry, program, len(ops))
 
 
 def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
-    """The beginning of a program that leads to a known divergence, or None: also where
-    only a run can tell."""
+    """Returns the beginning of a program that leads to a known divergence, or None.
+
+    Returns None, too, if the answers of the backend decide the state: then only a run
+    shows whether the program leads to the divergence.
+    """
     entries = [entry for entry in avoid if entry.program.kind == program.kind]
     judged = entries and not program.rules.leaves_choices
     for step in walk(program, rows=False) if judged else ():
@@ -253,13 +258,16 @@ LeftOut = Mapping[int, Entry]
 
 
 def leave_out(program: Program, left_out: LeftOut) -> Program:
-    """Returns the operations that have run."""
+    """Returns the program without the operations that a run has skipped."""
     ops = [op for number, op in enumerate(program.ops) if number not in left_out]
     return replace(program, ops=ops)
 
 
 def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
-    """Lists the programs that lead to the operations that a run has left out."""
+    """Lists a program for each operation that a run has skipped.
+
+    Each program leads to the known divergence for which the operation was skipped.
+    """
     programs = []
     for number, entry in left_out.items():
         earlier = leave_out(replace(program, ops=program.ops[:number]), left_out).ops
@@ -271,7 +279,7 @@ def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:
-    """Why a backend cannot run a program: something is not declared; None if it can."""
+    """Returns why a backend's declaration does not cover a program, or None."""
     kinds = backend.contracts.get(program.contract, {})
     if program.kind not in kinds:
         has = ", ".join(kinds) or "none"
@@ -309,8 +317,11 @@ def drop_undeclared(program: Program, declared: Kind) -> Program:
 
 
 def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:
-    """Lists the fields of a config that stay at their default, as the backend does not
-    declare them, and on which no answer depends; with these defaults."""
+    """Returns field → default for config fields without effect that are undeclared.
+
+    No answer depends on these fields, so they can stay at their defaults if the backend
+    does not declare them.
+    """
     return {
         name: rules.config[name]["default"]
         for name in WITHOUT_EFFECT
@@ -319,7 +330,7 @@ def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:
 
 
 def why_callers_must_not(program: Program, backend: Backend) -> str | None:
-    """Names the first call of a program that the backend's callers must not make."""
+    """Describes the first call of a program that breaks a duty of callers, or None."""
     declared = backend.contracts[program.contract][program.kind]
     duties = parse_duties(declared, program.rules, program.kind)
     for step in walk(program, rows=False):
@@ -332,8 +343,10 @@ def why_callers_must_not(program: Program, backend: Backend) -> str | None:
 
 
 def find_unclear(program: Program) -> int | None:
-    """Finds a step where the clearing of a sequence has to follow a refused removal, and
-    something else does; see `Kind.atomic`."""
+    """Returns the number of a step that should clear a sequence but does not, or None.
+
+    Unless `Kind.atomic` is True, a program must clear a sequence after a refused removal.
+    """
     clearing: Op | None = None
     for step in walk(program, rows=False):
         if step.skipped is None:

@@ -1,4 +1,4 @@
-"""The program: a JSON document that is test case, failure and regression test."""
+"""Programs: JSON documents that serve as test cases, failures and regression tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMAT = "lockstep/1"
 MAX_OPERATIONS = 10_000
 MAX_TOKENS = 8192
 MAX_NUMBERS = 1 << 24
-"""Of K and V together: keeps a program's tokens under 64 MiB in float32."""
+"""The maximal count of numbers in K and V together, which take 64 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Program:
     """A config and the operations to run on it, with every default filled in.
 
     Attributes:
-        meta: anything, for people; only reports read it.
+        meta: free-form notes for people; only reports read them.
     """
 
     contract: str
@@ -59,7 +59,7 @@ class Program:
         return self.rules.count_tags(self.ops)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of a file: without defaults, fields in the order of the format."""
+        """Returns the JSON document, without defaults, with fields in canonical order."""
         rules = self.rules
         return {
             "format": FORMAT,
@@ -73,20 +73,20 @@ class Program:
         }
 
     def digest(self) -> str:
-        """A digest of config and operations, without `meta`."""
+        """Returns a digest of the config and the operations, without `meta`."""
         body = replace(self, meta={}).to_json()
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 OPENING = -1
-"""The step that is running, as long as the backend opens the first cache."""
+"""The step number while the backend opens the first cache."""
 
 
 # --- how a program fails ----------------------------------------------------------------
 
 FATAL = frozenset({"crash", "hang"})
-"""Values of `what` for a program that may end the process that runs it."""
+"""Values of `Divergence.what` for programs that may end the worker process."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Divergence:
 
     Attributes:
         what: contents, mask, offset, size, result, error, attention, alias, malformed,
-            crash, hang, or missing (a part of the backend that is not written yet).
-        message: how they differ, in a sentence.
-        tokens: the tags that the sentence is about.
+            crash, hang, or missing (a method of the backend is not written yet).
+        message: a sentence that describes the difference.
+        tokens: the tags of the tokens that the message mentions.
     """
 
     what: str
@@ -109,7 +109,7 @@ class Divergence:
     tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """A backend, or a worker, may have put anything into the message."""
+        """Makes the message printable, since backends and workers may send any text."""
         object.__setattr__(self, "message", make_printable(self.message))
 
     @property
@@ -118,11 +118,11 @@ class Divergence:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether a part of the backend is not written yet: neither green nor red."""
+        """Whether the backend is incomplete, which counts neither as green nor as red."""
         return self.what == "missing"
 
     def get_signature(self, program: Program) -> str:
-        """The same for all divergences that are counted as one bug of a backend."""
+        """Returns a key that is equal for all divergences that count as a single bug."""
         return f"{program.contract}-{program.kind}-{self.operation}-{self.what}"
 
     def to_json(self) -> dict[str, Any]:
@@ -131,22 +131,22 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Flaky:
-    """A failure that did not come back each time its program ran again.
+    """The reruns of a failed program of which at least one passed.
 
     Attributes:
-        failed: how often it came back.
-        runs: how often the program ran.
+        failed: the number of reruns that failed.
+        runs: the number of reruns.
     """
 
     failed: int
     runs: int
 
     def __str__(self) -> str:
-        """The text in `meta` of a failure."""
+        """Returns the text that a failure has in its `meta`."""
         return f"{self.failed} of {self.runs}"
 
     def describe(self) -> str:
-        """The line of a report."""
+        """Returns the line that a report shows."""
         if self.failed == 0:
             times = "once" if self.runs == 1 else f"{self.runs} times"
             return f"flaky: failed once, then agreed {times}"
@@ -155,13 +155,13 @@ class Flaky:
 
 
 MAX_RUNS = 100
-"""Of one program that a file calls flaky."""
+"""The maximal number of runs of a program whose file says that it is flaky."""
 
 FLAKY = re.compile(r"([0-9]{1,3}) of ([0-9]{1,3})")
 
 
 def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
-    """Reads from `meta` how often a program fails; None if it is not flaky."""
+    """Reads the flakiness of a program from its `meta`; None if it is not flaky."""
     said = meta.get("flaky")
     match = FLAKY.fullmatch(said) if isinstance(said, str) else None
     if match is None:
@@ -174,18 +174,22 @@ def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
 
 
 def load_programs(path: Path) -> list[Program]:
-    """Reads the programs of a file: one, or one for each line of a .jsonl or .jsonl.gz
-    file.
+    """Reads the programs of a file.
+
+    A .jsonl or .jsonl.gz file has a program in each line; any other file has one program.
 
     Raises:
-        UsageError: the file is invalid at the place in the message, or holds no program.
+        UsageError: the file is invalid or has no program. The message has the location.
     """
     return [*parse_programs(read_text(path), str(path)).values()]
 
 
 def parse_programs(text: str, where: str) -> dict[str, Program]:
-    """The programs in the text of the file `where`, each by its place: the file, or its
-    line of a .jsonl file, as in "found.jsonl:3"."""
+    """Parses the text of the file `where`. Returns location → program.
+
+    The location is the path of the file; in a .jsonl file, it is the path and the line
+    number, such as "found.jsonl:3".
+    """
     if not where.endswith(LINES):
         return {where: parse_program(parse_json(text, where), where)}
     programs = {}
@@ -199,15 +203,17 @@ def parse_programs(text: str, where: str) -> dict[str, Program]:
 
 
 LINES = (".jsonl", ".jsonl.gz")
-"""Endings of files with one program in each line."""
+"""Name endings of files that have a program in each line."""
 
 
 def parse_program(document: Any, where: str) -> Program:
-    """A complete program from parsed JSON; of a trace or an entry of the ledger, the
-    program in it, with the signature and the backend of the entry in its `meta`.
+    """Returns the program in a parsed JSON document, with all defaults filled in.
+
+    The document is a program, or a trace or ledger entry that contains a program. The
+    signature and the backend of a ledger entry are copied to the program's `meta`.
 
     Raises:
-        UsageError: the document is not a program, or too large.
+        UsageError: the document has no valid program, or the program is too large.
     """
     entry_meta = {}
     if isinstance(document, dict) and isinstance(document.get("program"), dict):
@@ -262,8 +268,11 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
 
 
 def why_too_large(program: Program) -> str | None:
-    """Why a program takes too much memory or time, or has more tokens than can be told
-    apart; None if it does not."""
+    """Returns why a program is too large, or None if it is not.
+
+    A program is too large if it needs too much memory or time, or if it has more tokens
+    than its dimensions can distinguish.
+    """
     tokens, config = program.count_tags(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
@@ -274,32 +283,34 @@ def why_too_large(program: Program) -> str | None:
     return None
 
 
-# --- the walk along a program with the reference beside it ------------------------------
+# --- running a program on the reference -------------------------------------------------
 
 
 MAX_ANSWERED = 1 << 22
-"""Numbers in a trace. A chunk of 512 tokens behind 4,096 comes to half of it."""
+"""The maximal count of numbers in a trace.
+
+A chunk of 512 tokens after 4,096 tokens needs half of this count."""
 
 
 def walk(program: Program, rows: bool = True) -> Iterator[Step]:
-    """Each step of a program, with the reference before it; it may be run by the caller.
+    """Iterates over the steps of a program, each with the reference before the step.
 
-    Whoever needs to know where a program leads walks along it: the executor, which runs a
-    backend at each step, traces, the ledger, explanations and pictures.
+    The caller may run the step. The callers are the executor, which also runs a backend
+    at each step, and the code for traces, the ledger, explanations and pictures.
 
     Args:
         program: a complete program.
-        rows: answers say what each row sees; without, a walk costs less.
+        rows: whether answers list the tokens that each row sees; False is faster.
     """
     model = program.rules.open_model(program.config, rows=rows)
     return iter_steps(program.rules.operations, model, program.ops)
 
 
 def trace(program: Program) -> list[Answer]:
-    """Returns the expected answer to each operation; for a skipped one, the reason.
+    """Returns the expected answer to each operation, or the reason for skipping it.
 
-    If several answers are allowed, later answers assume the first; see
-    `Operation.resolve`.
+    If an operation has several allowed answers, the answers to later operations assume
+    the first allowed answer; see `Operation.resolve`.
 
     Raises:
         UsageError: the answers hold more than MAX_ANSWERED numbers.
@@ -320,7 +331,7 @@ def trace(program: Program) -> list[Answer]:
 
 
 def breaks_usage(program: Program) -> bool:
-    """Whether some operation of a program breaks a rule of usage."""
+    """Returns whether a program has an invalid call (error "usage")."""
     return any(
         step.skipped is None and step.run_reference().get("error") == "usage"
         for step in walk(program, rows=False)
@@ -328,14 +339,14 @@ def breaks_usage(program: Program) -> bool:
 
 
 def find_states(program: Program, divergence: Divergence) -> set[str]:
-    """The abstract states of the step that diverges."""
+    """Returns the abstract states of the reference at the step that diverges."""
     for step in islice(walk(program, rows=False), divergence.step, None):
         return set(program.rules.get_states(step.op, step.model))
     return set()
 
 
 def count_numbers(value: Any) -> int:
-    """The numbers in an answer, however deep."""
+    """Counts the numbers in an answer, at every level of nesting."""
     if isinstance(value, Mapping):
         return sum(map(count_numbers, value.values()))
     if isinstance(value, list):

@@ -1,7 +1,8 @@
-"""Programs that are recorded from a running engine: files that grow with each operation.
+"""Records programs from a running engine, in files that grow with each operation.
 
-What notes the calls is in `backends.recorder`. Operations are noted and not their arrays,
-and an operation is in the file before it runs: an engine that dies leaves what led to it.
+`backends.recorder` intercepts the engine's calls. A file has the operations without their
+arrays. Each operation is written to the file before it runs. Thus, if the engine crashes,
+its file also has the operation that crashed.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ Check = Callable[[Program, str], str | None]
 
 
 class Draft:
-    """One program that is being recorded, and its file.
+    """A program that is being recorded, and its file.
 
-    It has the operations of one layer. Others that are alike must do the same.
+    The program has the operations of the first layer. All layers of an equal form must
+    run equal operations.
 
     Args:
-        path: of the file, which is written with the first operation.
-        form: as far as it is known.
-        layer: the first one.
+        path: the path of the file, which is created at the first operation.
+        form: the form, as far as it is known.
+        layer: the name of the first layer.
 
     Attributes:
-        ops: complete operations.
-        done: layer → how many of the operations it has done.
-        remarks: what the program does not have, beside layers.
-        others: number of an operation → layers that did something else.
-        stopped: why it ended early; None if it did not.
-        written: how many of the operations the file has.
+        ops: the operations, with all defaults filled in.
+        done: layer → the number of operations that the layer has run.
+        remarks: descriptions of missing content, except for missing layers.
+        others: number of an operation → layers that ran a different operation.
+        stopped: the reason why the recording ended early, or None.
+        written: the number of operations in the file.
     """
 
     def __init__(self, path: Path, form: Form, layer: str) -> None:
@@ -78,8 +80,10 @@ class Draft:
         return bool(self.ops)
 
     def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Changes the form; what is recorded so far stays, behind the operations `first`,
-        which are needed by then."""
+        """Changes the form, and keeps the recorded operations.
+
+        The new form needs the operations `first`, which are inserted at the beginning.
+        """
         if self.stopped is not None or form == self.form:
             return
         contract = CONTRACTS[form.contract]
@@ -95,7 +99,7 @@ class Draft:
         return None
 
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
-        """Takes an operation that is about to run."""
+        """Records an operation that is about to run."""
         number = self.done[layer]
         if self.stopped is not None or number < 0:
             return
@@ -106,7 +110,7 @@ class Draft:
             self.leave_behind(layer, number)
 
     def is_same(self, op: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-        """Whether an operation, completed, is another one."""
+        """Returns whether an operation, when completed, equals a recorded operation."""
         contract = CONTRACTS[self.form.contract]
         try:
             return parse_operations([dict(op)], contract, "the engine") == [recorded]
@@ -114,13 +118,13 @@ class Draft:
             return False
 
     def leave_behind(self, layer: str, number: int) -> None:
-        """Notes that a layer did something else than the first one."""
+        """Records that a layer ran a different operation than the first layer."""
         self.done[layer] = -1
         self.others.setdefault(number, []).append(layer)
         self.say()
 
     def stop(self, layer: str, why: str) -> None:
-        """Ends the program: what follows could not be told faithfully."""
+        """Ends the program, because the next operations cannot be recorded faithfully."""
         if layer != self.layer:
             if self.stopped is None and self.done[layer] == len(self.ops):
                 self.leave_behind(layer, len(self.ops))
@@ -129,13 +133,13 @@ class Draft:
             self.remark(f"anything from operation {len(self.ops)} on: {why}")
 
     def remark(self, text: str) -> None:
-        """Notes what the program does not have."""
+        """Records a description of content that is missing from the program."""
         if text not in self.remarks:
             self.remarks[text] = None
             self.say()
 
     def list_missing(self) -> list[str]:
-        """Lists what the program does not have."""
+        """Lists descriptions of the content that is missing from the program."""
         others = [
             f"{', '.join(layers)}: differs from {self.layer} from operation {number} on"
             for number, layers in self.others.items()
@@ -149,7 +153,7 @@ class Draft:
     # --- the file -----------------------------------------------------------------------
 
     def append(self, op: Mapping[str, Any]) -> None:
-        """Writes an operation over the end of the file, unless it is too much."""
+        """Appends an operation to the file, unless the program would become too large."""
         contract = CONTRACTS[self.form.contract]
         try:
             (parsed,) = parse_operations([dict(op)], contract, "the engine")
@@ -168,7 +172,7 @@ class Draft:
         return json.dumps({"op": op["op"], **drop_defaults(op, fields)})
 
     def rewrite(self) -> None:
-        """Writes the whole file, which is a program file at any time."""
+        """Writes the whole file, which is a valid program file at any time."""
         meta = {
             "backend": self.form.backend,
             "recorded": ", ".join(filter(None, (self.layer, self.form.about))),
@@ -201,7 +205,7 @@ class Draft:
         return None
 
     def write(self, content: bytes) -> None:
-        """Writes over the end of the file, which stays as it is if there is no room."""
+        """Overwrites the end of the file; restores it if the disk is full."""
         assert self.file is not None
         try:
             written = os.pwrite(self.file, content, self.end)
@@ -216,7 +220,7 @@ class Draft:
         return None
 
     def fail(self, error: OSError) -> None:
-        """Ends the program where it cannot be written; the engine goes on."""
+        """Ends the program because writing failed; the engine continues."""
         self.close()
         self.stopped = f"it could not be written ({error.strerror})"
         lost = f"anything from operation {self.written} on: " if self.written else ""
@@ -228,11 +232,12 @@ class Draft:
             self.file = None
 
     def finish(self, check: Check, is_cut: bool) -> list[str]:
-        """Ends the program; returns what its user should know, a line each.
+        """Ends the program, and returns lines with notes for the user.
 
         Args:
-            check: asked whether the backend can replay it.
-            is_cut: whether the engine stopped anywhere, so that layers may lag behind.
+            check: returns why the backend cannot replay the program, or None.
+            is_cut: whether the engine may have stopped between the layers of a step, so
+                that some layers have run fewer operations.
         """
         for layer, done in self.done.items():
             if self.stopped is None and not is_cut and 0 <= done < len(self.ops):
@@ -255,15 +260,15 @@ class Draft:
 
 
 class Recording:
-    """What an engine does with its caches, until it is closed.
+    """A recording of all operations of an engine on its caches.
 
     Args:
-        path: of a program file, for caches whose layers are alike; or of a folder, which
-            gets a file for each sort of layer.
-        check: says why a backend cannot replay a program; None if it can.
+        path: a program file, if all layers have equal forms; or a folder, which gets a
+            file for each form of layer.
+        check: returns why a backend cannot replay a program, or None.
 
     Attributes:
-        lines: what the user should know, once it is closed.
+        lines: notes for the user; they are complete after the recording is closed.
     """
 
     def __init__(self, path: Path, check: Check) -> None:
@@ -287,18 +292,18 @@ class Recording:
 
     @property
     def paths(self) -> list[Path]:
-        """The files of programs, one for each sort of layer."""
+        """The program files: a file for each form of layer."""
         return [draft.path for draft in self.drafts.values() if draft.is_claimed]
 
     def open_tape(self, layer: str, form: Form) -> Tape:
-        """Returns what takes the operations on the caches of a layer.
+        """Returns the tape that records the operations on the caches of a layer.
 
         Args:
-            layer: what people call it.
-            form: of an empty cache; layers of one form do the same operations.
+            layer: the name of the layer, for people.
+            form: the form of an empty cache; layers of equal forms run equal operations.
 
         Raises:
-            UsageError: there is another sort of layer, and room for one program only.
+            UsageError: the layers have different forms, but `path` is a single file.
         """
         if layer in self.tapes:
             return self.tapes[layer]
@@ -311,7 +316,7 @@ class Recording:
         return self.tapes.setdefault(layer, Tape(layer, draft))
 
     def skip(self, layer: str, why: str) -> None:
-        """Notes that a layer is not recorded at all."""
+        """Records that a layer is not recorded."""
         self.lines.append(f"not recorded: {layer}: {why}")
 
     def choose_path(self, kind: str) -> Path:
@@ -330,7 +335,7 @@ class Recording:
         return self.path
 
     def leave(self) -> None:
-        """Gives all caches their own classes back."""
+        """Restores the original classes of all caches."""
         for tape in self.tapes.values():
             for reference in tape.bound:
                 cache = reference()
@@ -339,7 +344,7 @@ class Recording:
                     scribe.leave(cache)
 
     def close(self, is_cut: bool = False) -> None:
-        """Ends the recording, and tells on standard error what it does not have."""
+        """Ends the recording, and prints its missing content on standard error."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -47,7 +47,7 @@ token after every step."""
 
 
 def is_long(program: Program) -> bool:
-    """Whether a walk along a program takes too long for a report."""
+    """Returns whether a program is too long to run on the reference for a report."""
     return len(program.ops) * program.count_tags() > MAX_STORY
 
 
@@ -62,8 +62,10 @@ REFUSED = "refused: "
 
 
 def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
-    """Describes the steps up to step `last`, with the results of steps that were refused,
-    skipped, or did less than asked.
+    """Describes the steps up to step `last`.
+
+    The description of a step has its result if the step was refused, was skipped, or did
+    less than requested.
 
     failing: the step that diverges; it gets the expected result. No results are added
     after a step whose answer the backend chooses, nor to very long programs.
@@ -82,8 +84,10 @@ def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
 
 
 def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
-    """Describes the result of a step that was skipped, refused, or did less than asked;
-    "" for other steps."""
+    """Describes the result of a step that was skipped or refused, or that did too little.
+
+    Returns "" for all other steps.
+    """
     if skipped:
         return f"skipped: {skipped}"
     answers = list_allowed(answer)
@@ -100,8 +104,11 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
 
 
 def format_outcome(outcome: str, is_failing: bool) -> str:
-    """Formats the result of a step. For the step that diverges, it is an expected
-    refusal; other expected results are in the difference."""
+    """Formats the result of a step.
+
+    For the step that diverges, only an expected refusal is shown, since the message of
+    the divergence has all other expected results.
+    """
     if not is_failing:
         return f" → {outcome}" if outcome else ""
     return f" (expected: {outcome})" if outcome.startswith(REFUSED) else ""
@@ -111,8 +118,11 @@ def format_outcome(outcome: str, is_failing: bool) -> str:
 
 
 def list_traits(program: Program, op: Op) -> list[str]:
-    """The name of an operation, if not every backend has it, and its fields that are not
-    at their default; names of caches and the like mean nothing."""
+    """Lists the unusual features of an operation.
+
+    The features are the operation's name, if the operation is optional, and each field
+    whose value is not the default. Fields with names of caches and the like are skipped.
+    """
     fields = program.rules.operations[op["op"]].fields
     optional = {
         name: schema
@@ -129,8 +139,7 @@ def is_special(program: Program, op: Op) -> bool:
 
 
 def describe_line(program: Program, step: int | None, message: str) -> str:
-    """Describes a failure in one line: unusual operations, the failing step, what
-    differs."""
+    """Describes a failure in a line: unusual operations, failing step, difference."""
     operations, ops = program.rules.operations, program.ops
     at = len(ops) - 1 if step is None else min(step, len(ops) - 1)
     special = [op for op in ops[: max(0, at)] if is_special(program, op)]
@@ -155,7 +164,7 @@ def describe_config(program: Program) -> str:
 
 
 def format_field(name: str, value: Any) -> str:
-    """A field of a config, as a person would call it."""
+    """Formats a field of a config for people."""
     label = name.replace("_", " ")
     if isinstance(value, bool):
         return label if value else f"no {label}"
@@ -163,7 +172,7 @@ def format_field(name: str, value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Describes a field of a config; for a cache or a group, its kind comes first."""
+    """Formats the value of a config field; a cache or a group begins with its kind."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None) or fields.pop("type")
@@ -199,7 +208,7 @@ def describe_token(tag: int, life: Life | None) -> str:
 
 
 def list_lives(program: Program, last: int) -> Mapping[int, Life]:
-    """The life of every token until step `last`, from the reference."""
+    """Returns tag → `Life` for every token until step `last`, from the reference."""
     lives: dict[int, Life] = {}
     for step in islice(walk(program, rows=False), last + 1):
         step.finish()
@@ -213,7 +222,7 @@ def list_lives(program: Program, last: int) -> Mapping[int, Life]:
 
 
 def tell_tokens(program: Program, divergence: Divergence) -> Iterator[str]:
-    """Tells where the tokens come from that a divergence is about."""
+    """Describes the origin of each token that a divergence mentions."""
     if not divergence.tokens or is_long(program):
         return
     lives = list_lives(program, divergence.step)

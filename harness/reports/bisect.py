@@ -1,4 +1,4 @@
-"""Reports of a search for the release that broke or mended something."""
+"""Reports the result of a bisection: which release broke or fixed a behaviour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SORTS = {
 
 
 def format_verdict(work: Bisection, number: int) -> str:
-    """A line for a release that was tried."""
+    """Formats a line about a release that was tested."""
     verdict = work.verdicts[number]
     outcome = "skipped" if verdict.shown is None else format_shown(verdict.shown)
     name = work.source.names[number]
@@ -36,7 +36,7 @@ def name_change(work: Bisection, change: Change) -> str:
 
 
 def format_conclusion(work: Bisection) -> str:
-    """What is known, and no more."""
+    """Formats the conclusion, which claims only what the tests have shown."""
     change, names = work.change, work.source.names
     if change is None:
         text = format_nothing(work)
@@ -56,7 +56,7 @@ def format_conclusion(work: Bisection) -> str:
 
 
 def format_nothing(work: Bisection) -> str:
-    """Why no change can be named."""
+    """Formats the reason why no releases with a change between them can be named."""
     tested = sorted(n for n, shown in work.shown.items() if shown is not None)
     if not tested:
         return "nothing is known: no release could be tested"
@@ -66,7 +66,7 @@ def format_nothing(work: Bisection) -> str:
 
 
 def bisection_to_json(work: Bisection) -> dict[str, Any]:
-    """The same for machines."""
+    """Returns the JSON document of a bisection."""
     names, change = work.source.names, work.change
     return {
         "format": FORMAT,

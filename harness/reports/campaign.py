@@ -1,4 +1,4 @@
-"""The terminal's lines about a campaign."""
+"""Formats the terminal's lines about a campaign."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.harness.jobs.outcome import Outcome
 
 
 def get_campaign_status(outcome: Outcome) -> Text:
-    """The progress of a campaign that runs."""
+    """Formats the progress of a running campaign."""
     seconds = max(0.01, time.monotonic() - outcome.started)
     progress = [pair.get_progress() for pair in outcome.pairs]
     programs, steps = (sum(counts) for counts in zip((0, 0), *progress, strict=True))
@@ -23,7 +23,7 @@ def get_campaign_status(outcome: Outcome) -> Text:
 
 
 def describe_state(outcome: Outcome, location: str) -> Text:
-    """Whether a campaign is over, or can go on."""
+    """Describes whether a campaign is complete or can be continued."""
     if outcome.is_cut or not outcome.pairs:
         return Text(
             f"not over; go on with: lockstep campaign resume {location}", "yellow"

@@ -1,4 +1,4 @@
-"""Failures grouped by their likely cause, as every report lists them."""
+"""Groups failures by their likely cause, for every report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Group(Generic[T]):
-    """Failures that probably have one cause.
+    """Failures that probably have the same cause.
 
-    sentence: what they share; of a single failure, nothing.
+    Attributes:
+        sentence: a description of their common features; "" for a single failure.
     """
 
     failures: Sequence[T]
@@ -28,13 +29,14 @@ def group_failures(
     backends: Sequence[Hashable],
     causes: Sequence[Hashable | None],
 ) -> list[Group[T]]:
-    """The groups, in the order of their first failures.
+    """Groups failures; the groups are in the order of their first failures.
 
     Args:
-        failures: of any backends.
-        evidence: of each.
-        backends: of each; two backends have no cause in common.
-        causes: of each; the same for those that a check has found to have one cause.
+        failures: the failures, of any backends.
+        evidence: the evidence of each failure.
+        backends: the backend of each failure; different backends share no cause.
+        causes: the cause of each failure, or None if it is unknown. Failures to which a
+            check has attributed the same cause have equal causes.
     """
     roots = list(range(len(failures)))
     for backend in dict.fromkeys(backends):

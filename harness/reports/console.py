@@ -1,4 +1,4 @@
-"""The terminal's report of a check, and the display of running work."""
+"""Prints the report of a check on the terminal, and shows the progress of jobs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from lockstep.harness.reports.model import (
 
 
 class PlainConsole(Console):
-    """A terminal on which text from outside has no effect.
+    """A console that is safe for untrusted text.
 
-    Brackets are no markup, and control characters, such as those of an escape sequence,
-    are printed as dots.
+    Brackets are not interpreted as markup, and control characters, such as those in an
+    escape sequence, are printed as dots.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -89,7 +89,7 @@ WIDE = 76
 
 
 def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
-    """A table with a column of names and columns of numbers."""
+    """Makes a table with a column of names and columns of numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(title, overflow="fold", min_width=10)
     for name in columns:
@@ -98,7 +98,7 @@ def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
 
 
 def draw_matrices(outcome: OutcomeSummary, width: int) -> Group:
-    """All matrices, with an empty line between them."""
+    """Draws all matrices, with an empty line between them."""
     first, *others = (draw_matrix(matrix, width) for matrix in make_matrices([outcome]))
     for table in others:
         table.show_edge = False
@@ -120,7 +120,10 @@ def draw_cell(pair: PairSummary | None) -> Text:
 
 
 def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
-    """A row for each pair: how much was run. A small `width` gets two columns."""
+    """Makes a table with the amount of work for each pair.
+
+    If `width` is small, the table has only two columns of numbers.
+    """
     is_wide = width >= WIDE
     more = ("steps", "cells", "margin", "known") if is_wide else ("cells",)
     table = make_table("what was run", "programs", *more)
@@ -133,7 +136,7 @@ def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
 
 
 def list_empty_cells(outcome: OutcomeSummary, verbose: bool = False) -> Iterator[Text]:
-    """The cells that generation never reached; of many pairs only if `verbose`."""
+    """Lists the cells that no program reached; for many pairs, only if `verbose`."""
     run = [pair for pair in outcome.pairs if pair.programs and not pair.missing]
     pairs = [pair for pair in run if pair.missed]
     if verbose or len(pairs) <= MOST_LISTED:
@@ -146,9 +149,9 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
     """Prints a failure in words, and the command that reproduces it.
 
     Args:
-        console: to print on.
-        failure: to print.
-        programs: how many showed its signature; 0 if that is not known.
+        console: the console to print on.
+        failure: the failure to print.
+        programs: the number of programs with its signature; 0 if it is not known.
     """
     seen = failure.divergence
     head = Text(f"\n✗ {failure.backend}", "bold red")
@@ -216,7 +219,7 @@ def print_notes(
     *,
     verbose: bool = True,
 ) -> None:
-    """Prints the notes; unless `verbose`, those that are usual are counted only."""
+    """Prints the notes; unless `verbose`, the most common notes are only counted."""
     notes = list_notes(outcome) if verbose else fold_notes(outcome)
     for note in notes:
         text = Text(note.format(verb), STYLES.get(note.sort, "yellow"))
@@ -224,7 +227,7 @@ def print_notes(
 
 
 def print_outcome(console: Console, outcome: Outcome, *, verbose: bool = False) -> None:
-    """Prints the failures, the matrix, and what the matrix leaves open."""
+    """Prints the failures, the matrix, the unreached cells and the notes."""
     summary = summarize(outcome)
     print_failures(console, outcome)
     detailed = summary.pairs
@@ -269,14 +272,15 @@ T = TypeVar("T")
 
 
 class Progress(Generic[T]):
-    """Shows running work: redrawn on a terminal, elsewhere a line now and then.
+    """Shows the progress of a job.
 
-    If the terminal is closed, the work goes on.
+    A terminal shows a display that is redrawn; any other output gets a line from time to
+    time. If the terminal is closed, the job continues.
 
     Args:
-        console: to print on.
-        draw: makes what a terminal shows.
-        say: makes the line.
+        console: the console to print on.
+        draw: makes the display of a terminal.
+        say: makes the line for other outputs.
     """
 
     def __init__(
@@ -336,9 +340,9 @@ class Pace:
         """Estimates the seconds until the `remaining` programs have run.
 
         Args:
-            seconds: since the beginning; no less than in the previous call.
-            programs: that have run so far.
-            remaining: programs.
+            seconds: the time since the beginning; it never decreases between calls.
+            programs: the number of programs that have run.
+            remaining: the number of programs that have not run yet.
         """
         self.seen.append((seconds, programs))
         while len(self.seen) > 2 and self.seen[1][0] < seconds - RECENT_SECONDS:
@@ -350,7 +354,7 @@ class Pace:
 
 
 def draw_progress(pace: Pace, width: int, outcome: Outcome) -> RenderableType:
-    """A running check on a terminal, which cuts off the end: the status comes first."""
+    """Draws a running check; the status is first, since a terminal cuts off the end."""
     status = get_check_status(pace, outcome)
     if not outcome.pairs:
         return status

@@ -1,4 +1,4 @@
-"""Reports of the other jobs on the terminal and as JSON: exploration, faults, vectors."""
+"""Reports explorations, searches for faults, and vectors, on the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def get_exploration_status(exploration: Exploration) -> Text:
 
 
 def estimate_remaining(survey: Survey) -> float:
-    """Estimates the programs that are left, if all parts have one size."""
+    """Estimates the number of remaining programs, assuming parts of equal size."""
     if not survey.done:
         return 0.0
     return survey.pair.covered / survey.done * (len(survey.parts) - survey.done)
 
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
-    """Prints failures, the table of what was covered, notes, and the verdict."""
+    """Prints failures, the table of covered programs, notes, and the verdict."""
     print_failures(console, exploration.outcome)
     if exploration.surveys:
         console.print(draw_surveys(exploration))
@@ -105,7 +105,7 @@ def get_verdict(survey: Survey) -> Text:
 
 
 def format_exploration(exploration: Exploration) -> Text:
-    """States exactly what was covered."""
+    """Formats the verdict of an exploration, which states exactly what was covered."""
     outcome, surveys = exploration.outcome, exploration.surveys
     if not surveys:
         return Text("nothing was explored", "bold red")
@@ -149,7 +149,7 @@ def format_config(config: Mapping[str, Any]) -> str:
 
 
 def explore_to_json(exploration: Exploration) -> dict[str, Any]:
-    """The same, for machines."""
+    """Returns the JSON document of an exploration."""
     outcome = exploration.outcome
     return {
         "format": "lockstep-explored/1",
@@ -281,7 +281,7 @@ def print_export(console: Console, done: Done, folder: Path) -> None:
 def format_audit(
     folder: Path, files: Mapping[Path, Holds], differences: Sequence[str]
 ) -> Text:
-    """The verdict on a set, in a line."""
+    """Formats the verdict on a set of vectors as a line."""
     count = sum(holds.programs for holds in files.values())
     programs = f"{folder}: {count:,} programs in {len(files)} files"
     if differences:
@@ -290,7 +290,7 @@ def format_audit(
 
 
 def format_verified(verified: Verified) -> Text:
-    """What the programs of a set came to on a backend, in a line."""
+    """Formats the result of running a set of vectors on a backend as a line."""
     status = verified.get_exit_status()
     text = f"{verified.backend}: {verified.agreed} agree"
     for word in ("FAILED", "ERROR"):

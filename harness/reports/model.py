@@ -1,8 +1,9 @@
-"""The report model: the result of a check, as every report shows it.
+"""The report model: the result of a check, from which every report is made.
 
-An `OutcomeSummary` is made from a running check (`summarize`) or from its file
-(`outcome_file.read_outcome`). Verdicts, notes and matrices are derived from summaries
-alone; terminal, HTML, Markdown, GitHub and JSON only choose their form.
+`summarize` makes an `OutcomeSummary` from a running check, and
+`outcome_file.read_outcome` makes it from an outcome file. Verdicts, notes and matrices
+depend only on summaries. The reports for the terminal, HTML, Markdown, GitHub and JSON
+only format them.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from lockstep.harness.programs.program import Flaky
 
 @dataclass(frozen=True)
 class PairSummary:
-    """The result of one backend and one kind.
+    """The result of a pair: a backend and a kind of cache.
 
     Attributes:
-        differences: for each failure, what differs (see `Divergence.what`).
-        known: divergences of the ledger that are still there.
-        empty: state → operations that were never run in it.
+        differences: the type of each failure's difference; see `Divergence.what`.
+        known: the number of ledger entries whose divergence still occurs.
+        empty: state → operations that were never run in this state.
         missing: unwritten function of the backend → operation that needs it.
         undeclared: operations that a backend chosen by name does not declare.
         unchecked: promises that cannot be checked.
-        shortfall: how many programs ran, if crashes or errors stopped the rest.
-        own_name: the name that a driver calls itself by.
-        programs_of: the backend whose programs it ran beside it.
-        parted: why it ran alone although other backends declare the same.
+        shortfall: the number of programs that ran, if crashes or errors stopped the rest.
+        own_name: the name that a driver declares.
+        programs_of: the backend whose programs this backend also ran, in the same worker.
+        parted: why the backend ran alone although other backends declare equal kinds.
     """
 
     backend: str
@@ -119,9 +120,10 @@ class OutcomeSummary:
     """The result of a check.
 
     Attributes:
-        require_complete: programs not run and cells not reached make the exit status 2.
-        saved: failures of earlier runs.
-        path: of its file; empty for a check of this process.
+        require_complete: whether skipped programs and unreached cells make the exit
+            status 2.
+        saved: the results of rerunning failures of earlier runs.
+        path: the path of its file; empty for a check of this process.
     """
 
     pairs: Sequence[PairSummary]
@@ -154,7 +156,7 @@ COPIED = (
     "backend", "contract", "kind", "wanted", "margins", "errors", "outdated", "missing",
     "unchecked", "shortfall", "own_name", "programs_of", "parted",
 )  # fmt: skip
-"""Fields with one name in `Pair`, in `PairSummary` and in outcome.json."""
+"""Fields that have the same name in `Pair`, `PairSummary` and outcome.json."""
 
 
 def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
@@ -180,13 +182,13 @@ def get_fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 class Note(NamedTuple):
-    """A line about something that the matrix leaves open.
+    """A line about a gap or a problem that the matrix does not show.
 
     Attributes:
         sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated",
             "dead", "unavailable", "saved", "beside" or "folded".
         subject: the backend, or backend × kind.
-        message: what is open, and what to do.
+        message: a description of the gap, and advice.
     """
 
     sort: str
@@ -229,11 +231,11 @@ FOLDED = {
     "unchecked": "backends have promises that cannot be checked",
     "unavailable": "backends were not checked: `lockstep doctor` shows what they need",
 }
-"""Sorts of notes that a short report counts if there are many."""
+"""Sorts of notes that a short report counts instead of listing, if there are many."""
 
 
 def fold_notes(outcome: OutcomeSummary) -> list[Note]:
-    """The notes of a short report: what is usual is counted, and not listed."""
+    """Lists the notes of a short report, with a count for each sort with many notes."""
     notes = [note for note in list_notes(outcome) if note.sort != "beside"]
     folded = []
     for sort, message in FOLDED.items():
@@ -247,7 +249,7 @@ def fold_notes(outcome: OutcomeSummary) -> list[Note]:
 
 
 def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
-    """Notes that several kinds of a backend share, as one line."""
+    """Merges notes that several kinds of a backend share."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for pair in pairs:
         unchecked = f"not checked: {', '.join(pair.unchecked)}"
@@ -263,7 +265,7 @@ def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
 
 
 def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
-    """Notes on backends that cannot run here; one line for all if there are many."""
+    """Lists notes on backends that cannot run here; many backends share a single note."""
     if len(unavailable) <= MOST_LISTED:
         for backend, why in unavailable.items():
             yield Note("unavailable", backend, why)
@@ -277,7 +279,7 @@ def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
 
 
 def list_saved_notes(saved: Rerun) -> Iterator[Note]:
-    """Notes on failures of earlier runs that are no failures of this one."""
+    """Lists notes on saved failures that did not fail, or did not run, in this check."""
     mended = "`lockstep replay` shows them; delete the files of mended failures"
     for files, singular, plural, *advice in (
         (saved.agreeing, "failure agrees now", "failures agree now", mended),
@@ -294,13 +296,13 @@ def list_saved_notes(saved: Rerun) -> Iterator[Note]:
 
 
 MOST_LISTED = 3
-"""Items that a line lists: states, operations, files."""
+"""The maximal number of states, operations or files that a line lists."""
 
 
 def shorten_list(
     items: Sequence[str], separator: str = ", ", most: int | None = MOST_LISTED
 ) -> str:
-    """Joins the first items and counts the rest. most: None for all."""
+    """Joins the first `most` items, and counts the rest; None joins all items."""
     more = 0 if most is None else max(0, len(items) - most)
     return separator.join([*items[: len(items) - more], *[f"{more} more"] * (more > 0)])
 
@@ -314,9 +316,9 @@ def list_remarks(
     """Lists the lines below a failure.
 
     Args:
-        programs: how many showed its signature.
-        flaky: set if it did not come back each time.
-        answers: of other backends; see `Failure`.
+        programs: the number of programs with its signature.
+        flaky: the reruns, if the failure did not occur in each of them; else None.
+        answers: the answers of other backends; see `Failure`.
     """
     lines = [] if flaky is None else [flaky.describe()]
     if programs and programs > 1:
@@ -370,12 +372,12 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], failures: int) -> str:
 
 
 def is_short(outcome: OutcomeSummary) -> bool:
-    """Returns whether a check that had to be complete is not."""
+    """Returns whether a check is incomplete although it had to be complete."""
     return outcome.require_complete and bool(format_gaps([outcome]))
 
 
 def format_gaps(outcomes: Sequence[OutcomeSummary]) -> str:
-    """Returns what was asked and not done; empty if all was done."""
+    """Describes the requested work that was not done; "" if all work was done."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     gaps = []
     if any(pair.programs < pair.wanted for pair in pairs):
@@ -393,7 +395,7 @@ def sum_field(pairs: Iterable[PairSummary], name: str) -> int:
 
 
 def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
-    """Returns how much was run, and what was not."""
+    """Describes the amount of work that was done, and the work that was not done."""
     pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     programs, steps = (sum_field(pairs, name) for name in ("programs", "steps"))
     seconds = sum(outcome.seconds for outcome in outcomes)
@@ -421,9 +423,9 @@ class Matrix:
 
 
 def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
-    """Makes a matrix for each contract: all kinds side by side would be too wide.
+    """Makes a matrix for each contract, since a matrix of all kinds would be too wide.
 
-    A backend that several checks ran with the same kind gets a row for each of them.
+    If several checks ran a backend with the same kind, it gets a row for each check.
     """
     runs = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
     counts = Counter((pair.backend, pair.contract, pair.kind) for _, pair in runs)

@@ -47,10 +47,11 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 
 class OutcomeFile:
-    """The file of an outcome in the folder for failures, for `lockstep report`.
+    """The file of an outcome in the folder of failures, for `lockstep report`.
 
-    It is outcome.json. If another check writes that file after this object was made, the
-    name becomes outcome-1a2b3c4d.json: make the object before the check begins.
+    The name of the file is outcome.json. If another check has written this file since the
+    object was made, the name becomes, for example, outcome-1a2b3c4d.json. Therefore, make
+    the object before the check begins.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +76,7 @@ class OutcomeFile:
 
 
 def get_version(path: Path) -> tuple[int, int] | None:
-    """Returns inode and time of change; None if there is no such file."""
+    """Returns the inode and the modification time; None if the file does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -160,7 +161,7 @@ COUNTS = {"type": "object", "additionalProperties": COUNT}
 def make_schema(
     required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The schema of an object."""
+    """Makes the JSON Schema of an object."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "required": list(required), "properties": properties}
 

@@ -1,4 +1,4 @@
-"""One backend in a slice: its counts, and the programs that diverge."""
+"""Runs the programs of a slice on one backend, and reports diverging programs."""
 
 from __future__ import annotations
 
@@ -38,30 +38,32 @@ PROGRESS_SECONDS = 0.2
 SHRINK_SECONDS = 10.0
 
 MOST_TRIED = 8
-"""Programs of a slice with one signature that are shrunk because of their states."""
+"""The maximum number of programs per slice and signature that are shrunk because of their
+states."""
 
 MAX_HANGS = 2
-"""Programs at which a driver may hang before the rest of a slice is left out."""
+"""The number of programs on which a driver may hang before the rest of a slice is
+skipped."""
 
 KNOWN_SHARE = 20
-"""Of the programs that lead to a known divergence, one in so many runs on behind the
-operation that an entry describes; the first of a slice, too."""
+"""In a slice, the first of every KNOWN_SHARE programs that lead to a known divergence is
+also run with the operation that the ledger entry describes."""
 
 ENOUGH_AGREED = 3
-"""Programs of a slice that agree behind an operation which an entry describes, where one
-may agree by chance."""
+"""The number of programs of a slice that must agree before an operation that a ledger
+entry describes is reported as agreeing, if a single program may agree by chance."""
 
 
 class BackendRun:
-    """What one backend does in a slice: counts the programs, and shrinks and reports
-    those that diverge.
+    """The work for one backend in a slice: counts the programs, and shrinks and reports
+    the diverging programs.
 
     Args:
-        worker: runs the programs.
-        backend: runs them beside the reference.
+        worker: the worker that runs the programs.
+        backend: the backend that is compared with the reference.
         task: the slice.
         known: signature → the programs that have shown it before.
-        number: among the backends of the slice, from 0.
+        number: the index of the backend among the backends of the slice.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class BackendRun:
         self.worker.emit(messages.OfGroup(self.number, event) if self.number else event)
 
     def adapt(self, program: Program) -> Program:
-        """A program that was drawn for another backend, as this one declares it."""
+        """Removes the fields that this backend does not declare from a program that was
+        drawn for another backend."""
         declared = self.backend.contracts[program.contract][program.kind]
         return drop_undeclared(program, declared)
 
@@ -103,28 +106,29 @@ class BackendRun:
         self.worker.record.step(step)
 
     def take_turn(self) -> None:
-        """Records that what runs now runs on this backend."""
+        """Records that this backend is running now."""
         self.worker.record.side = self.number
 
     def judge(self, program: Program, result: Result) -> None:
-        """Shrinks and reports a divergence that is new.
+        """Shrinks and reports a new divergence.
 
         Raises:
-            Unavailable: a driver hangs again and again.
+            Unavailable: a driver has hung on MAX_HANGS programs.
         """
         if result.divergence is None:
             return
         self.take_turn()
         self.report(*tidy(program, result), self.avoid)
         self.hangs += result.divergence.what == "hang"
-        if self.hangs >= MAX_HANGS:  # each costs a second at least
+        if self.hangs >= MAX_HANGS:  # each hang costs at least a second
             raise Unavailable(
                 f"{result.divergence.message}; that was the second program, and the"
                 " rest is left out"
             )
 
     def include(self, program: Program, result: Result) -> None:
-        """Counts the result of a program, and runs on behind what it has left out."""
+        """Counts the result of a program. May also run a known divergence that the
+        program skipped, see `meet`."""
         if result.divergence is not None:
             self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
@@ -149,7 +153,7 @@ class BackendRun:
     def execute(
         self, program: Program, every_check: bool, avoid: Sequence[Entry] = ()
     ) -> Result:
-        """Runs a program on this backend with the record and the coverage kept."""
+        """Runs a program on this backend, and updates the record and the coverage."""
         self.take_turn()
         record = self.worker.record
         self.digest.update(record.begin(program, self.worker.backend_name))
@@ -167,10 +171,9 @@ class BackendRun:
     def report(
         self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
     ) -> None:
-        """Sends a program that diverges, then the shorter one, if it may show a bug that
-        is not known; the same for programs that diverge in other ways while it is made
-        shorter."""
-        if divergence.what == "missing":  # there is nothing to shrink
+        """Sends a diverging program and its shrunk version if it may show a new bug. Does
+        so too for programs that diverge in other ways during shrinking."""
+        if divergence.what == "missing":  # an unimplemented function needs no shrinking
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
         waiting = [(program, divergence)]
@@ -180,10 +183,11 @@ class BackendRun:
                 waiting += self.shrink(program, divergence, avoid)
 
     def is_new(self, program: Program, divergence: Divergence) -> bool:
-        """Counts a program, and judges whether it may show a bug that is not known.
+        """Counts a diverging program, and returns whether it may show a new bug.
 
-        It may if no shrunk program with its signature fails in states that it has met,
-        too. Of the others the second, the fourth, and so on are taken.
+        It may show a new bug if no shrunk program with its signature fails in a subset of
+        its states. Otherwise only the programs with the numbers 2, 4, 8, … of its
+        signature are accepted.
         """
         signature = divergence.get_signature(program)
         shown = self.shown.setdefault(signature, Shown())
@@ -198,12 +202,12 @@ class BackendRun:
     def shrink(
         self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
     ) -> list[tuple[Program, Divergence]]:
-        """Sends a program and the shorter one.
+        """Shrinks a program. Sends the program and its shrunk version.
 
         Returns:
-            One program for each other way in which it diverged while it was made shorter.
+            A program for each new signature that appeared during shrinking.
         """
-        self.emit_found(program, divergence)  # for whoever stops the run now
+        self.emit_found(program, divergence)  # shrinking may be interrupted
         limits = SHRINK_SECONDS, avoid, make_busy_clock()
         small = self.worker.shrink(program, divergence, self.backend, *limits)
         shown = self.shown[divergence.get_signature(program)]
@@ -225,12 +229,12 @@ class BackendRun:
         return [failure for name, failure in failures if name not in self.shown]
 
     def is_enough(self, small: Program) -> bool:
-        """Says whether the rest of the slice may be left out for a shrunk program."""
+        """Returns whether the rest of the slice may be skipped after a shrunk program."""
         return False
 
     def meet(self, known: Sequence[KnownProgram]) -> None:
-        """Counts a program that leads to known divergences, and runs one of them now and
-        then: it must show the signature of its entry."""
+        """Counts a program that leads to known divergences. Checks for one program in
+        KNOWN_SHARE that it still shows the signature of its ledger entry."""
         if not known:
             return
         self.known_count += 1
@@ -241,10 +245,10 @@ class BackendRun:
                 self.enter(chosen)
 
     def enter(self, known: KnownProgram) -> None:
-        """Runs a program whose last operation shows a known divergence.
+        """Runs a program whose last operation should show a known divergence.
 
-        That it agrees proves nothing if the described operation has left a choice: it may
-        have got no slots, for example.
+        A program that agrees is not evidence if the contract left the backend a choice in
+        the described operation: for example, the operation may have got no slots.
         """
         program, entry = known.program, known.entry
         result = self.execute(program, entry.what in COSTLY)
@@ -261,10 +265,11 @@ class BackendRun:
         self.report(program, divergence, () if is_behind else self.avoid)
 
     def report_agreed(self) -> None:
-        """Sends a program of each entry that describes operations which agree.
+        """Sends a program for each ledger entry whose operations agree.
 
-        Where the backend decides what a program leads to, some may: a block may hold by
-        chance what it should. So several must, and none show the divergence.
+        If the contract leaves choices to the backend, a program may agree by chance: a
+        block may happen to have the right contents. In that case at least ENOUGH_AGREED
+        programs must agree, and no program may show the divergence.
         """
         for name, programs in self.agreed.items():
             if programs[0].rules.leaves_choices and (
@@ -274,16 +279,17 @@ class BackendRun:
             self.emit(messages.Agreed(name, programs[0].to_json()))
 
     def emit_found(self, program: Program, divergence: Divergence, **fields: Any) -> None:
-        """Sends a program that diverges. fields: the last ones of `messages.Found`."""
+        """Sends a diverging program. fields: further fields of `messages.Found`."""
         after = self.counts.programs, self.get_seconds()
         self.emit(messages.Found(program.to_json(), divergence, *after, **fields))
 
     def get_seconds(self) -> float:
-        """Of one core: the share of this backend."""
+        """Returns the run time of this backend: the time of the slice divided by the
+        number of backends."""
         return round((time.monotonic() - self.started) / self.group_size, 3)
 
     def finish(self) -> messages.SliceDone:
-        """Reports what the programs have shown together; the sums over them."""
+        """Reports the ledger entries that agree, and returns the counts of the slice."""
         self.report_agreed()
         self.counts.seconds = self.get_seconds()
         coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
@@ -291,8 +297,8 @@ class BackendRun:
 
 
 def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:
-    """Returns a program that diverges without the steps that were left out, since it is
-    to show the same where they are not; and its divergence."""
+    """Returns a diverging program without its skipped steps, and its divergence. The
+    program then diverges without a ledger too."""
     assert result.divergence is not None
     step = result.divergence.step
     step -= sum(number < step for number in result.left_out)

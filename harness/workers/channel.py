@@ -1,8 +1,8 @@
-"""The connection between a pool and a worker: messages over a socket.
+"""Sends messages between a pool and a worker over a socket.
 
-A message is MAGIC, its length, and its bytes. The code of a backend runs in the worker
-and may write anything to any file descriptor, so the pool never waits for the rest of a
-message, and rejects bytes without MAGIC.
+A message consists of MAGIC, its length and its bytes. The code of a backend runs in the
+worker and may write any bytes to any file descriptor, so the pool never blocks on an
+incomplete message, and rejects bytes without MAGIC.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LENGTH = struct.Struct("!I")
 HEAD = len(MAGIC) + LENGTH.size
 
 MAX_BYTES = 128 << 20
-"""Size of a message: a file of a set of vectors may have 64 MiB."""
+"""The maximum size of a message. A file of a set of vectors may have 64 MiB."""
 
 CHUNK = 1 << 20
 
 MESSAGE_SECONDS = 20.0
-"""A message that has begun goes on within so many seconds; so does one that is sent."""
+"""The time limit between two parts of a message, for receiving and for sending."""
 
 
 class Stray(Exception):
@@ -32,8 +32,10 @@ class Stray(Exception):
 
 
 class Channel:
-    """One end of a connection. seconds: within which the other end reads what is sent;
-    None: no limit."""
+    """One end of a connection.
+
+    seconds: the time limit for the other end to read sent bytes; None for no limit.
+    """
 
     def __init__(self, end: socket.socket, seconds: float | None = None) -> None:
         self.end, self.seconds = end, seconds
@@ -48,7 +50,7 @@ class Channel:
         self.end.close()
 
     def send(self, message: bytes) -> None:
-        """Raises OSError if the other end is gone or does not read."""
+        """Sends a message. Raises OSError if the other end is closed or does not read."""
         unsent = memoryview(MAGIC + LENGTH.pack(len(message)) + message)
         while unsent:
             try:
@@ -57,7 +59,8 @@ class Channel:
                 self.await_event(select.POLLOUT, self.seconds)
 
     def wait(self) -> bytes:
-        """The next message, whenever it comes. Raises EOFError and Stray as `receive`."""
+        """Waits for the next message, without a time limit. Raises EOFError and Stray
+        like `receive`."""
         while (message := self.receive()) is None:
             self.await_event(select.POLLIN, None)
         return message
@@ -90,7 +93,7 @@ class Channel:
         return message
 
     def cut(self) -> bytes | None:
-        """Takes the first message out of what has come."""
+        """Removes the first complete message from the buffer and returns it."""
         buffer = self.buffer
         if not MAGIC.startswith(buffer[: len(MAGIC)]):
             raise Stray(clean(buffer[:200].decode(errors="replace"), 60))
@@ -111,6 +114,6 @@ class Channel:
 
 
 def make_channel() -> tuple[Channel, socket.socket]:
-    """A connection: this process's end of it, and the other one."""
+    """Creates a connection. Returns this process's channel and the other end's socket."""
     ours, theirs = socket.socketpair()
     return Channel(ours, MESSAGE_SECONDS), theirs

@@ -1,4 +1,4 @@
-"""The sums over programs, which workers send and jobs add up."""
+"""Defines the sums over programs that workers send and jobs add."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Counts:
 
     Attributes:
         unfinished: programs that called an unwritten method of the backend.
-        covered: (exhaustive) programs of all lengths that have run, alone or as a prefix
-            of others.
+        covered: (exhaustive runs) programs of all lengths that have run, alone or as a
+            prefix of a longer program.
         avoided: programs that were skipped because they lead to a known divergence.
-        seconds: of one core.
-        margins: the used share of each tolerance; see `core.payload.Margins`.
+        seconds: the run time, in seconds of one core.
+        margins: the used fraction of each tolerance; see `core.payload.Margins`.
         signatures: signature → number of programs.
-        entered: entry of the ledger → programs that went on after an operation that it
-            describes, and showed its signature.
-        missing: unwritten method of the backend → operation that needs it.
-        undeclared: why programs were skipped → their number.
+        entered: id of a ledger entry → number of programs that ran an operation that the
+            entry describes, and showed its signature.
+        missing: unimplemented method of the backend → operation that needs the method.
+        undeclared: reason for skipping programs → number of programs.
     """
 
     programs: Natural = 0
@@ -68,9 +68,9 @@ class Shown:
     """The programs that have shown a signature.
 
     Attributes:
-        programs: how many.
-        states: digest of a shrunk program → the states that all programs met at the
-            failing step that became this one.
+        programs: the number of programs.
+        states: digest of a shrunk program → the states at the failing step that all of
+            its original programs share.
     """
 
     programs: int = 0

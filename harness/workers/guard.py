@@ -1,12 +1,12 @@
-"""The first process of a worker: it ends the worker when the pool is gone.
+"""Runs the guard process of a worker, which ends the worker when the pool has ended.
 
-Started as ``python -m lockstep.harness.workers.guard FD RECORD LIMITS PARENT``. It forks:
-the child is the worker (`harness.workers.worker`), in which backends run. A backend may
-hold the interpreter's lock, or hang during its import, so that no thread of its process
-runs. The guard is a separate process, and ends the whole process group, with drivers and
-other processes that the backend has started. It exits with the status of the worker.
+The command is ``python -m lockstep.harness.workers.guard FD RECORD LIMITS PARENT``. The
+guard forks; the child process is the worker (`harness.workers.worker`), which runs the
+backends. A backend may hold the interpreter lock, or hang during its import, so a thread
+of the worker could not end it. The guard ends the whole process group, including drivers
+and other processes that the backend has started. It exits with the status of the worker.
 
-It imports very little, so that it starts quickly and takes little memory.
+The guard imports few modules, so that it starts quickly and needs little memory.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import time
 from typing import NoReturn
 
 LOOK_SECONDS = 0.5
-"""How often it looks whether the pool is still there."""
+"""The interval of the checks that the pool is still running."""
 
 GRACE_SECONDS = 1.0
-"""In which a worker may end by itself, and remove its record, when the pool is gone."""
+"""The time that a worker has to end and remove its record after the pool has ended."""
 
 YOUNG = 20_000
-"""New objects after which Python collects garbage among them. Its own 700 are reached
-after a few steps of a program, which leave next to no garbage, and hundreds of times
-while a framework is imported, whose objects stay."""
+"""The number of new objects after which Python collects garbage. Python's default of 700
+is reached after a few steps of a program, which leave almost no garbage, and hundreds of
+times during the import of a framework, whose objects stay."""
 
 
 def main() -> None:
-    # A Ctrl-C is for the pool. That it cannot come here tells a KeyboardInterrupt that a
-    # backend raises from one of the user; see `core.interrupts.is_from_user`.
+    # Only the pool handles Ctrl-C. Because SIGINT is ignored here, a KeyboardInterrupt in
+    # a worker was raised by a backend; see `core.interrupts.is_from_user`.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The number of the pool's process was handed over, in case that it is gone already.
+    # The process id of the pool is an argument, since the pool may have ended already.
     parent = int(sys.argv[4])
     signal.signal(signal.SIGCHLD, lambda *_: end_with_worker(parent))
     if os.fork() == 0:
@@ -56,19 +56,20 @@ def run_worker() -> NoReturn:
 
 
 def spare_garbage() -> None:
-    """Collects garbage less often, and not what was imported until now."""
+    """Makes garbage collection rarer, and excludes the objects imported so far."""
     gc.freeze()
     gc.set_threshold(YOUNG)
 
 
 def end_all() -> NoReturn:
-    """Ends the process group, with all that the backend has started."""
+    """Kills the process group, including all processes that the backend has started."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
 
 
 def end_with_worker(parent: int) -> None:
-    """Ends in the way that the worker has ended; the pool sees to the rest, if it can."""
+    """Ends the guard with the exit status or signal of the worker. The pool then ends the
+    other processes; if the pool has ended, kills the process group."""
     ended, status = os.waitpid(-1, os.WNOHANG)
     if not ended:
         return

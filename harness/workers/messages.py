@@ -1,7 +1,8 @@
-"""Messages between a job and its workers: a struct for each task and each event.
+"""Defines the messages between a job and its workers: a struct for each task and event.
 
-A message travels as JSON. A worker runs code of a backend, which may write anything to
-its connection, so the job decodes each event strictly: only events of its task are valid.
+Messages are sent as JSON. A worker runs code of a backend, which may write any bytes to
+the connection, so the job decodes each event strictly and accepts only the events of the
+worker's task.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Event(Struct, frozen=True, tag=True, tag_field="event", forbid_unknown_fie
     """A message of a worker about its task."""
 
     def check(self) -> None:
-        """Refuses what the types alone let through.
+        """Checks the constraints that the field types do not express.
 
         Raises:
             ValueError: a value is out of range.
@@ -49,25 +50,25 @@ class Event(Struct, frozen=True, tag=True, tag_field="event", forbid_unknown_fie
 
 
 class Answer(Event, frozen=True):
-    """The result of a task, and its end."""
+    """The result of a task; the last event of the task."""
 
 
 class Progress(Event, frozen=True):
-    """The state of a task that goes on; `reached` are cells not reported before."""
+    """The state of a running task. reached: the cells that were not reported before."""
 
     counts: Counts
     reached: list[Cell] = []
 
 
 class Found(Event, frozen=True, dict=True):
-    """A diverging program, as found or shrunk.
+    """A diverging program, original or shrunk.
 
     Attributes:
-        programs: number of programs of the shard that had run.
-        seconds: run time of the shard so far.
-        original: the digest of the original program, if this one is shrunk.
-        states: states at the failing step of all programs that were shrunk to this one.
-        flaky: how often it fails, if not each time; see `Flaky`.
+        programs: the number of programs of the shard that had run.
+        seconds: the run time of the shard so far.
+        original: the digest of the original program; None if `program` is the original.
+        states: the states at the failing step that all originals of `program` share.
+        flaky: how often the program fails, if not in every run; see `Flaky`.
     """
 
     program: Document
@@ -83,7 +84,7 @@ class Found(Event, frozen=True, dict=True):
         return parse_program(self.program, "a failing program")
 
     def is_other(self, event: Event) -> bool:
-        """Says whether an event is not about the program that was made shorter."""
+        """Returns whether `event` is not about the original of this shrunk program."""
         return not isinstance(event, Found) or event.parsed.digest() != self.original
 
     def check(self) -> None:
@@ -94,7 +95,7 @@ class Found(Event, frozen=True, dict=True):
 
 
 def check_divergence(divergence: Divergence) -> None:
-    """Raises ValueError for one that no program can have."""
+    """Raises ValueError for a divergence that no program can have."""
     if divergence.step < 0:
         raise ValueError(f"the program has no step {divergence.step}")
     if not SIGNATURE.fullmatch(f"{divergence.operation}-{divergence.what}"):
@@ -102,10 +103,11 @@ def check_divergence(divergence: Divergence) -> None:
 
 
 class Agreed(Event, frozen=True, dict=True):
-    """A program that leads to a known divergence, by the ledger, and agrees.
+    """A program that agrees although a ledger entry expects a divergence.
 
     Attributes:
-        entry: its id.
+        entry: the id of the ledger entry.
+        program: the program.
     """
 
     entry: str
@@ -120,7 +122,7 @@ class Agreed(Event, frozen=True, dict=True):
 
 
 class Stopped(Event, frozen=True):
-    """The end of a task without an answer."""
+    """The end of a task without a result. why: the reason."""
 
     why: str
 
@@ -128,12 +130,12 @@ class Stopped(Event, frozen=True):
         return self.why
 
     def blame(self) -> tuple[Program, Divergence] | None:
-        """The program that was running, up to the step that did not end."""
+        """Returns the running program, up to the unfinished step, and its divergence."""
         return None
 
 
 class Refused(Stopped, frozen=True):
-    """The backend is not here, or cannot be used for this task."""
+    """The backend is unavailable, or cannot be used for this task."""
 
 
 class LoadFailed(Stopped, frozen=True):
@@ -161,9 +163,10 @@ class Died(Stopped, frozen=True):
     """The worker ended or hung. Only the pool makes this event.
 
     Attributes:
-        running: the running program; None if there was none.
-        step: its step; OPENING before the first one.
-        last_words: the end of what the worker printed.
+        what: "crash" or "hang".
+        running: the running program; None if no program was running.
+        step: the running step; OPENING before the first step.
+        last_words: the end of the worker's output.
     """
 
     what: Literal["crash", "hang"]
@@ -173,7 +176,7 @@ class Died(Stopped, frozen=True):
 
     @classmethod
     def before(cls, why: str) -> Died:
-        """The death of a worker that was not at any program."""
+        """Creates the event of a worker that died while no program was running."""
         return cls(why, what="crash", running=None, step=0, last_words="")
 
     def describe(self) -> str:
@@ -199,13 +202,13 @@ class Died(Stopped, frozen=True):
 class Task(
     Struct, Generic[A], frozen=True, tag=True, tag_field="do", forbid_unknown_fields=True
 ):
-    """Work for a worker; A is the type of its answer."""
+    """A task for a worker. A: the type of the task's result."""
 
     backend: str
 
 
 class OfBackend(Answer, frozen=True):
-    """An answer that says what it was computed with."""
+    """A result with the versions and the device of the backend."""
 
     versions: dict[str, str]
     device: str
@@ -215,12 +218,13 @@ class OfBackend(Answer, frozen=True):
 
 
 class Declared(OfBackend, frozen=True):
-    """The declaration of a backend: contract → kind → `Kind`.
+    """The declaration of a backend.
 
     Attributes:
+        contracts: contract → kind → the declaration of the kind.
         unchecked: kind → promises that cannot be checked.
-        name: that a driver calls itself by; empty for other backends.
-        has_ledger: whether it has a folder of known divergences.
+        name: the name that a driver gives itself; empty for other backends.
+        has_ledger: whether the backend has a folder of known divergences.
     """
 
     contracts: dict[str, dict[str, Kind]]
@@ -240,15 +244,15 @@ class Declared(OfBackend, frozen=True):
 
 
 class Declare(Task[Declared], frozen=True):
-    """Load the backend and check its declaration."""
+    """Loads the backend and checks its declaration."""
 
 
 class SliceDone(Answer, frozen=True):
-    """A slice has run to its end.
+    """The result of a completed slice.
 
     Attributes:
-        coverage: state, operation, how often the one met the other.
-        digest: of all programs that ran.
+        coverage: (state, operation, number of steps that ran the operation in the state).
+        digest: the digest of all programs that ran.
     """
 
     counts: Counts
@@ -261,10 +265,11 @@ OfSlice = Progress | Found | Agreed | SliceDone
 
 
 class OfGroup(Event, frozen=True):
-    """An event about another backend of the group than the first.
+    """An event about a backend of the group that is not the first.
 
     Attributes:
-        index: its number in the group; that of the first is 0.
+        index: the index of the backend in the group; the first backend has 0.
+        inner: the event.
     """
 
     index: Annotated[int, Meta(ge=1)]
@@ -275,12 +280,12 @@ class OfGroup(Event, frozen=True):
 
 
 class SliceTask(Task[SliceDone], frozen=True):
-    """Run some of the programs of one kind.
+    """Runs a slice of the programs of one kind.
 
     Attributes:
-        number: of the slice, among those of this kind.
+        number: the number of the slice, among the slices of the kind.
         known: signature → the programs that have shown it before.
-        fatal: digests of programs that end their process; they are left out.
+        fatal: the digests of programs that end their process, which are skipped.
     """
 
     contract: str
@@ -291,16 +296,16 @@ class SliceTask(Task[SliceDone], frozen=True):
 
     @property
     def knowing(self) -> dict[str, dict[str, Shown]]:
-        """Each backend that runs the programs → its `known`."""
+        """Maps each backend that runs the programs to its `known`."""
         return {self.backend: self.known}
 
 
 class RandomTask(SliceTask, frozen=True, kw_only=True):
-    """Draw programs.
+    """Draws programs and runs them.
 
     Attributes:
-        enough: stop once a shrunk program has at most so many operations.
-        rare: rarely reached cells; some programs aim only at them.
+        enough: stop once a shrunk program has at most this number of operations.
+        rare: the rarely reached cells; some programs aim only at these cells.
         group: each further backend that runs the programs → its `known`.
     """
 
@@ -315,7 +320,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
         return {self.backend: self.known, **self.group}
 
     def list_alone(self) -> list[RandomTask]:
-        """The same for each backend alone."""
+        """Returns a task with the same programs for each backend of the group."""
         return [
             structs.replace(self, backend=name, known=known, group={})
             for name, known in self.knowing.items()
@@ -323,7 +328,10 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
 
 
 class ExhaustiveTask(SliceTask, frozen=True, kw_only=True):
-    """Run every program with one beginning; `path` and `covered` are of its Branch."""
+    """Runs every program that starts with the operations of one `Branch`.
+
+    path, covered: the fields of the `Branch`.
+    """
 
     size: str
     depth: int
@@ -332,12 +340,13 @@ class ExhaustiveTask(SliceTask, frozen=True, kw_only=True):
 
 
 class Surveyed(Answer, frozen=True):
-    """The domain of an exploration, and where its slices begin.
+    """The domain of an exploration, and the beginnings of its slices.
 
     Attributes:
-        config: the fields that are not at their default.
+        config: the config fields that differ from their defaults.
         parts: (path, covered) of each slice.
-        digest: of the domain; code: of backend, harness and reference.
+        digest: the digest of the domain.
+        code: the digest of the code of backend, harness and reference.
     """
 
     moves: list[Op]
@@ -351,7 +360,7 @@ class Surveyed(Answer, frozen=True):
 
 
 class SurveyDomain(Task[Surveyed], frozen=True):
-    """Count the programs over a domain, and cut them into slices."""
+    """Counts the programs of a domain, and splits them into slices."""
 
     contract: str
     kind: str
@@ -363,8 +372,8 @@ class Ran(OfBackend, frozen=True):
     """The result of one program.
 
     Attributes:
-        divergence: of the first run that diverged; None if all agree.
-        failed: how many runs diverged.
+        divergence: the divergence of the first diverging run; None if all runs agree.
+        failed: the number of diverging runs.
     """
 
     divergence: Divergence | None
@@ -379,14 +388,14 @@ class Ran(OfBackend, frozen=True):
 
 
 class RunProgram(Task[Ran], frozen=True):
-    """Run a program.
+    """Runs a program.
 
     Attributes:
-        runs: how often, for a failure that does not come back each time.
-        spares_known: refuse a program that diverges as an entry of the ledger says.
-        adapts: take sizes that the backend declares where they change no answer, and skip
-            all steps of a program that it does not declare, or that leads to a known
-            divergence.
+        runs: the number of runs, for a failure that does not occur in every run.
+        spares_known: refuse a program that shows a divergence of the ledger.
+        adapts: use sizes that the backend declares in fields that do not change results,
+            and skip all steps of a program that the backend does not support or that
+            leads to a known divergence.
     """
 
     program: Document
@@ -396,7 +405,8 @@ class RunProgram(Task[Ran], frozen=True):
 
 
 class Recorded(OfBackend, frozen=True):
-    """Both sides of a program, step by step; `stories`: where its tokens come from."""
+    """The steps of a program as the reference and the backend ran them. stories: the
+    origins of its tokens."""
 
     steps: list[Step]
     divergence: Divergence | None
@@ -404,7 +414,7 @@ class Recorded(OfBackend, frozen=True):
 
 
 class RecordProgram(Task[Recorded], frozen=True):
-    """Run a program and draw its steps; see `recorder.record`."""
+    """Runs a program and draws its steps; see `recorder.record`."""
 
     program: Document
     bounds: Bounds
@@ -413,7 +423,7 @@ class RecordProgram(Task[Recorded], frozen=True):
 
 
 class Shrunk(Answer, frozen=True):
-    """The shorter program; None if the given one agrees."""
+    """The shrunk program; None if the given program agrees."""
 
     found: Found | None
 
@@ -432,7 +442,7 @@ class Snippet(Answer, frozen=True):
 
 
 class WriteSnippet(Task[Snippet], frozen=True):
-    """Write a program as a script."""
+    """Writes a program as a script."""
 
     program: Document
 
@@ -442,12 +452,17 @@ class Sources(Answer, frozen=True):
 
 
 class ListSources(Task[Sources], frozen=True):
-    """List the files that a backend is made of, as far as it was imported."""
+    """Lists the source files of a backend that were imported."""
 
 
 @dataclass(frozen=True)
 class LedgerResult:
-    """The signature that the program of a known divergence shows now; None: it agrees."""
+    """The result of the program of a known divergence.
+
+    Attributes:
+        signature: the signature in the ledger entry.
+        got: the signature that the program shows now; None if the program agrees.
+    """
 
     id: str
     kind: str
@@ -460,17 +475,23 @@ class LedgerRun(Answer, frozen=True):
 
 
 class RunLedger(Task[LedgerRun], frozen=True):
-    """Run the program of each known divergence of the backend."""
+    """Runs the program of each known divergence of the backend."""
 
 
 class Clustered(Answer, frozen=True):
-    """Failures that are likely one bug: index → index of an earlier failure."""
+    """Failures that probably show the same bug.
+
+    likely: pairs of the index of a failure and the index of an earlier failure.
+    """
 
     likely: list[tuple[Natural, Natural]]
 
 
 class Cluster(Task[Clustered], frozen=True):
-    """known: for each, the index of a failure that is known to have the same cause."""
+    """Finds failures that probably show the same bug.
+
+    known: for each failure the index of a failure that is known to have the same cause.
+    """
 
     programs: list[Document]
     signatures: list[str]
@@ -482,11 +503,11 @@ class FaultsListed(Answer, frozen=True):
 
 
 class ListFaults(Task[FaultsListed], frozen=True):
-    """List the mistakes that are planted in the backend."""
+    """Lists the faults that are planted in the backend."""
 
 
 class Drawn(Answer, frozen=True):
-    """The lines of a file of vectors; `holds` is its entry in the manifest."""
+    """The lines of a file of vectors. holds: the entry of the file in the manifest."""
 
     lines: list[str]
     holds: dict[str, Any]
@@ -502,12 +523,13 @@ class DrawVectors(Task[Drawn], frozen=True):
 
 
 def encode(message: Task[Any] | Event) -> bytes:
-    """A message as JSON; `json` takes subclasses of str and lone surrogates, too."""
+    """Encodes a message as JSON. Uses `json`, which accepts subclasses of str and lone
+    surrogates."""
     return json.dumps(message, default=unfold).encode()
 
 
 def unfold(value: Any) -> Any:
-    """A value that JSON does not know, as one that it knows."""
+    """Converts a value that `json` does not support to lists and dicts."""
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Struct):
@@ -517,10 +539,10 @@ def unfold(value: Any) -> Any:
 
 
 def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
-    """An event of this task, or one of the others that may come.
+    """Decodes an event of this task, or of one of the types `others`.
 
     Raises:
-        ValueError: it is something else; the message says what.
+        ValueError: the data is not such an event; the message says why.
     """
     try:
         event: Event = convert(json.loads(data), type=list_events(type(task), *others))
@@ -528,7 +550,7 @@ def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
         count = len(task.knowing) if isinstance(task, SliceTask) else 1
         if isinstance(event, OfGroup) and event.index >= count:
             raise ValueError(f"the task has no backend of the number {event.index}")
-    except RecursionError:  # each version of Python has other words for it
+    except RecursionError:  # its message differs between Python versions
         raise ValueError("is nested too deeply") from None
     except (ValidationError, UsageError) as error:
         raise ValueError(str(error)) from None
@@ -537,7 +559,7 @@ def decode_event(data: bytes, task: Task[Any], *others: type[Event]) -> Event:
 
 @cache
 def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
-    """The union of all events of a task, and of others."""
+    """Returns the union of all event types of a task and the types `others`."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
     own = Progress, Found, Agreed, Refused, LoadFailed, HarnessFailed, answer

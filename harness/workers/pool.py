@@ -1,7 +1,7 @@
-"""Worker processes: tasks go out, events come back.
+"""Starts worker processes, sends them tasks and receives their events.
 
-No code of a backend runs in this process. When a worker ends or stands still, that is an
-event like others; the worker's write-ahead record says which program was running.
+No code of a backend runs in this process. The crash or hang of a worker is an event too;
+the worker's write-ahead record says which program was running.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from lockstep.harness.workers.channel import Channel, Stray, make_channel
 A = TypeVar("A")
 
 START_GRACE = 2.0
-"""Seconds more for a worker to come up, and to say of a driver that it is late."""
+"""Extra seconds for a worker to start, and to report that a driver is late."""
 
 NUMBERS = count(1)
-"""Of the workers of this process, whichever pool they belong to."""
+"""Numbers the workers of all pools in this process."""
 
 EXIT_SECONDS = 1.0
 LAST_WORDS = 800
 TICK = 0.25
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-"""Workers share the cores among them; each framework would take all of them."""
+"""Limits each worker to one thread: the workers share the cores, but a framework would by
+default use all cores."""
 
 
 @dataclass
@@ -55,9 +56,15 @@ class Process:
     """One worker process and its task.
 
     Attributes:
-        popen: the guard of the worker, and the leader of its process group.
-        record: the write-ahead record, opened here: a backend may delete it.
+        popen: the guard process of the worker, which leads the process group.
+        channel: the connection to the worker.
+        record: the path of the write-ahead record.
+        content: the record, opened in this process, since a backend may delete the file.
+        output: the stdout and stderr of the worker.
+        task: the current task.
         last: the latest task, which may be over.
+        seen: the record at the last look.
+        since: the time of the last change of the record.
     """
 
     popen: subprocess.Popen[bytes]
@@ -71,12 +78,12 @@ class Process:
     since: float = field(default_factory=time.monotonic)
 
     def start(self, task: messages.Task[Any]) -> None:
-        """Hands over a task.
+        """Sends a task to the worker.
 
         Raises:
             OSError: the worker has ended.
-            EOFError: the same.
-            Stray: it has written something without being asked.
+            EOFError: the worker has ended.
+            Stray: the worker has written data that belongs to no task.
         """
         if self.channel.receive() is not None:
             raise Stray("a message that belongs to no task")
@@ -85,12 +92,12 @@ class Process:
         self.seen, self.since = b"", time.monotonic()
 
     def receive(self, step: float, start: float) -> messages.Event | None:
-        """Returns the next event, which may be the end of the worker; None if there is
-        none yet.
+        """Returns the next event, such as a result or the death of the worker; None if no
+        event has arrived.
 
         Args:
-            step: time limit of a step, in seconds.
-            start: time limit of loading a backend, in seconds.
+            step: the time limit of a step, in seconds.
+            start: the time limit for loading a backend, in seconds.
         """
         assert self.task is not None
         has_ended = self.popen.poll() is not None
@@ -98,7 +105,7 @@ class Process:
             message = self.channel.receive()
             if message is not None:
                 return messages.decode_event(message, self.task)
-            if has_ended:  # a process that it left behind may still have the connection
+            if has_ended:  # a child process of the worker may keep the connection open
                 raise EOFError
         except EOFError:
             return self.describe_death("crash", self.describe_end())
@@ -110,7 +117,7 @@ class Process:
         return self.describe_hang(step, start)
 
     def describe_hang(self, step: float, start: float) -> messages.Died | None:
-        """The event of a worker whose record has stood still for too long."""
+        """Returns the event of a worker whose record has not changed for too long."""
         content = self.read_record()
         if content != self.seen:
             self.seen, self.since = content, time.monotonic()
@@ -126,14 +133,15 @@ class Process:
         return None
 
     def describe_end(self) -> str:
-        """Words for the end of the process, or of the connection to it."""
+        """Describes how the process, or the connection to it, ended."""
         try:
             return format_exit(self.popen.wait(EXIT_SECONDS))
         except subprocess.TimeoutExpired:
             return "the process closed its connection to the harness"
 
     def describe_death(self, what: Literal["crash", "hang"], why: str) -> messages.Died:
-        """Ends the process, so that its record says no more than this."""
+        """Kills the process, so that its record no longer changes, and returns the event
+        with the running program."""
         self.kill()
         running, step = get_running(self.read_record())
         end: dict[str, Any] = {"running": running, "step": step}
@@ -144,19 +152,19 @@ class Process:
         return self.content.read()
 
     def get_last_words(self) -> str:
-        """The end of what the worker has printed."""
+        """Returns the end of the worker's output."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - LAST_WORDS))
         return clean(self.output.read().decode(errors="replace"))
 
     def kill(self) -> None:
-        """Ends the worker and the processes that a backend has started."""
+        """Kills the worker and the processes that a backend has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
     def stop(self) -> None:
-        """Ends the process and removes its record."""
+        """Kills the process and removes its record."""
         self.kill()
         self.channel.close()
         self.output.close()
@@ -169,15 +177,15 @@ STRAY = "the process wrote stray bytes to the harness's connection"
 
 
 class Pool:
-    """Up to `size` worker processes.
+    """A pool of up to `size` worker processes.
 
     Args:
-        size: the most processes at a time.
-        folder: for write-ahead records.
+        size: the maximum number of processes at a time.
+        folder: the folder for write-ahead records.
         step_seconds: see STEP_SECONDS.
         start_seconds: see START_SECONDS.
         strict: validate the messages of drivers against their schemas.
-        variables: environment variables of the workers, besides those of this process.
+        variables: additional environment variables of the workers.
         unsupported: also run registered backends with untested package versions.
     """
 
@@ -194,7 +202,8 @@ class Pool:
         self.variables = {**os.environ, **THREADS, **variables}
         self.size, self.folder = size, folder
         self.step_seconds, self.start_seconds = step_seconds, start_seconds
-        # A message gets less than a step, so that its operation can be named.
+        # A driver message has a shorter time limit than a step, so that the worker can
+        # report the operation that is late.
         seconds = step_seconds / 2, start_seconds
         self.limits = Limits(*seconds, strict=strict, unsupported=unsupported)
         self.new_folders = [path for path in (folder, folder.parent) if not path.exists()]
@@ -222,17 +231,18 @@ class Pool:
             process.stop()
         self.processes.clear()
         for folder in self.new_folders:
-            with suppress(OSError):  # it holds something, or another process uses it
+            with suppress(OSError):  # the folder is not empty, or another process uses it
                 folder.rmdir()
 
     def run(
         self, tasks: deque[messages.Task[A]], watch: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[messages.Task[A], messages.Event]]:
-        """Hands out tasks and yields their events, until all tasks are over.
+        """Sends tasks to the workers and yields their events until all tasks are over.
 
         Args:
-            tasks: the caller may add to it or clear it in between.
-            watch: is called after each look at the workers, several times a second.
+            tasks: the waiting tasks; the caller may add or remove tasks between events.
+            watch: a function that is called after each check of the workers, several
+                times a second.
         """
         while tasks or any(process.task for process in self.processes):
             for process in self.get_idle(len(tasks)):
@@ -241,7 +251,7 @@ class Pool:
             watch()
 
     def call(self, task: messages.Task[A]) -> A | messages.Stopped:
-        """One task; the event that ends it."""
+        """Runs one task and returns the event that ends it."""
         for current, event in self.run(deque([task])):
             if current is task and isinstance(event, messages.Answer | messages.Stopped):
                 return event  # type: ignore[return-value]
@@ -250,7 +260,7 @@ class Pool:
     def start(
         self, process: Process, tasks: deque[messages.Task[A]]
     ) -> Iterator[tuple[messages.Task[A], messages.Event]]:
-        """Hands the next task to an idle worker; replaces one that is of no use."""
+        """Sends the next task to an idle worker. Removes a worker that cannot take it."""
         if not tasks:
             return
         try:
@@ -258,7 +268,7 @@ class Pool:
             tasks.popleft()
         except (OSError, EOFError, Stray) as error:
             self.remove(process)
-            if process.last is None:  # the next one would come to no more
+            if process.last is None:  # a new worker would fail in the same way
                 task, why = tasks.popleft(), process.describe_end()
                 yield task, messages.Died.before(f"a worker cannot start: {why}")
             elif isinstance(error, Stray):
@@ -271,14 +281,14 @@ class Pool:
     def get_idle(self, wanted: int) -> list[Process]:
         idle = [process for process in self.processes if process.task is None]
         while len(idle) < wanted and len(self.processes) < self.size:
-            with shielded():  # a worker that is started is known, and will be ended
+            with shielded():  # every started worker is in the list and will be stopped
                 self.processes.append(self.spawn())
             idle.append(self.processes[-1])
         return idle[:wanted]
 
     def spawn(self) -> Process:
-        """Starts a worker in a fresh interpreter, since a fork hangs once a framework was
-        used; and in a session of its own, so that Ctrl-C reaches this process only."""
+        """Starts a worker in a new interpreter, because a fork hangs if a framework was
+        used, and in a new session, so that Ctrl-C reaches only this process."""
         name = f"{os.getpid()}-{token_hex(4)}-{next(NUMBERS)}.json"
         try:
             self.make_folder()
@@ -290,8 +300,8 @@ class Pool:
             ) from None
 
     def open_process(self, record: Path) -> Process:
-        """Starts the process of a worker. Raises OSError, and then leaves no process or
-        file."""
+        """Starts the process of a worker. If it raises OSError, no process or file is
+        left."""
         with ExitStack() as stack:
             stack.callback(record.unlink, missing_ok=True)
             prepare_record(record)
@@ -320,7 +330,7 @@ class Pool:
         )
 
     def collect(self) -> Iterator[tuple[messages.Task[Any], messages.Event]]:
-        """The events that are there, or come within a tick."""
+        """Yields the events of all workers that have arrived or arrive within TICK."""
         busy = [process for process in self.processes if process.task is not None]
         wait([process.channel.end for process in busy], TICK)
         for process in busy:
@@ -329,7 +339,7 @@ class Pool:
     def hear(
         self, process: Process
     ) -> Iterator[tuple[messages.Task[Any], messages.Event]]:
-        """The events of one worker that are there."""
+        """Yields the events of one worker that have arrived."""
         while (task := process.task) is not None:
             event = process.receive(self.step_seconds, self.start_seconds)
             if event is None:
@@ -342,15 +352,16 @@ class Pool:
 
 
 def is_running(content: bytes) -> bool:
-    """Whether a record says that a program is running, and not over."""
+    """Returns whether a record names a program that has not ended."""
     return content.strip() not in (b"", EMPTY) and OVER not in content
 
 
 def get_running(content: bytes) -> tuple[Program | None, int]:
-    """The program and the step that a record names.
+    """Returns the program and the step that a record names.
 
-    The step is OPENING while the backend opens a cache. There is no program if none was
-    running, if the worker ended while it wrote the record, or if a backend wrote into it.
+    The step is OPENING while the backend opens a cache. The program is None if no program
+    was running, the worker ended while it wrote the record, or a backend changed the
+    record.
     """
     try:
         program = parse_program(json.loads(content), "record")

@@ -1,7 +1,8 @@
 """Finds the recorder of a library by the class of a cache.
 
-Recorders are entry points of installed packages, in the group "lockstep.recorders": the
-name is a package, the value a function that records the calls on caches of its classes.
+Recorders are entry points of installed packages, in the group "lockstep.recorders". The
+name of the entry point is a package; its value is a function that records the calls on
+caches whose classes the package defines.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
         cache: a cache, or a nested list of caches.
 
     Raises:
-        UsageError: there is no recorder.
+        UsageError: no recorder is installed for the cache.
     """
     entries = {entry.name: entry for entry in entry_points(group=GROUP)}
     for package in iterate_packages(cache):
@@ -47,21 +48,21 @@ def load_recorder(entry: EntryPoint) -> Callable[[Any, Recording], None]:
 
 
 def get_first(cache: Any) -> Any:
-    """The first cache of a list of lists; a layer without one may be None there."""
+    """Returns the first cache of nested lists. Layers without a cache may be None."""
     while isinstance(cache, list | tuple):
         cache = next((item for item in cache if item is not None), None)
     return cache
 
 
 def iterate_packages(cache: Any) -> Iterator[str]:
-    """Lists the packages that define a cache's classes, most derived first."""
+    """Yields the packages that define a cache's class and base classes, in MRO order."""
     for own in type(get_first(cache)).__mro__:
         yield own.__module__.partition(".")[0]
 
 
 def why_not_replayed(program: Program, backend: str) -> str | None:
-    """Why a backend cannot replay a program; None if it can, as far as its declaration
-    says."""
+    """Returns the reason why a backend cannot replay a program; None if its declaration
+    allows the program."""
     try:
         return why_unsupported(program, load(backend))
     except (Unavailable, Unloadable) as error:

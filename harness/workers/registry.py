@@ -1,8 +1,8 @@
 """Finds and loads backends by name.
 
-Names are entry points of installed packages, in the group "lockstep.backends"; "exec:"
-and a command start a driver. Only this module imports backends or starts drivers, and
-only when a backend is needed.
+A name is an entry point of an installed package, in the group "lockstep.backends", or
+"module:factory". A name "exec:COMMAND" starts a driver. Only this module imports backends
+and starts drivers, and only when a backend is needed.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ LIMITS = Limits()
 
 
 def list_names() -> dict[str, str]:
-    """Registered name → "module:factory", in the order of names."""
+    """Returns a map from each registered name to "module:factory", sorted by name."""
     entries = list_entries(tuple(sys.path))
     return {entry.name: f"{entry.module}:{entry.attr}" for entry in entries}
 
 
 @cache
 def list_entries(path: tuple[str, ...]) -> Sequence[EntryPoint]:
-    """Lists the registered backends in the order of names. Each call would read the
-    metadata of all packages, which takes ten milliseconds.
+    """Lists the registered backends, sorted by name. The result is cached, because
+    reading the metadata of all packages takes ten milliseconds.
 
     Args:
         path: the folders where Python looks for packages.
@@ -80,13 +80,13 @@ def list_entries(path: tuple[str, ...]) -> Sequence[EntryPoint]:
 
 
 def find_entry(name: str) -> EntryPoint | None:
-    """The entry point of a registered backend; None if the name is not registered."""
+    """Returns the entry point of a backend; None if the name is not registered."""
     entries = list_entries(tuple(sys.path))
     return next((entry for entry in entries if entry.name == name), None)
 
 
 def get_target(name: str) -> str:
-    """The "module:factory" that a name stands for; the name itself if it is a driver's.
+    """Returns the "module:factory" of a name; for a driver, the name itself.
 
     Raises:
         UsageError: no backend has this name.
@@ -116,9 +116,9 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
     """Imports the backend, or starts the driver, and checks its declaration.
 
     Raises:
-        Unavailable: it needs something that is not here.
-        Unloadable: it is broken.
-        UsageError: its name is wrong.
+        Unavailable: the backend needs a missing package, device or setting.
+        Unloadable: the backend is broken.
+        UsageError: no backend has this name.
     """
     entry = find_entry(name)
     if entry is not None:
@@ -132,15 +132,16 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
 
 @contextmanager
 def loading(doing: str, module: str) -> Iterator[None]:
-    """Turns exceptions of a backend's code into `Unavailable` or `Unloadable`.
+    """Converts exceptions of a backend's code to `Unavailable` or `Unloadable`.
 
     Args:
-        doing: description of the body, for the message.
-        module: of the backend; a missing file of its own package is not `Unavailable`.
+        doing: a description of the `with` body, for the message.
+        module: the module of the backend; a missing module of the backend's package is
+            `Unloadable`.
 
     Raises:
-        Unavailable: a package is missing, or the backend raises it.
-        Unloadable: anything else.
+        Unavailable: a package is missing, or the backend raised this exception.
+        Unloadable: the code raised another exception.
     """
     try:
         yield
@@ -157,7 +158,8 @@ def loading(doing: str, module: str) -> Iterator[None]:
 def explain_missing(
     error: ModuleNotFoundError, doing: str, module: str
 ) -> Unavailable | Unloadable:
-    """Tells a package that is not installed from a module that should be there."""
+    """Returns `Unavailable` for a package that is not installed, and `Unloadable` for a
+    missing module of the backend or of an installed package."""
     absent = error.name or ""
     package = absent.partition(".")[0]
     if absent and f"{module}.".startswith(f"{absent}."):
@@ -173,7 +175,7 @@ def explain_missing(
 def is_importable(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # it is in sys.modules, and odd
+    except (ImportError, ValueError):  # the module in sys.modules has no valid spec
         return True
 
 
@@ -199,7 +201,7 @@ def import_backend(name: str) -> Backend:
 
 
 def load_faults(target: str) -> list[Planted]:
-    """The mistakes that the function `target` of a backend lists."""
+    """Returns the planted faults that the function `target` of a backend lists."""
     function = import_function(target, "function")
     with loading(target, target.partition(":")[0]):
         faults = list(function())
@@ -210,7 +212,7 @@ def load_faults(target: str) -> list[Planted]:
 
 
 def import_function(target: str, what: str) -> Callable[[], Any]:
-    """The function that "module:function" names."""
+    """Imports the function that "module:function" names."""
     module_name, _, function_name = target.partition(":")
     with loading(f"importing {module_name}", module_name):
         module = importlib.import_module(module_name)
@@ -223,7 +225,7 @@ def import_function(target: str, what: str) -> Callable[[], Any]:
 
 
 def check_declaration(backend: Backend, module: str) -> None:
-    """Requires that all declared names exist, and that every operation is implemented."""
+    """Checks that the declared names exist and the operations are implemented."""
     for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
         require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
     for dtype in backend.dtypes:
@@ -246,7 +248,7 @@ def check_declaration(backend: Backend, module: str) -> None:
 
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
-    """Requires an exception for everything that the contract lets a cache refuse."""
+    """Checks that the backend declares an exception for every refusal of the contract."""
     needed = contract.list_errors(kinds)
     for name in [*needed, *backend.errors]:
         require(name, REFUSALS, "refusal")
@@ -264,7 +266,7 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
 
 
 def check_kind(kind: str, declared: Any, contract: Contract) -> None:
-    """Requires that the declaration of a kind has the right types."""
+    """Checks the types and the names in the declaration of a kind."""
     if not isinstance(declared, Kind):
         raise Unloadable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
     held = declared.held
@@ -307,7 +309,7 @@ def require(name: str, options: Mapping[str, Any], what: str) -> None:
 def check_tolerance(
     tolerance: float, kind: str, declared: Kind, contract: Contract
 ) -> None:
-    """Requires that tokens can be told apart although their numbers are rounded."""
+    """Checks that tokens stay distinguishable if their numbers are rounded."""
     if not tolerance:
         return
     try:
@@ -328,7 +330,7 @@ def check_tolerance(
 def check_operations(
     backend: Backend, module: str, contract: str, kind: str, declared: Kind
 ) -> None:
-    """Opens one cache, and requires its declared operations."""
+    """Opens a cache, and checks that it has the methods of the declared operations."""
     rules = CONTRACTS[contract]
     config = rules.get_plain_config(kind, declared, backend.dtypes)
     with loading(f"opening a {kind} cache", module):
@@ -349,10 +351,11 @@ def check_operations(
 
 
 def hash_code(target: str) -> str:
-    """A digest of the Python files of a backend, the reference and the harness.
+    """Returns a digest of the Python files of a backend, the reference and the harness.
 
     Args:
-        target: "module:factory"; of a driver, the files that its command names count.
+        target: "module:factory", or the name of a driver; for a driver, the files in its
+            command are hashed.
     """
     files: list[Path] = []
     names = ["lockstep.harness", "lockstep.reference"]

@@ -1,4 +1,4 @@
-"""Runs programs with the write-ahead record kept, and shrinks them."""
+"""Runs programs with the write-ahead record, and shrinks failing programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.harness.workers.messages import Event
 Emit = Callable[[Event], None]
 
 COSTLY = ("alias", "attention")
-"""Values of `Divergence.what` that only costly checks show."""
+"""The values of `Divergence.what` that only costly checks find."""
 
 
 class Runner:
@@ -32,8 +32,8 @@ class Runner:
     Attributes:
         record: the write-ahead record.
         emit: sends an event to the pool.
-        backend_name: the name of the backend, as the task has it.
-        fatal: digests of programs that would end the process, and are not run.
+        backend_name: the name of the backend in the task.
+        fatal: the digests of programs that would end the process, which are skipped.
     """
 
     def __init__(self, record: Record, emit: Emit) -> None:
@@ -56,7 +56,7 @@ class Runner:
         wanted: str | None = None,
         avoid: Sequence[Entry] = (),
     ) -> Result:
-        """Runs a program with the record kept. wanted, avoid: see `executor.run`."""
+        """Runs a program and updates the record. wanted, avoid: see `executor.run`."""
         self.note(program)
         if self.is_fatal(program):
             return Result()
@@ -69,8 +69,8 @@ class Runner:
         self, program: Program, backend: Backend, avoid: Sequence[Entry] = ()
     ) -> Result:
         """Runs a program with every check. If it agrees, runs it again without the costly
-        ones: to read an array can hide a bug. If `meta` has a signature, the first run
-        looks for that one."""
+        checks, because reading an array can hide a bug. If `meta` has a signature, the
+        first run looks for that signature."""
         said = program.meta.get("signature")
         wanted = said if isinstance(said, str) else None
         result = self.run(program, backend, True, wanted, avoid)
@@ -87,33 +87,34 @@ class Runner:
         avoid: Sequence[Entry] = (),
         clock: Clock = time.monotonic,
     ) -> Shrunk:
-        """Makes a program shorter that keeps its signature.
+        """Shrinks a program to a shorter program with the same signature.
 
-        The result breaks a rule of usage only if the given program does. It is the given
-        program, up to the divergence, if the failure does not come back each time.
+        The result has invalid calls only if the given program has. If the failure does
+        not occur in every run, the result is the given program, up to the divergence.
 
         Args:
-            program: diverges, as `divergence` says.
-            divergence: the first one of the program.
-            backend: runs the candidates.
-            seconds: when to stop, at the latest.
-            avoid: known divergences; no candidate may lead to one.
-            clock: measures `seconds`.
+            program: the diverging program.
+            divergence: the first divergence of the program.
+            backend: the backend that runs the candidates.
+            seconds: the time limit.
+            avoid: the known divergences; candidates that lead to them are rejected.
+            clock: the clock that measures `seconds`.
         """
         search = Search(self, program, divergence, backend, avoid)
         return search.shrink(seconds, clock)
 
 
 REPEATS = 3
-"""Runs of a shrunk program. A failure that is missing in one of them is flaky."""
+"""The number of runs of a shrunk program. A program that does not fail in all of these
+runs is flaky."""
 
 
 class Search:
     """The search for the shortest program with one signature.
 
     Attributes:
-        program: the given one, as far as its divergence.
-        divergence: of that program.
+        program: the given program, up to its divergence.
+        divergence: the divergence of `program`.
         every_check: whether costly checks run at every step.
         latest: the divergence of the candidate that failed last.
         shown: the divergence of the best program so far.
@@ -136,10 +137,10 @@ class Search:
         self.every_check = self.needs_every_check()
 
     def needs_every_check(self) -> bool:
-        """Whether only costly checks at every step show the divergence.
+        """Returns whether the divergence is found only with costly checks at every step.
 
-        Those of some steps may not show it in another program, in which other steps are
-        sampled.
+        Costly checks at sampled steps may miss the divergence in a candidate, for which
+        other steps are sampled.
         """
         if self.backend.execute is not None:
             return True
@@ -148,7 +149,8 @@ class Search:
         return self.find(self.program, every_check=False) is None
 
     def find(self, candidate: Program, every_check: bool) -> Divergence | None:
-        """The divergence of a candidate if it has the signature; others are kept."""
+        """Returns the divergence of a candidate if it has the signature. Keeps
+        divergences with other signatures in `side_failures`."""
         result = self.runner.run(
             candidate, self.backend, every_check, self.signature, self.avoid
         )
@@ -168,8 +170,8 @@ class Search:
         return divergence is not None
 
     def cut(self, failing: Program) -> Program:
-        """Leaves out what follows the failure of the candidate that failed last, which is
-        the best from now on."""
+        """Removes the operations after the failing step of the last failing candidate,
+        which becomes the best program."""
         self.shown = self.latest
         return replace(failing, ops=failing.ops[: self.latest.step + 1])
 
@@ -189,11 +191,11 @@ class Search:
         return Shrunk(best, self.shown, self.side_failures.shortest)
 
     def give_up(self) -> Shrunk:
-        """The given program, and how often it still fails: no shorter one is certain to
-        show the same failure."""
+        """Returns the given program and how often it still fails, because no shorter
+        program reliably shows the same failure."""
         flaky = Flaky(self.repeat(self.program), REPEATS)
         return Shrunk(self.program, self.divergence, self.side_failures.shortest, flaky)
 
     def repeat(self, program: Program) -> int:
-        """Runs a program several times; returns how often it fails in the same way."""
+        """Runs a program REPEATS times. Returns how often it shows the signature."""
         return sum(self.fails(program) for _ in range(REPEATS))

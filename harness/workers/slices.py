@@ -1,4 +1,4 @@
-"""Slices of programs: makes them, and runs them on one backend or on several."""
+"""Generates slices of programs, and runs them on one or more backends."""
 
 from __future__ import annotations
 
@@ -41,28 +41,32 @@ from lockstep.harness.workers.runner import Runner
 
 
 WATCHED = 16
-"""One program of a slice in so many runs with every check."""
+"""In a slice, one program in WATCHED runs with every check."""
 
 
 def is_watched(number: int) -> bool:
-    """Says whether program `number` of a slice, from 0, runs with every check: never the
-    first, which is the simplest that Hypothesis draws."""
+    """Returns whether program `number` of a slice, from 0, runs with every check. The
+    first program, the simplest that Hypothesis draws, never does."""
     return number % WATCHED == WATCHED // 2
 
 
 def choose_first(number: int, count: int) -> int:
-    """Chooses which of several backends takes each step of program `number` first, in
-    turns, also among those that run with every check: memory that one has freed may hold
-    what the next one has forgotten to write."""
+    """Returns the index of the backend that runs each step of program `number` first.
+
+    The backends take turns, also among the programs with every check. With a fixed order,
+    memory that one backend has freed could always contain the data that the next backend
+    failed to write, and hide the bug.
+    """
     return (number + number // WATCHED) % count
 
 
 class Slice(BackendRun):
-    """Makes programs, and runs them on the backend of its task, or on several.
+    """Generates programs, and runs them on the backend of the task and the followers.
 
     Args:
         worker, backend, task: see `BackendRun`.
-        followers: run the programs, too, each as it declares them.
+        followers: the runs of further backends. Each program is adapted to the
+            declarations of these backends.
     """
 
     def __init__(
@@ -79,14 +83,14 @@ class Slice(BackendRun):
             member.group_size = len(self.group)
 
     def generate(self) -> None:
-        """Makes the programs, and calls `count` with each."""
+        """Generates the programs, and calls `count` with each program."""
         raise NotImplementedError
 
     def check(self) -> messages.SliceDone:
         """Runs all programs.
 
         Raises:
-            Unavailable: a driver hangs again and again.
+            Unavailable: a driver has hung on several programs.
         """
         self.worker.fatal = frozenset(self.task.fatal)
         try:
@@ -98,17 +102,17 @@ class Slice(BackendRun):
         return self.finish()
 
     def count(self, program: Program) -> None:
-        """Runs one program and counts it."""
+        """Runs and counts one program."""
         for member in self.group:
             member.counts.programs += 1
         for member, adapted, result in self.run(program):
             member.include(adapted, result)
 
     def run(self, program: Program) -> list[tuple[BackendRun, Program, Result]]:
-        """Runs a program; shrinks and reports divergences that are new.
+        """Runs a program on all backends. Shrinks and reports new divergences.
 
         Returns:
-            For each backend the program as it declares it, and the result.
+            For each backend the adapted program and the result.
         """
         every_check = is_watched(self.runs)
         self.runs += 1
@@ -128,7 +132,7 @@ class Slice(BackendRun):
     def execute_together(
         self, programs: Sequence[Program], every_check: bool
     ) -> list[Result]:
-        """Runs a program on all backends in step; see `settle`."""
+        """Runs a program on all backends together, step by step; see `settle`."""
         self.take_turn()
         record = self.worker.record
         body = record.begin(programs[0], self.worker.backend_name)
@@ -151,12 +155,12 @@ class Slice(BackendRun):
 
 
 def settle(member: BackendRun, run: Run, body: bytes, every_check: bool) -> Result:
-    """Returns the result of a run in step with others. Where it diverges, or must run
-    alone, it runs again, and what it does alone counts.
+    """Returns the result of a run together with other backends. If the run diverged or
+    has to run alone, repeats it alone and returns the result of the repetition.
 
     Raises:
-        Unavailable: it agrees alone. Backends of one process may share something; the
-            slice has to begin again for each of them alone.
+        Unavailable: the program diverged, but agrees alone. Backends in one process may
+            share state, so the slice has to restart for each backend alone.
     """
     divergence = run.result.divergence
     if divergence is None and not run.is_apart:
@@ -174,7 +178,10 @@ def make_drawer(
     task: messages.SliceTask | messages.SurveyDomain,
     avoid: Sequence[Entry],
 ) -> Drawer:
-    """Draws programs of a kind as the backend declares it. avoid: its ledger."""
+    """Creates a drawer of programs of a kind as the backend declares it.
+
+    avoid: the ledger entries of the backend.
+    """
     declared = backend.contracts[task.contract][task.kind]
     return Drawer(task.contract, task.kind, declared, backend.dtypes, avoid)
 
@@ -183,8 +190,8 @@ def make_drawer(
 
 
 DERIVED = 12
-"""After every 12th program, one that is derived from it runs as well. The reference's
-answers to both are compared elsewhere."""
+"""After every 12th program, a program derived from it runs too. `metamorphic.reference`
+compares the reference's answers to such pairs of programs."""
 
 
 class RandomSlice(Slice):
@@ -217,14 +224,15 @@ class RandomSlice(Slice):
                 self.run(derived)
 
     def is_allowed(self, program: Program) -> bool:
-        """Whether the backend declares it, and no entry of the ledger describes it."""
+        """Returns whether the backend supports a program, and no ledger entry describes
+        the program."""
         if why_unsupported(program, self.backend):
             return False
         return find_known(program, self.avoid) is None
 
 
 def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
-    """The seed of a slice, which does not depend on the backend or on the worker."""
+    """Returns the seed of a slice, which does not depend on the backend or worker."""
     digest = hashlib.sha256(json.dumps([seed, contract, kind, number]).encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
@@ -233,14 +241,16 @@ def get_seed(seed: int, contract: str, kind: str, number: int) -> int:
 
 
 MAX_PROGRAMS = 10**10
-"""Programs of an exploration, illegal ones included: that takes weeks."""
+"""The maximum number of programs of an exploration, illegal programs included. That many
+programs take weeks."""
 
 BEHIND, LONGEST = 3, 4
-"""Operations after the common beginning of a slice; and in it, at most."""
+"""BEHIND: the number of operations after the common beginning of a slice. LONGEST: the
+maximum number of operations in the common beginning."""
 
 
 def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
-    """The tree over the domain of this size, as far as the backend declares it."""
+    """Creates the tree of programs over the declared part of a domain."""
     rules = drawer.rules
     domain = rules.get_world(drawer.kind, size)
     world = fit(domain, rules, drawer.kind, drawer.declared, backend.dtypes)
@@ -248,7 +258,7 @@ def make_walk(drawer: Drawer, size: str, backend: Backend) -> Walk:
 
 
 class ExhaustiveSlice(Slice):
-    """The programs with one beginning."""
+    """All programs of a domain with a common beginning."""
 
     def generate(self) -> None:
         task: ExhaustiveTask = self.task
@@ -266,7 +276,7 @@ class ExhaustiveSlice(Slice):
 
 
 def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
-    """The domain, and where its slices begin.
+    """Computes the domain of an exploration and the beginnings of its slices.
 
     Raises:
         UsageError: there are too many programs.

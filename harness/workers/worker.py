@@ -1,10 +1,10 @@
-"""A worker: a process of its own in which backends are imported and run.
+"""Defines the worker process, which imports and runs backends.
 
-Started by `harness.workers.guard`, with the arguments FD RECORD LIMITS. It reads tasks
-from the connection at file descriptor FD, answers with events, and keeps its write-ahead
-record at RECORD. LIMITS is `harness.backends.driver.client.Limits` as JSON. A backend can
-end or hang this process, and a lost device ends it; the pool that started it reads the
-record and goes on.
+`harness.workers.guard` starts the worker with the arguments FD RECORD LIMITS. The worker
+reads tasks from the connection at file descriptor FD, sends events back, and writes its
+write-ahead record to the file RECORD. LIMITS is `harness.backends.driver.client.Limits`
+as JSON. A backend can crash or hang this process, and the loss of a device ends it. The
+pool that started the process then reads the record and continues with another worker.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def require_supported(program: Program, backend: Backend) -> None:
 
 
 def adapt(program: Program, backend: Backend) -> Program:
-    """Returns the program with sizes that the backend declares, where they change no
-    answer."""
+    """Replaces config values that the backend does not support, in fields that do not
+    change results, by values that it declares."""
     declared = backend.contracts.get(program.contract, {}).get(program.kind)
     if declared is None:
         return program
@@ -103,7 +103,7 @@ def adapt(program: Program, backend: Backend) -> Program:
 
 
 def why_left_out(program: Program, backend: Backend) -> str | None:
-    """Says why a backend is not asked to run a program; None if it is."""
+    """Returns the reason for not running a program on a backend; None to run it."""
     if why := why_unsupported(program, backend):
         return why
     declared = backend.contracts[program.contract][program.kind]
@@ -116,8 +116,9 @@ def why_left_out(program: Program, backend: Backend) -> str | None:
 def require_unknown(
     worker: Runner, program: Program, divergence: Divergence, backend: Backend
 ) -> None:
-    """Raises Unavailable if a program diverges as an entry of the ledger says: without
-    what the entry describes it does not."""
+    """Raises Unavailable if the divergence of a program is in the ledger: an entry has
+    its signature, and without the operations that the entry describes, the program no
+    longer shows it."""
     signature = divergence.get_signature(program)
     entries = load_ledger(backend.ledger, backend.name, program.kind)
     avoid = [entry for entry in entries if entry.signature == signature]
@@ -225,7 +226,8 @@ def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerR
 
 
 def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
-    """Runs programs made of the failures; when time is up, nothing more is found."""
+    """Finds failures with the same cause by running combinations of their programs. Runs
+    no more programs after CLUSTER_SECONDS."""
     deadline = time.monotonic() + CLUSTER_SECONDS
 
     def find(program: Program) -> str | None:
@@ -281,7 +283,7 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
 
 
 class Worker(Runner):
-    """Carries out tasks, one after the other."""
+    """Runs tasks one after the other."""
 
     def __init__(self, record: Record, emit: Emit, limits: Limits) -> None:
         super().__init__(record, emit)
@@ -289,7 +291,7 @@ class Worker(Runner):
         self.backends: dict[str, Backend] = {}
 
     def do(self, task: Task[Any]) -> None:
-        """One task; its last event is an answer, or says why there is none."""
+        """Runs one task. The last event is the result, or the reason for its absence."""
         try:
             self.backend_name = task.backend
             self.emit(TASKS[type(task)](self, self.get_backend(task.backend), task))
@@ -310,13 +312,13 @@ class Worker(Runner):
     def get_backend(self, name: str) -> Backend:
         if name not in self.backends:
             self.backends[name] = load(name, self.limits)
-            gc.freeze()  # what a framework has imported is never garbage
+            gc.freeze()  # the objects of imported frameworks are never garbage
         return self.backends[name]
 
 
 def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    os.set_inheritable(channel.fileno(), False)  # drivers have nothing to say on it
+    os.set_inheritable(channel.fileno(), False)  # drivers must not write to it
     sys.path.append(os.getcwd())
 
     def emit(event: m.Event) -> None:
@@ -324,7 +326,7 @@ def main() -> None:
             channel.send(encode(event))
         except OSError:
             if isinstance(event, m.Found):
-                os._exit(1)  # the record still has a program that nobody has heard of
+                os._exit(1)  # the record still names the program that was not reported
             raise
 
     try:
@@ -334,7 +336,7 @@ def main() -> None:
         while True:
             worker.do(decode_task(channel.wait()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        record.close()  # the pool has gone, and nobody is left to report to
+        record.close()  # the pool has ended, so no process can receive a report
     except (DeviceLost, UsageError) as error:
         print(error, file=sys.stderr, flush=True)
-        os._exit(1)  # at once: what is left to clean up may wait for the device
+        os._exit(1)  # skips the cleanup, which may wait for the device

@@ -46,8 +46,9 @@ class MLXArrays:
     def overwrite(self, array: mx.array) -> None:
         """Fills with NaN, as a slice assignment of the caller does.
 
-        It changes the Python object, so a cache that keeps this object sees it. An array
-        made from it before, evaluated or not, stays as it is.
+        The assignment changes the Python object, so a cache that keeps this object sees
+        the change. An array that was made from the object before, evaluated or not, does
+        not change.
         """
         if array.size:
             with mx.stream(self.device):

@@ -30,8 +30,8 @@ from lockstep.impl.shared.operations import BATCH_CONFIG
 class OnDevice:
     """A cache that computes on one device, whatever the default of the process.
 
-    It starts the evaluation of each result at once, K and V together, as a loop that
-    generates tokens does.
+    Like a loop that generates tokens, it starts the evaluation of each result
+    immediately, for K and V together.
     """
 
     def __init__(self, cache: Any, device: mx.Device) -> None:
@@ -133,8 +133,8 @@ def cpu() -> Backend:
 def gpu() -> Backend:
     """Returns the backend on Metal or CUDA, whichever this MLX was built for.
 
-    Float32 attention is computed in float32. By default MLX rounds the factors to a
-    mantissa of ten bits there (TF32), which hides errors of a cache in the last digits.
+    The backend computes float32 attention in float32. By default MLX rounds the factors
+    on a GPU to a mantissa of ten bits (TF32), which hides errors in the last digits.
 
     Raises:
         Unavailable: MLX finds no GPU.

@@ -17,8 +17,8 @@ from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 class BatchedCache(TokenBatch):
     """Attention over the sequences of several requests, one in each row.
 
-    `update` and `state` return values: they stay valid. Drop them before the next update
-    is evaluated, or it copies the whole pool.
+    `update` and `state` return values, which stay valid. Drop these values before the
+    next update is evaluated; otherwise that update copies the whole pool.
 
     Args:
         rows: number of rows, all of them empty.

@@ -1,4 +1,4 @@
-"""The causal family on MLX: a pool of cells for each layer, returned as values."""
+"""The causal caches on MLX: one pool of cells for each layer, returned as values."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ long."""
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
 
-    `get` returns values: they stay valid. Drop them before the next pass is evaluated, or
-    its writes copy the whole pool. Each layer has its own arrays, so that this concerns
-    one layer at a time.
+    `get` returns values, which stay valid. Drop these values before the next pass is
+    evaluated; otherwise the writes of that pass copy the whole pool. Each layer has
+    separate arrays, so that such a copy affects only one layer at a time.
 
     Args:
         sizes: see `Sizes`.

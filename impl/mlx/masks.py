@@ -30,9 +30,9 @@ def convert(numbers: npt.NDArray[Any], dtype: mx.Dtype) -> mx.array:
 def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns memory for so many numbers that MLX can copy fast.
 
-    Large memory of numpy and of MLX begins just behind a page. On AMD processors a copy
-    between addresses with nearly the same rest modulo the size of a page takes ten times
-    as long, so this begins in the middle of a page.
+    Large arrays of numpy and of MLX begin just after the start of a page. On AMD
+    processors a copy between addresses that are nearly equal modulo the page size takes
+    ten times as long. This memory therefore begins in the middle of a page.
     """
     memory = np.empty(count * like.itemsize + PAGE, np.uint8)
     begin = (PAGE // 2 - memory.ctypes.data) % PAGE

@@ -1,4 +1,4 @@
-"""The code that all memories of K and V on MLX share.
+"""The code that all memories of K and V on MLX have in common.
 
 An MLX array is a value and is evaluated lazily. Assigning to a slice of a buffer makes a
 new value. When it is evaluated, it is written in place if nothing else refers to the old
@@ -93,7 +93,7 @@ class TokenMemory(MemoryBase):
         return keys[:, :, begin:end], values[:, :, begin:end]
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Returns whole buffers as they are: the first to write copies them."""
+        """Returns the whole buffers without a copy; the first write copies them."""
         runs = self.columns.find(begin, end)
         if end - begin == self.columns.room and len(runs) == 1:
             return self.view(runs)
@@ -177,13 +177,13 @@ def make_band(
     Row i, at column old + i, sees itself and the columns on its left, with a window
     `window` columns in all. Each row is the one above it shifted by one column, so all
     rows are slices of one line, and only that is computed. On the CPU the result is a
-    view of the line, with `rows` + `width` numbers of memory, and attention is as fast
-    with it. On other devices, or with rows of padding, the slices are copied: kernels may
-    require contiguous rows.
+    view of the line, which needs memory for only `rows` + `width` numbers, and attention
+    is as fast as with a contiguous mask. On other devices, or with padding rows, the
+    slices are copied, since kernels may require contiguous rows.
 
     Args:
         length: number of new tokens.
-        rows: number of rows; those beyond `length` see nothing.
+        rows: number of rows; rows from number `length` on see no column.
         old: number of old tokens.
         window: None for no window.
         dtype: bool_ for True where a row sees a column, a floating type for 0 there and
@@ -206,9 +206,9 @@ def make_band(
 
 
 def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
-    """Returns [size], seen in [begin, end).
+    """Returns a mask line [size] that is seen in [begin, end).
 
-    numpy makes it: evaluating a few MLX operations takes longer for so few numbers.
+    numpy makes the line: for few numbers, evaluating several MLX operations takes longer.
     """
     if dtype == mx.bool_:
         line = np.zeros(size, np.bool_)

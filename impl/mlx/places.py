@@ -16,15 +16,15 @@ gone to sleep, and is woken for every operation more, of which wide numbers take
 
 
 class Places:
-    """Some cells, made once for all layers.
+    """A selection of cells, made once and used for all layers.
 
-    Consecutive, ascending cells are a slice, whose write is one copy. Others are an
-    index, whose write is a scatter by `put_along_axis`: in a pool of 4096 cells it takes
-    two thirds of the time of assigning to `pool[:, :, index]`, and a sixth where the
-    cells are columns.
+    Consecutive, ascending cells are addressed by a slice, and a write is one copy. Other
+    cells are addressed by an index, and a write is a scatter by `put_along_axis`. In a
+    pool of 4096 cells, this scatter takes two thirds of the time of assigning to
+    `pool[:, :, index]`, and a sixth of it where the cells are columns.
 
     Args:
-        cells: their numbers.
+        cells: the numbers of the cells.
         small: largest number of values that are written to a slice without conversion.
     """
 
@@ -56,8 +56,8 @@ class Places:
     def write(self, pool: mx.array, tokens: mx.array, axis: int) -> mx.array:
         """Returns the pool with `tokens` in these cells.
 
-        It is written in place if nothing else refers to it: drop the argument and keep
-        the result.
+        The pool is written in place if nothing else refers to it. Callers should
+        therefore drop the argument and keep the result.
         """
         if axis == ROWS:
             return write_wide(pool, tokens, self.write_rows, self.small)

@@ -1,8 +1,8 @@
 """The pool of a batch on MLX: written through slices, returned as values.
 
-A write is done in place if nothing else refers to the arrays when it is evaluated, see
-`impl.mlx.memory`. What was read from the pool and is still to be computed refers to them.
-Therefore copies of rows are computed at once, before the pool is written again.
+A write is done in place if nothing else refers to the arrays when the write is evaluated;
+see `impl.mlx.memory`. Arrays that were read from the pool and are not yet evaluated refer
+to them. Copies of rows are therefore evaluated before the pool is written again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RowPool(RowPoolBase):
 
 
 def write_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:
-    """Returns the pool with tokens in some lines of it.
+    """Returns the pool after tokens are written to some of its lines.
 
     Args:
         pool: [slots, heads, room, dim].

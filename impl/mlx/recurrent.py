@@ -82,8 +82,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 def read_slots(buffer: mx.array, slots: Sequence[int], spared: int) -> mx.array:
     """Returns the rows of these slots, without keeping a large buffer alive.
 
-    If they are nearly the whole buffer, nothing is copied; otherwise `take` copies faster
-    than a slice.
+    If the rows are nearly the whole buffer, they are not copied. Otherwise they are
+    copied by `take`, which is faster than a slice.
     """
     numbers = as_slice(np.array(slots))
     if not isinstance(numbers, slice):

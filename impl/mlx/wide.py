@@ -1,10 +1,10 @@
 """Copies of rows of tokens as 8-byte numbers.
 
-On the CPU, MLX copies between strided arrays number by number, and a number of 8 bytes
-takes as long as one of 2. Copied as 8-byte numbers, 512 tokens of 8 heads of 128 in
-float16 take half the time into a buffer, and so do 64 tokens into scattered cells. On a
-GPU there is nothing to gain, and MLX does not scatter 8-byte numbers there. No gradient
-flows through these functions.
+On the CPU, MLX copies between strided arrays number by number, and an 8-byte number takes
+as long as a 2-byte number. With 8 heads of dim 128 in float16, a copy as 8-byte numbers
+takes half the time, both for 512 tokens into a buffer and for 64 tokens into scattered
+cells. On a GPU such a copy is not faster, and MLX does not scatter 8-byte numbers there.
+No gradient flows through these functions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def join_wide(buffer: mx.array, span: Span, tokens: mx.array) -> mx.array:
     """Concatenates tokens of a buffer and of another one along the axis of tokens, viewed
     as 8-byte numbers if that is faster.
 
-    A slice is taken of the view: MLX copies a slice that it is to view.
+    The slice is taken from the view, since MLX copies a slice before viewing it.
 
     Args:
         buffer: [.., room, dim].

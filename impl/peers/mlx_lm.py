@@ -40,12 +40,12 @@ Fields = Mapping[str, tuple[Any, ...]]
 
 ROUNDING = {8: 0.01, 6: 0.035, 5: 0.07, 4: 0.13, 3: 0.25, 2: 0.5}
 """Bits → the largest error of a number between -15/16 and 15/16: MLX moves the scale so
-that one end of a group is exact, and is off by half a step or more at the other."""
+that one end of a group is exact; at the other end, the error is half a step or more."""
 
 TURNING_START = 5
 
 SHARE = 4
-"""A backend that differs from another one in little gets one of this many programs."""
+"""A backend that differs little from another backend runs 1/SHARE of the programs."""
 
 COMMON: Fields = {
     "step": (4, 1, 2, 3, 8, 256),
@@ -74,8 +74,8 @@ FULL_RING = Duty(
 
 
 def mlx_lm() -> Backend:
-    """`KVCache` for kv, `RotatingKVCache` for rotating, as models with sliding layers
-    have them: the window of the mask is the size of the ring. `ArraysCache` for state."""
+    """`KVCache` for kv, `ArraysCache` for state, and `RotatingKVCache` for rotating, as
+    in models with sliding layers: the window of the mask equals the size of the ring."""
     kinds = {
         "kv": _kind(READING | {"size"}, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
@@ -93,7 +93,8 @@ def _open(config: Config) -> Layer:
 
 
 def mlx_lm_restored() -> Backend:
-    """The same, made anew from its `state` before each operation; copied by a file."""
+    """The caches of `mlx_lm`, rebuilt from their `state` before each operation, and
+    copied through a file."""
     kinds = {
         "kv": _kind(READING, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
@@ -112,7 +113,7 @@ def _open_restored(config: Config) -> Layer:
 
 def mlx_lm_max_kv_size() -> Backend:
     """`RotatingKVCache` as `make_prompt_cache(model, max_kv_size)` makes it for models
-    without a `make_cache`, whose masks have no window of their own."""
+    without a `make_cache`; the masks of these models have no window."""
     ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
     return declare("mlx-lm-max-kv-size", {"rotating": ring}, _open_unmasked, SHARE)
 
@@ -122,8 +123,8 @@ def _open_unmasked(config: Config) -> Layer:
 
 
 def mlx_lm_return_array() -> Backend:
-    """`KVCache` and `RotatingKVCache` under models that ask for masks as arrays
-    (gemma2, phi3small, deepseek_v3): `create_attention_mask(h, c, return_array=True)`."""
+    """`KVCache` and `RotatingKVCache` under models that request masks as arrays (gemma2,
+    phi3small, deepseek_v3): `create_attention_mask(h, c, return_array=True)`."""
     kinds = {
         "kv": _kind({"update", "trim", "clone"}, PLAIN),
         "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
@@ -138,8 +139,9 @@ def _open_for_arrays(config: Config) -> Layer:
 
 
 def mlx_lm_plamo3() -> Backend:
-    """`RotatingKVCache` as `mlx_lm.models.plamo3` uses it, the only model with a window
-    that is not the size of the ring: a query sees one token more than the ring holds."""
+    """`RotatingKVCache` as `mlx_lm.models.plamo3` uses it. This is the only model whose
+    window differs from the size of the ring: a query sees one token more than the ring
+    holds."""
     config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
     ring = _kind({"update", "clone"}, config, "kept")
     return declare("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, SHARE)
@@ -150,7 +152,8 @@ def _open_plamo3(config: Config) -> Layer:
 
 
 def mlx_lm_concatenate() -> Backend:
-    """`ConcatenateKVCache`: no buffer to grow, a new array at each update."""
+    """`ConcatenateKVCache`, which has no growing buffer and makes a new array at each
+    update."""
     kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
     return declare("mlx-lm-concatenate", kinds, _open_concatenate)
 
@@ -160,7 +163,8 @@ def _open_concatenate(config: Config) -> Layer:
 
 
 def mlx_lm_chunked() -> Backend:
-    """`ChunkedKVCache`; it has no state, since it drops tokens before the last chunk."""
+    """`ChunkedKVCache`. `state` is not declared, since the cache drops tokens before the
+    last chunk."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
     return declare("mlx-lm-chunked", {"kv": kind}, _open_chunked)
 
@@ -173,13 +177,13 @@ def _open_chunked(config: Config) -> Layer:
 
 
 def mlx_lm_quantized() -> Backend:
-    """`QuantizedKVCache` with 8 bits in groups of 32, the smallest of MLX."""
+    """`QuantizedKVCache` with 8 bits in groups of 32, the smallest group size of MLX."""
     dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
     return _quantized("mlx-lm-quantized", 32, 8, dims)
 
 
 def mlx_lm_quantized_6() -> Backend:
-    """`QuantizedKVCache` with 6 bits in groups of 64, the usual size."""
+    """`QuantizedKVCache` with 6 bits in groups of 64, the usual group size."""
     dims = {"key_dim": (64, 128), "value_dim": (64,)}
     return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
 
@@ -190,7 +194,8 @@ def mlx_lm_quantized_5() -> Backend:
 
 
 def mlx_lm_quantized_4() -> Backend:
-    """The bits and groups that are most used to save memory."""
+    """`QuantizedKVCache` with the bits and the group size that are used most to save
+    memory."""
     dims = {"key_dim": (64, 128), "value_dim": (64,)}
     return _quantized("mlx-lm-quantized-4", 64, 4, dims, SHARE)
 
@@ -234,13 +239,13 @@ def _open_turning(config: Config) -> Layer:
 
 
 def _open_ring(config: Config, less: int = 0) -> Any:
-    """Opens a `RotatingKVCache` of the window, or of `less` tokens less."""
+    """Opens a `RotatingKVCache` whose size is the window minus `less` tokens."""
     size = config["window"] - less
     return _stepping(RotatingKVCache(max_size=size, keep=config["keep"]), config)
 
 
 def _stepping(cache: Any, config: Config) -> Any:
-    """Sets the growth step to config["step"] instead of the class's 256."""
+    """Sets the growth step to config["step"] in place of the class's 256."""
     cache.step = config["step"]
     return cache
 
@@ -255,9 +260,9 @@ def _kind(
     """Declares a kind.
 
     `inputs` is "kept" if the cache keeps the first arrays. A model makes new K and V in
-    each pass and never writes to them afterwards. After a trim a buffer that is too small
-    grows by all new tokens, and not only by those that do not fit. `memory` is None where
-    memory is not compared: a state that was never written takes none.
+    each pass and never writes to them afterwards. After a trim, a buffer that is too
+    small grows by all new tokens, including the tokens that fit. `memory` is None if
+    memory is not compared: a state takes no memory before its first update.
     """
     return Kind(frozenset(operations), config, inputs=inputs, held=memory, duties=duties)
 
@@ -270,7 +275,7 @@ def declare(
     tolerance: float = 0.0,
     contract: str = "layer",
 ) -> Backend:
-    """Declares a backend over caches of mlx-lm, whose kinds are of one contract."""
+    """Declares a backend over caches of mlx-lm. All its kinds are of one contract."""
     arrays = MLXArrays()
     return Backend(
         name=name,

@@ -68,9 +68,9 @@ def _open(config: Config) -> Any:
 
 
 def mlx_lm_batched_restored() -> Backend:
-    """The same, made anew from their `state` before each operation but updates, padded on
-    the left by the constructor, and trimmed by `trim`. No ring: it cannot go on after
-    that."""
+    """The caches of `mlx_lm_batched`, rebuilt from their `state` before each operation
+    except updates, padded on the left by the constructor, and trimmed by `trim`. A ring
+    is not declared, since a rebuilt ring cannot be updated."""
     kinds = {
         "batch-kv": _kind(ROWS | {"trim"}, PLAIN, PADDED_LATE, inputs="copied"),
         "batch-state": _kind(ROWS, STATE),
@@ -86,7 +86,7 @@ def _open_restored(config: Config) -> Any:
 
 def mlx_lm_batched_max_kv_size() -> Backend:
     """`BatchRotatingKVCache` under `BatchGenerator(max_kv_size=…)`, for models whose
-    masks have no window of their own; trimmed by `trim`. It keeps no first tokens."""
+    masks have no window; trimmed by `trim`. The cache does not keep the first tokens."""
     ring = _kind(ROWS | {"trim"}, RING, PADDED_LATE, *FULL_RINGS)
     kinds = {"batch-rotating": ring}
     return _backend("mlx-lm-batched-max-kv-size", kinds, _open_unmasked, SHARE)
@@ -101,8 +101,8 @@ def _open_tokens(config: Config, batch: type[Batch], window: int | None = None) 
 
     Args:
         config: a complete config.
-        batch: the batch.
-        window: what the model passes to its masks.
+        batch: the class of the batch.
+        window: the window that the model passes to its masks, or None.
     """
     wrap = partial(Layer, window=window)
     if config["caches"] is not None:
@@ -144,8 +144,8 @@ WITH_STATES = ([STATES, FULL], *([STATES, ring] for ring in RINGS))
 
 
 def mlx_lm_batched_list() -> Backend:
-    """`CacheList` of full caches: two of the same (LongCat), keys and those of an
-    indexer, which has no values (DeepSeek 3.2, MiniMax M3), one alone (MiniMax M3)."""
+    """`CacheList` of full caches: two equal caches (LongCat), a cache and the keys of an
+    indexer without values (DeepSeek 3.2, MiniMax M3), or a single cache (MiniMax M3)."""
     config = {**LISTED, "caches": TWICE}
     tokens = ROWS | COPIES | {"trim", "state"}
     kinds = {"batch-list": _kind(tokens, config, PADDED_LATE, inputs="copied")}
@@ -153,16 +153,16 @@ def mlx_lm_batched_list() -> Backend:
 
 
 def mlx_lm_batched_list_ring() -> Backend:
-    """`CacheList` of a full cache and a ring, which no model has: the only list with a
-    ring that can be trimmed."""
+    """`CacheList` of a full cache and a ring. No model has this list, but it is the only
+    list with a ring that can be trimmed."""
     config = {**LISTED, "caches": WITH_RINGS}
     kinds = {"batch-list": _kind(ROWS | COPIES | {"trim"}, config, PADDED_LATE)}
     return _backend("mlx-lm-batched-list-ring", kinds, _open_list, share=SHARE)
 
 
 def mlx_lm_batched_list_states() -> Backend:
-    """`CacheList` of a state beside a full cache (Falcon H1, Baichuan M1) or a ring
-    (Baichuan M1). None can be trimmed."""
+    """`CacheList` of a state and a full cache (Falcon H1, Baichuan M1), or of a state and
+    a ring (Baichuan M1). These lists cannot be trimmed."""
     config = {**LISTED, "caches": WITH_STATES, "value_dim": (4, 6)}
     kinds = {"batch-list": _kind(ROWS | COPIES, config)}
     return _backend("mlx-lm-batched-list-states", kinds, _open_list)
@@ -192,7 +192,7 @@ def _open_single_list(configs: Sequence[Config]) -> Any:
 
 
 def _open_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
-    """Wraps the batches in a list. Attention comes last."""
+    """Wraps the batches in a list, with attention last."""
     counts = cache[-1].offset.tolist()
     return [
         StatePart(single, config, counts)
@@ -203,7 +203,7 @@ def _open_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
 
 
 def _open_single_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
-    """Wraps the single caches in a list. Attention comes last."""
+    """Wraps the single caches in a list, with attention last."""
     wrapped: list[Any] = []
     for single, config in zip(cache.caches, configs, strict=True):
         if config["kind"] == "batch-state":
@@ -223,8 +223,8 @@ def _kind(
 ) -> Kind:
     """Declares a kind.
 
-    A ring keeps the first arrays that it is given, and a state all. Padding is stored
-    with the tokens, so that these do not bound the memory.
+    A ring keeps the first arrays that it gets, and a state keeps all arrays. Padding is
+    stored with the tokens, so the number of tokens does not bound the memory.
     """
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 

@@ -1,10 +1,10 @@
 """mlx-lm's batch caches (`mlx_lm.models.cache`), driven as `BatchGenerator` drives them
 (`mlx_lm.generate`).
 
-It makes a batch by `merge` of single caches, new ones or those of a stored prompt;
-announces padding on the right by `prepare`; moves rows by `filter`, `extend` and
-`extract`; and copies by deepcopy. No code here guards a call: duties of callers are
-declared.
+`BatchGenerator` makes a batch by `merge` of single caches, which are new or belong to a
+stored prompt; announces padding on the right by `prepare`; moves rows by `filter`,
+`extend` and `extract`; and copies by deepcopy. No code here guards a call: the backends
+declare the preconditions of callers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Batch:
     Args:
         cache: the cache of mlx-lm.
         wrap: makes a layer of the contract from a single cache of mlx-lm.
-        step: the growth step, instead of the class's 256.
-        window: `window_size` of a model's masks; None for none.
+        step: the growth step, in place of the class's 256.
+        window: the `window_size` of a model's masks, or None.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Batch:
 
     @property
     def offsets(self) -> Array:
-        """The array itself: a model computes with it after the update, too."""
+        """Returns the array itself, which a model also reads after the update."""
         return self.cache.offset
 
     # --- tokens -------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Batch:
     def make_mask(self, length: int) -> Mask:
         """Calls `create_attention_mask` as a model does.
 
-        Of the hidden states it reads only the length.
+        The function reads only the length of the hidden states.
         """
         hidden = mx.zeros((1, length, 1))
         return create_attention_mask(hidden, self.cache, window_size=self.window)
@@ -120,15 +120,15 @@ class Batch:
 
 
 class TrimmedBatch(Batch):
-    """A batch that is trimmed by `trim`, as `CacheList` does with its parts."""
+    """A batch that is trimmed by `trim`, as `CacheList` trims its caches."""
 
     def trim(self, count: int) -> int:
         return int(self.cache.trim(count))
 
 
 class RestoredBatch(TrimmedBatch):
-    """A batch whose cache is made anew from its own `state` before each operation but
-    updates, as `load_prompt_cache` makes one; padded on the left by the constructor."""
+    """A batch whose cache is rebuilt from its `state` before each operation except
+    updates, as in `load_prompt_cache`. The constructor pads it on the left."""
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.set_cache(type(self.cache)(padding))
@@ -160,13 +160,13 @@ class RestoredBatch(TrimmedBatch):
 class StateBatch(Batch):
     """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
 
-    It has no offsets: a model with such layers alone keeps none, so the tokens are
-    counted here, by the masks of the cache.
+    The cache has no offsets, since a model with only such layers has none. This class
+    counts the tokens by the masks of the cache.
 
     Args:
-        cache: of two arrays, the inputs of the convolution and the state.
-        config: a complete config, for the shapes of a state that is still missing.
-        counts: for each row the number of tokens that its state has read.
+        cache: a cache of two arrays, the inputs of the convolution and the state.
+        config: a complete config, which gives the shapes of a missing state.
+        counts: for each row, the number of tokens that its state has read.
     """
 
     def __init__(self, cache: Any, config: Config, counts: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ class StateBatch(Batch):
         return create_ssm_mask(mx.zeros((1, length, 1)), self.cache)
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays; a model starts from zeros where there is none."""
+        """Returns the two arrays, or zeros for a missing array, as a model does."""
         shapes = get_missing(self.config, len(self.counts))
         conv, delta = (
             mx.zeros(*missing) if array is None else array
@@ -229,7 +229,7 @@ class StateBatch(Batch):
 
 
 class RestoredStateBatch(StateBatch):
-    """A batch whose cache is made anew from its own `state` before each use."""
+    """A batch whose cache is rebuilt from its `state` before each use."""
 
     def make_mask(self, length: int) -> Array | None:
         self.cache = ArraysCache.from_state(self.cache.state)

@@ -3,8 +3,8 @@ drive them.
 
 A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
 `update_and_fetch`. None of these caches pads query rows, can be emptied, or has
-snapshots: a user makes a new cache, or copies one. No code here guards a call: duties of
-callers are declared.
+snapshots: a user makes a new cache, or copies a cache. No code here guards a call: the
+backends declare the preconditions of callers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Layer:
 
     Args:
         cache: the cache of mlx-lm.
-        window: `window_size` of a model's masks; None for none.
-        return_array: argument of this name: a mask is never "causal".
+        window: the `window_size` of a model's masks, or None.
+        return_array: the argument `return_array` of `create_attention_mask`; if true, no
+            mask is "causal".
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Layer:
     def make_mask(self, length: int, rows: int) -> Mask:
         """Calls `create_attention_mask` as a model does.
 
-        Of the hidden states it reads only the length.
+        The function reads only the length of the hidden states.
         """
         return create_attention_mask(mx.zeros((1, length, 1)), self.cache, **self.form)
 
@@ -70,7 +71,7 @@ class Layer:
         return keys[..., :offset, :], values[..., :offset, :]
 
     def view(self) -> tuple[Array, Array]:
-        """Returns the same as `update_and_fetch` would."""
+        """Returns the K and V that `update_and_fetch` would return."""
         keys, values = self.cache.keys_and_values()
         return keys, values
 
@@ -80,8 +81,8 @@ class Layer:
     def trim(self, count: int) -> int:
         """Trims as speculative decoding does; returns the number of removed tokens.
 
-        `trim_prompt_cache` asks every layer whether it can be trimmed before it trims
-        any, so it refuses by returning 0.
+        `trim_prompt_cache` checks that every layer can be trimmed before it trims any
+        layer. It refuses by returning 0.
         """
         trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
         return int(trimmed)
@@ -98,7 +99,7 @@ class Layer:
 
 class StoredLayer(Layer):
     """A layer that is copied through a file, by `save_prompt_cache` and
-    `load_prompt_cache`; and trimmed by `trim`, as `CacheList` does with its parts."""
+    `load_prompt_cache`, and trimmed by `trim`, as `CacheList` trims its caches."""
 
     def trim(self, count: int) -> int:
         return int(self.cache.trim(count))
@@ -110,8 +111,8 @@ class StoredLayer(Layer):
 
 
 class RestoredLayer(StoredLayer):
-    """A layer whose cache is made anew from its own `state` before each operation, as
-    `load_prompt_cache` does: content that is not in `state` is lost."""
+    """A layer whose cache is rebuilt from its `state` before each operation, as in
+    `load_prompt_cache`: content that is missing from `state` is lost."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         self.cache = restore(self.cache)
@@ -134,7 +135,8 @@ class QuantizedLayer(StoredLayer):
     """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
 
     Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
-    `mlx_lm.models.base`). The contract compares vectors, so they are dequantized here.
+    `mlx_lm.models.base`). The contract compares vectors, so this class dequantizes K and
+    V.
     """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -144,7 +146,8 @@ class QuantizedLayer(StoredLayer):
         return self.restore(self.cache.keys_and_values())
 
     def state(self) -> tuple[Array, Array] | None:
-        """Returns the buffers of `cache.state`; MLX dequantizes no array without rows."""
+        """Returns the buffers of `cache.state`. MLX cannot dequantize an array without
+        rows."""
         keys, values, offset = self.cache.state[:3]
         if offset == 0:
             return None
@@ -152,7 +155,8 @@ class QuantizedLayer(StoredLayer):
         return self.restore(cut)
 
     def held(self) -> dict[str, int]:
-        """Adds up the arrays of `state`: `nbytes` fails before the first update."""
+        """Returns the bytes of the arrays of `state`; `nbytes` fails before the first
+        update."""
         arrays = [array for _, array in tree_flatten(self.cache.state[:2])]
         return {"bytes": sum(array.nbytes for array in arrays if array is not None)}
 
@@ -170,8 +174,8 @@ class TurningLayer(Layer):
 
     Args:
         cache: the cache of mlx-lm.
-        start: the number of tokens from which on the cache is quantized.
-        group_size, bits: of the quantized cache.
+        start: the number of tokens from which the cache is quantized.
+        group_size, bits: the settings of the quantized cache.
     """
 
     def __init__(self, cache: Any, start: int, group_size: int, bits: int) -> None:
@@ -208,12 +212,14 @@ class ChunkedLayer(StoredLayer):
 class RecurrentLayer(Layer):
     """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
 
-    It has no offset: a model with such layers alone keeps none, so it is counted here.
+    The cache has no offset, since a model with only such layers has none. This class
+    counts the tokens.
 
     Args:
-        cache: of two arrays, the inputs of the convolution and the state.
-        config: a complete config, for the shapes of a state that is still missing.
-        is_restored: whether it is made anew, as in `RestoredLayer`, and copied by a file.
+        cache: a cache of two arrays, the inputs of the convolution and the state.
+        config: a complete config, which gives the shapes of a missing state.
+        is_restored: whether the cache is rebuilt, as in `RestoredLayer`, and copied
+            through a file.
     """
 
     def __init__(self, cache: Any, config: Config, is_restored: bool = False) -> None:
@@ -229,7 +235,7 @@ class RecurrentLayer(Layer):
         return [length]
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays; a model starts from zeros where there is none."""
+        """Returns the two arrays, or zeros for a missing array, as a model does."""
         conv, delta = (
             mx.zeros(*missing) if array is None else array
             for array, missing in zip(self.cache.cache, self.missing, strict=True)
@@ -260,7 +266,7 @@ class RecurrentLayer(Layer):
 
 
 def restore(cache: Any) -> Any:
-    """Makes a cache of the state of another one, which is not used any more."""
+    """Makes a cache from the state of another cache, which is not used afterwards."""
     return set_step(type(cache).from_state(cache.state), cache)
 
 
@@ -275,14 +281,14 @@ def store_and_load(cache: Any) -> Any:
 
 
 def set_step(cache: Any, like: Any) -> Any:
-    """Copies the growth step, which `state` lacks, from another cache."""
+    """Copies the growth step from another cache, since `state` does not contain it."""
     if "step" in vars(like):
         cache.step = like.step
     return cache
 
 
 def get_missing(config: Config, rows: int) -> tuple[tuple[Any, Any], ...]:
-    """Returns shape and dtype of the two arrays of a recurrent state."""
+    """Returns the shape and the dtype of the two arrays of a recurrent state."""
     heads, key_dim = config["heads"], config["key_dim"]
     conv = (rows, config["conv_width"] - 1, heads * key_dim)
     delta = (rows, heads, key_dim, config["value_dim"])

@@ -1,7 +1,7 @@
 """mlx-lm's `CacheList` (`mlx_lm.models.cache`), driven as `BatchGenerator` drives it.
 
-A model reads and writes the caches of a list one by one; all others call the list, which
-hands the call on to each of its caches. Nothing here guards a call.
+A model reads and writes each cache of a list separately. All other callers call the list,
+which passes the call to each of its caches. No code here guards a call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstep.harness.backends.interface import Array
 from lockstep.impl.peers.mlx_lm_batches import StateBatch, load, pad_right, save
 
 Wrap = Callable[[Any], list[Any]]
-"""Makes the parts of a list from a `CacheList`."""
+"""Makes the contract's layers or batches from a `CacheList`."""
 
 
 class ListLayer:
@@ -25,7 +25,7 @@ class ListLayer:
 
     Args:
         cache: the list of mlx-lm.
-        wrap: makes its parts.
+        wrap: makes a layer of the contract from each cache of the list.
     """
 
     def __init__(self, cache: Any, wrap: Wrap) -> None:
@@ -33,7 +33,7 @@ class ListLayer:
         self.set_cache(cache)
 
     def set_cache(self, cache: Any) -> None:
-        """Takes a list, again after its caches have changed."""
+        """Sets the list; called again after the caches of the list have changed."""
         self.cache, self.parts = cache, self.wrap(cache)
 
     def trim(self, count: int) -> int:
@@ -51,7 +51,7 @@ class ListBatch(ListLayer):
 
     Args:
         cache, wrap: as in `ListLayer`.
-        wrap_single: makes the parts of a single list.
+        wrap_single: makes layers of the contract from the caches of a single list.
     """
 
     def __init__(self, cache: Any, wrap: Wrap, wrap_single: Wrap) -> None:
@@ -91,8 +91,8 @@ class ListBatch(ListLayer):
 
 
 class StatePart(StateBatch):
-    """A state in a list, whose model counts tokens by the attention beside it: columns
-    since the last call of the list are counted here."""
+    """A state in a list. Its model counts tokens by the attention cache of the list, so
+    this class counts the columns since the last call of the list."""
 
     @property
     def offsets(self) -> Array:

@@ -1,10 +1,10 @@
 """mlx-lm's `LRUPromptCache`, driven as `mlx_lm.server` drives it.
 
-The server fetches the nearest cache and the rest of the prompt, computes on a copy, and
-inserts that under the tokens it has read when the answer is complete. It has no captures,
-no tree of shared tokens and no user checkpoints. A cache that cannot be trimmed can only
-be reused for a request that continues all of its tokens. So only models are declared
-whose layers keep all tokens.
+The server fetches the nearest cache and the rest of the prompt, and computes on a copy.
+When the answer is complete, the server inserts the copy under the tokens it has read.
+`LRUPromptCache` has no captures, no tree of shared tokens and no user checkpoints. A
+cache that cannot be trimmed can only be reused for a request that continues all of its
+tokens. Therefore the backend declares only models whose layers keep all tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.impl.peers.mlx_lm_layers import Layer
 
 MODEL = "model"
 ENTRIES = 1 << 20
-"""More than are ever stored: a limit on their number is not part of the contract."""
+"""More entries than programs store, since the contract has no limit on entries."""
 
 
 class PromptCache:

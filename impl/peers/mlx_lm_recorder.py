@@ -1,8 +1,8 @@
 """Records caches of mlx-lm in a running engine: the inverse of `mlx_lm_layers` and
 `mlx_lm_batches`, which list the operation of each call.
 
-A model asks the first layer of a sort for its mask; the arguments show which backend
-drives the class in the same way.
+A model requests a mask from the first layer of each type. The arguments of this call show
+which backend drives the class in the same way.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ QUANTIZED = {
     **{(bits, 64): (f"mlx-lm-quantized-{bits}", 64) for bits in (6, 5, 4, 3)},
     (2, 32): ("mlx-lm-quantized-2", 32),
 }
-"""Bits and size of a group → the backend, and dimensions that it has."""
+"""Bits and group size → the backend, and the dimensions that it declares."""
 
 BATCHED = {
     "mlx-lm": "mlx-lm-batched",
     "mlx-lm-max-kv-size": "mlx-lm-batched-max-kv-size",
 }
-"""The backend of a batch of the caches of another one."""
+"""Backend of single caches → the backend of batches of these caches."""
 
 OF_BATCHES = {"rotating": {"ring": "columns"}, "state": {"offsets": "none"}}
-"""Fields that the batches of a kind have beside those of one cache."""
+"""Kind → the config fields that only its batches have."""
 
 
 def record(cache: Any, recording: Recording) -> None:
-    """Records a cache, the caches of a model's layers, or a list of such lists, one for
+    """Records a cache, the caches of a model's layers, or a list with such a list for
     each request.
 
     Raises:
-        UsageError: a cache is not empty, or is recorded already.
+        UsageError: a cache is not empty, or is already recorded.
     """
     requests = cache if is_list(cache) and cache and is_list(cache[0]) else [cache]
     for layers in requests:
@@ -73,7 +73,7 @@ def is_list(cache: Any) -> bool:
 
 
 def iterate_parts(label: str, cache: Any) -> Iterator[tuple[str, Any]]:
-    """The caches of a layer; of a list its parts, which do all of its work."""
+    """Yields the cache of a layer; for a list, its caches, which do all of its work."""
     if not isinstance(cache, CacheList):
         yield label, cache
         return
@@ -82,7 +82,7 @@ def iterate_parts(label: str, cache: Any) -> Iterator[tuple[str, Any]]:
 
 
 def attach(label: str, cache: Any, recording: Recording) -> None:
-    if cache is None:  # a layer that needs none
+    if cache is None:  # a layer without a cache
         return None
     form = get_form(cache)
     if form is None:
@@ -103,7 +103,7 @@ def attach(label: str, cache: Any, recording: Recording) -> None:
 
 
 def get_form(cache: Any) -> Form | None:
-    """Returns the form of a cache; None if no backend has it."""
+    """Returns the form of a cache, or None if no backend drives such a cache."""
     match cache:
         case KVCache():
             return Form("mlx-lm", "layer", {"kind": "kv", "step": cache.step})
@@ -131,7 +131,7 @@ def get_form(cache: Any) -> Form | None:
 
 
 class Own(Scribe):
-    """What single caches and batches have in common; each is in one layer."""
+    """The common code of recorded single caches and batches, each of one layer."""
 
     has_mask = False
 
@@ -140,7 +140,7 @@ class Own(Scribe):
         return self.tapes[0]
 
     def choose_backend(self, name: str, **config: Any) -> None:
-        """Chooses the backend by the first mask that a model asks for."""
+        """Chooses the backend by the first mask that a model requests."""
         form = self.tape.draft.form
         if self.has_mask and form.backend != name:
             self.tape.draft.remark(f"masks of another form, those of {name}")
@@ -149,7 +149,7 @@ class Own(Scribe):
         self.has_mask = True
 
     def note_inputs(self, conv: Any) -> None:
-        """Notes width and dtype of the inputs of a convolution [rows, width - 1, …]."""
+        """Notes width and dtype of a convolution's inputs [rows, width - 1, …]."""
         form = self.tape.draft.form
         if "dtype" not in form.config:
             sizes = {"dtype": str(conv.dtype).rpartition(".")[2]}
@@ -164,7 +164,7 @@ class Own(Scribe):
 
 
 class Single(Own):
-    """One sequence."""
+    """A recorded cache of one sequence."""
 
     calls = (
         *("make_mask", "update_and_fetch", "trim", "to_quantized", "merge"),
@@ -227,7 +227,7 @@ class Single(Own):
         return lambda batch: Batch(batch, self.tapes, name)
 
     def adopt(self, cache: Any) -> str:
-        """Names a cache that is not recorded; it has to be empty."""
+        """Begins to record an empty cache, and returns its name."""
         name = self.tape.choose_name()
         if name in self.tape.names or not cache.empty():
             self.stop("a batch of a cache that is not recorded")
@@ -236,7 +236,7 @@ class Single(Own):
         return name
 
     def prepare(self, *args: Any, **kwargs: Any) -> Then:
-        """Ends at an `ArraysCache` that is a batch without having been merged."""
+        """Ends the program at an `ArraysCache` that is a batch but was not merged."""
         self.stop(f"a {self.plain.__name__} that is a batch from its beginning")
         return None
 
@@ -244,10 +244,10 @@ class Single(Own):
 
 
 class Batch(Own):
-    """Several sequences.
+    """A recorded cache of several sequences.
 
     Attributes:
-        left: for each row the padding on the left of the next update.
+        left: for each row, the padding on the left of the next update.
     """
 
     calls = (
@@ -328,8 +328,8 @@ class Batch(Own):
 
 
 def turn_to_batches(tape: Tape) -> None:
-    """Makes the program of a layer one of the batched contract, which has single caches,
-    too."""
+    """Changes the program of a layer to the batched contract, which also has single
+    caches."""
     form = tape.draft.form
     if form.contract == "batched":
         return

@@ -44,9 +44,9 @@ def mlx_vlm_batched() -> Backend:
     """`BatchKVCache`, `BatchRotatingKVCache` and `ArraysCache` under models that copy the
     offsets, in float32.
 
-    A ring is never trimmed: mlx-vlm replays what it takes back. Nor is it stored, since
-    it cannot go on then. States are not stacked, so that the ledger can tell which ones
-    read padding on the right.
+    A ring is never trimmed, since mlx-vlm replays tokens in place of a trim. A ring is
+    never stored, since a restored ring cannot be updated. States are not stacked, so that
+    the ledger can identify the states that have read padding on the right.
     """
     kinds = {
         "batch-kv": _kind(ROWS | SAVING | {"trim"}, PLAIN, PADDED_LATE),
@@ -57,7 +57,8 @@ def mlx_vlm_batched() -> Backend:
 
 
 def mlx_vlm_batched_bare_offset() -> Backend:
-    """The same under a model that uses the array of offsets behind the update."""
+    """The caches of `mlx_vlm_batched` under a model that uses the array of offsets after
+    the update."""
     kinds = {
         "batch-kv": _kind(ROWS, PLAIN, PADDED_LATE),
         "batch-rotating": _kind(ROWS, RING, PADDED_LATE),
@@ -67,7 +68,8 @@ def mlx_vlm_batched_bare_offset() -> Backend:
 
 
 def mlx_vlm_batched_half() -> Backend:
-    """The same in half precision, in which `mlx-vlm-batched` does not run."""
+    """The caches of `mlx_vlm_batched` in half precision, which `mlx-vlm-batched` does not
+    use."""
     kinds = {
         "batch-kv": _kind(ROWS - {"stack"}, PLAIN, PADDED_LATE),
         "batch-rotating": _kind(ROWS - {"stack"}, RING, PADDED_LATE),
@@ -91,7 +93,7 @@ def mlx_vlm_batched_quantized() -> Backend:
 
 
 def _open(batch_class: type[VLMBatch], config: Config) -> Any:
-    """Opens a batch by its constructor, one of single caches, or a single cache."""
+    """Opens a batch by its constructor, a batch of single caches, or a single cache."""
     rows, window = config["rows"], config["window"]
     if config["kind"] == "batch-state":
         return _open_states(config)

@@ -1,10 +1,10 @@
 """mlx-vlm's batch caches (`mlx_vlm.models.cache`), driven as its generation drives them
 (`mlx_vlm.generate.ar`).
 
-Its classes are its own, not those of mlx-lm, with an older form of `state`. A batch is
-made by the constructor, or by `merge` of stored prompts. It is stored by the functions
-that copy caches for the prefix cache (`mlx_vlm.apc_adapters`): by `from_state` with
-copies of the arrays in `state`.
+mlx-vlm has its own classes, with an older form of `state` than mlx-lm's. A batch is made
+by the constructor, or by `merge` of stored prompts. The functions that copy caches for
+the prefix cache (`mlx_vlm.apc_adapters`) store a batch: by `from_state` with copies of
+the arrays in `state`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class VLMQuantizedLayer(VLMLayer):
 class VLMBatch(Batch):
     """A batch cache of mlx-vlm as a batch of the contract.
 
-    `offsets` copies as Gemma 4 does (`mlx_vlm.models.gemma4.language`), the model which
-    uses them behind the update.
+    `offsets` returns a copy, as in Gemma 4 (`mlx_vlm.models.gemma4.language`), the model
+    that uses the offsets after the update.
     """
 
     @property
@@ -64,7 +64,7 @@ class VLMBatch(Batch):
 
 
 class BareOffsetBatch(VLMBatch):
-    """The same under a model that uses the offsets themselves behind the update, as
+    """A batch under a model that uses the array of offsets itself after the update, as
     Gemma 3n does (`mlx_vlm.models.gemma3n.language`)."""
 
     @property
@@ -81,7 +81,7 @@ class QuantizedBatch(VLMBatch):
 
 
 class VLMStateBatch(StateBatch):
-    """`ArraysCache` as `_make_cache` makes it, with the padding as an attribute."""
+    """`ArraysCache` as `_make_cache` makes it, with an attribute for the padding."""
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.cache.left_padding = mx.array(padding)

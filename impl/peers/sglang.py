@@ -1,6 +1,6 @@
-"""Backends over SGLang's prefix caches: what each is declared to promise.
+"""Backends over SGLang's prefix caches: their declarations.
 
-`sglang_trees` drives them, `sglang_drafts` with drafts.
+`sglang_trees` drives the caches, and `sglang_drafts` drives them with drafts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPERATIONS = frozenset(
         "reset",
     }
 )
-"""No `fork` and `rewind`: several answers to one prompt are requests that hit it."""
+"""No `fork` and `rewind`: several answers to a prompt are requests that hit it."""
 
 WITHDRAW = Duty(
     {"op": "free", "reuse": [0, 0]}, "free with reuse false: there is no such call"
@@ -61,7 +61,7 @@ def _sliding(page: int, width: int) -> dict[str, Any]:
 
 
 STATE = {"type": "state", "block": 16, "layers": 1}
-"""A request has one state, at whatever token: all lie in one block."""
+"""A request has one state, so all its tokens lie in one block."""
 
 FULL: Groups = ([_full(2)], [_full(1)], [_full(4)], [_full(3)])
 SLIDING: Groups = ([_sliding(1, 3)], [_sliding(1, 2)], [_sliding(1, 5)], [_sliding(1, 8)])
@@ -87,8 +87,8 @@ def _kind(groups: Groups, tells: Sequence[str]) -> Kind:
 
 
 def _kind_with_states() -> Kind:
-    """Without `match`, which takes a state from the pool. All tokens that a request may
-    have lie in one block of states."""
+    """Declares no `match`, since it takes a state from the pool. All tokens that a
+    request may have fit into one block of states."""
     kind = _kind(WITH_STATES, ("pool", "entries"))
     config = {**kind.config, "max_length": (16, 12)}
     return replace(kind, operations=OPERATIONS - {"match"}, config=config)
@@ -102,12 +102,12 @@ STATES = {"paged-hybrid": _kind_with_states()}
 
 
 def declare_untold(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
-    """A Rust tree cannot be walked through."""
+    """Declares no further methods to check, since a Rust tree cannot be walked."""
     return {name: replace(kind, tells=frozenset()) for name, kind in kinds.items()}
 
 
 def sglang_radix() -> Backend:
-    """`RadixCache`, and its form for models with only sliding layers."""
+    """`RadixCache`, and its variant for models with only sliding layers."""
     kinds = {
         "paged-full": PAGED["paged-full"],
         "paged-sliding": _kind(SLIDING, ("pool", "entries")),
@@ -116,30 +116,32 @@ def sglang_radix() -> Backend:
 
 
 def sglang_radix_default() -> Backend:
-    """Models that have only sliding layers, and do not keep the prompt."""
+    """The variant of `RadixCache` for models with only sliding layers, under models that
+    do not keep the prompt."""
     kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
     options = Options(core=None, keeps_prompt=False)
     return _backend("sglang-radix-default", kinds, options, SHARE)
 
 
 def sglang_unified() -> Backend:
-    """`UnifiedRadixCache` with its tree in Python."""
+    """`UnifiedRadixCache` with its Python tree."""
     return _backend("sglang-unified", PAGED)
 
 
 def sglang_unified_states() -> Backend:
-    """The same for models with recurrent states."""
+    """`UnifiedRadixCache` for models with recurrent states."""
     return _backend("sglang-unified-states", STATES)
 
 
 def sglang_unified_ngram() -> Backend:
-    """Drafts are looked up."""
+    """`UnifiedRadixCache` with drafts that are looked up, not computed by a model."""
     kinds = declare_drafting(PAGED)
     return _backend("sglang-unified-ngram", kinds, Options(drafts="NGRAM"), SHARE)
 
 
 def sglang_unified_eagle() -> Backend:
-    """With EAGLE, a token is hit together with the next token."""
+    """`UnifiedRadixCache` with EAGLE, where a key is a token together with the next
+    token."""
     kinds = declare_drafting(PAGED)
     return _backend("sglang-unified-eagle", kinds, Options(drafts="EAGLE"), SHARE)
 
@@ -153,7 +155,7 @@ def declare_drafting(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
 
 
 def sglang_unified_rust() -> Backend:
-    """`UnifiedRadixCache` with its tree in Rust, as servers have it."""
+    """`UnifiedRadixCache` with its Rust tree, as in servers."""
     return _backend("sglang-unified-rust", declare_untold(PAGED), RUST, SHARE)
 
 
@@ -162,7 +164,7 @@ def sglang_unified_rust_states() -> Backend:
 
 
 def sglang_unified_twins() -> Backend:
-    """Both trees, which must choose alike."""
+    """Both trees of `UnifiedRadixCache`, which must make the same choices."""
     return _backend("sglang-unified-twins", PAGED, share=SHARE, opens=_open_twins)
 
 
@@ -178,7 +180,7 @@ def _open_trees(config: Mapping[str, Any], options: Options) -> Trees:
 
 
 def _open_twins(config: Mapping[str, Any], options: Options) -> Twins:
-    """Opens a tree that is Python and its twin that is Rust."""
+    """Opens a Python tree and its twin, a Rust tree."""
     cores = "python", "rust"
     pair = [_open_trees(config, options._replace(core=core)) for core in cores]
     return Twins(*pair, counts=lambda trees: trees.facts.count())

@@ -19,11 +19,11 @@ SPECULATION = SimpleNamespace(is_none=lambda: False)
 
 
 class DraftingTrees(Trees):
-    """A tree and its scheduler with drafts, which get slots ahead
+    """A tree and its scheduler with drafts, for which slots are allocated in advance
     (`eagle_prepare_for_decode`).
 
     Attributes:
-        drafted: name → its drafts.
+        drafted: name of a request → the drafts of the request.
     """
 
     def __init__(self, config: Config, layout: Layout, options: Options) -> None:
@@ -63,7 +63,7 @@ class DraftingTrees(Trees):
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Commits the drafts that were right and the token before them (R:831)."""
+        """Commits the accepted drafts and the token before them (R:831)."""
         request = self.requests[name]
         if name in self.running:
             request.kv.kv_committed_len += accepted + 1

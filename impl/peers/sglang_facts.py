@@ -1,8 +1,9 @@
 """The contents of SGLang's trees and pools, in terms of the paged contract.
 
-A block is a page. The pools of full layers, of sliding layers and of states are memories
-of their own, so their blocks are told with different numbers. A tree has no count of
-references but locks: of each node those of the requests whose tokens lead through it.
+A block is a page. The pools of full layers, of sliding layers and of states are separate
+memories, so their blocks are reported with different numbers. A tree counts locks in
+place of references: a node has the locks of the requests whose tokens lead through the
+node.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ sglang = load_sglang()
 TYPES = sglang.ComponentType
 
 SLIDING, STATE = 1000, 2000
-"""Added to the blocks of sliding layers beside full ones, and to those of states."""
+"""Offsets of the block numbers of sliding layers (beside full layers) and of states."""
 
 Events = list[tuple[str, Entry | None]]
 
 
 class Layout(NamedTuple):
-    """The groups of a config: full before sliding before states, one of each at most.
+    """The groups of a config, at most one of each type: full, then sliding, then states.
 
     Attributes:
-        page: tokens of a page.
-        full: the number of the full group, or None; `sliding` and `state` likewise.
-        window: how many tokens behind a token it attends to in the sliding group.
+        page: the number of tokens in a page.
+        full: the number of the full group, or None.
+        sliding: the number of the sliding group, or None.
+        state: the number of the state group, or None.
+        window: the number of previous tokens that a token of the sliding group attends
+            to, or None.
     """
 
     page: int
@@ -51,11 +55,11 @@ class Node(NamedTuple):
     """A node of a tree.
 
     Attributes:
-        namespace: of its requests.
-        tokens: all up to its end.
-        length: how many of them are its own.
-        parts: group → the slots of its own tokens (None if they are evicted), and how
-            many locks it has there.
+        namespace: the namespace of its requests.
+        tokens: all tokens from the root to the end of the node.
+        length: the number of the node's own tokens.
+        components: group → the blocks of the node's own tokens (None if they are
+            evicted), and the number of the node's locks in this group.
     """
 
     namespace: str | None
@@ -65,14 +69,14 @@ class Node(NamedTuple):
 
 
 class Facts:
-    """Tells what a tree and its pools hold.
+    """Reports the contents of a tree and its pools.
 
     Args:
-        layout: of the groups.
+        layout: the layout of the groups.
         rows: the table of tables.
         slots: the allocator of token slots.
         tree: the prefix cache.
-        core: as in `Options`.
+        core: the core of the tree, as in `Options`.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Facts:
     # --- room ---------------------------------------------------------------------------
 
     def count(self) -> dict[str, int]:
-        """Counts what is free, cached and locked."""
+        """Returns the numbers of free, cached and locked slots and of unused requests."""
         tree, slots, layout = self.tree, self.slots, self.layout
         counts = {
             "free": slots.available_size(),
@@ -116,7 +120,8 @@ class Facts:
         return all(rooms)
 
     def evict(self, count: int) -> int:
-        """Evicts from a tree; besides full layers, only what other groups hold."""
+        """Evicts from a tree and returns the number of evicted blocks. If there are other
+        groups beside the full group, evicts only blocks of these groups."""
         layout, tokens = self.layout, count * self.layout.page
         is_hybrid = layout.full is not None and (layout.sliding or layout.state)
         done = self.tree.evict(
@@ -132,7 +137,7 @@ class Facts:
     # --- tables -------------------------------------------------------------------------
 
     def list_tables(self, request: Any) -> list[list[int | None]]:
-        """Returns the tables of a request, for each group."""
+        """Returns the table of a request for each group."""
         layout, kv = self.layout, request.kv
         row = self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len]
         tables: list[list[int | None]] = []
@@ -145,8 +150,8 @@ class Facts:
         return tables
 
     def list_window(self, request: Any, row: Any) -> list[int | None]:
-        """Returns the table of a sliding group: the request's locked pages of the tree,
-        and its own pages that are not freed."""
+        """Returns the table of a sliding group: the pages of the tree that the request
+        has locked, and the request's own pages that are not freed."""
         page, kv = self.layout.page, request.kv
         places = self.slots.full_to_swa_index_mapping[row[::page].long()]
         if self.layout.full is None:
@@ -158,8 +163,8 @@ class Facts:
     def name_pages(
         self, places: Any, base: int, gone: range = range(0)
     ) -> list[int | None]:
-        """Returns the blocks of the first slots of pages; None where there is no slot, or
-        where a position is gone."""
+        """Returns the block of each page, given the first slot of each page. Returns None
+        for a page without a slot, and for a page whose position is in `gone`."""
         page = self.layout.page
         return [
             base + slot // page if slot > 0 and number * page not in gone else None
@@ -170,7 +175,8 @@ class Facts:
         return [STATE + slot for slot in places.view(-1).tolist()]
 
     def find_locked(self, request: Any) -> int:
-        """Returns from which position on a request has locked pages of sliding layers."""
+        """Returns the first position whose pages of sliding layers the request has
+        locked."""
         if not self.tree.supports_prefix_sharing():
             return 0
         [path] = self.tree.tree_core.collect_path_info([request.lock.node])
@@ -181,8 +187,8 @@ class Facts:
         return 0
 
     def is_boundary(self, request: Any, node: Any, end: int) -> bool:
-        """Says whether a lock that was taken at position `end` ends with a node. A Rust
-        tree does not tell; there it ends where a window does."""
+        """Returns whether a lock that was taken at position `end` ends with this node. A
+        Rust tree does not expose this; its lock ends where a window ends."""
         if self.core == "rust":
             return bool(end - node.path_start >= self.layout.window)
         component = self.tree.tree_core.node_by_id(node.node_id).component(TYPES.SWA)
@@ -192,11 +198,11 @@ class Facts:
     # --- trees --------------------------------------------------------------------------
 
     def iter_nodes(self) -> Iterator[Node]:
-        """Walks through a tree that is Python."""
+        """Yields the nodes of a Python tree."""
         waiting = [(child, ()) for child in self.tree.root_node.children.values()]
         while waiting:
             node, path = waiting.pop()
-            length = len(node.key)  # of bigrams, one fewer than of tokens
+            length = len(node.key)  # counts bigrams, one fewer than tokens
             tokens = (*path, *node.key.raw_token_ids()[:length])
             namespace = node.key.cache_salt or node.key.extra_key
             yield Node(namespace, tokens, length, self.read_parts(node))
@@ -243,9 +249,9 @@ class Facts:
         return entries
 
     def get_pool(self) -> Pool:
-        """Returns the pool: a page of the tree is held as often as it is locked, one that
-        is neither there nor free belongs to one request. States in the tree that are
-        locked are in no table."""
+        """Returns the pool. A page of the tree has as many references as locks. A page
+        that is neither free nor in the tree belongs to one request. Locked states of the
+        tree are in no table."""
         locks = [
             (block, count)
             for node in self.iter_nodes()
@@ -275,7 +281,7 @@ class Facts:
             yield from self.name_states(self.rows.mamba_allocator.free_slots)
 
     def list_all(self) -> set[int]:
-        """Returns all blocks there are; slot and page 0 are for padding."""
+        """Returns all existing blocks; slot 0 and page 0 are for padding."""
         layout, slots = self.layout, self.slots
         pages = range(1, slots.size_full // layout.page + 1)
         blocks = set(pages)
@@ -291,7 +297,7 @@ class EventReader:
     """Decodes events.
 
     Attributes:
-        prefixes: hash → the namespace and the tokens that it stands for.
+        prefixes: hash → the namespace and the tokens that the hash stands for.
     """
 
     def __init__(self) -> None:
@@ -301,7 +307,7 @@ class EventReader:
         return [entry for event in events for entry in self.translate_one(event)]
 
     def translate_one(self, event: Any) -> Events:
-        """Returns the content of an event, which names no block."""
+        """Returns the content of an event. An event does not name a block."""
         if isinstance(event, sglang.AllBlocksCleared):
             return [("cleared", None)]
         if isinstance(event, sglang.BlockStored):
@@ -315,7 +321,7 @@ class EventReader:
         """Remembers the tokens of each hash."""
         _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
         size = event.block_size
-        # With EAGLE a token is told with the one behind it.
+        # With EAGLE, an event pairs each token with the next token.
         pairs = event.token_ids
         told_tokens = [pair[0] if isinstance(pair, tuple) else pair for pair in pairs]
         for number, key in enumerate(event.block_hashes):

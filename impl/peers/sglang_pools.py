@@ -1,4 +1,4 @@
-"""Opens SGLang's prefix caches and pools as a server does that has their settings."""
+"""Opens SGLang's prefix caches and pools as a server with given settings does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sglang = load_sglang()
 
 MOST_REQUESTS = 6
 STATES_OF_REQUEST = 3
-"""So many states a server has for each request that it runs
+"""The number of states that a server has for each running request
 (`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`)."""
 
 
@@ -24,11 +24,12 @@ class Options(NamedTuple):
     """Settings of a server.
 
     Attributes:
-        core: of the tree, "python" or "rust"; None for the tree of `RadixCache`.
-        salts: namespaces are a `cache_salt`, not an `extra_key`.
+        core: the core of the tree, "python" or "rust"; None selects the tree of
+            `RadixCache`.
+        salts: whether a namespace is a `cache_salt` and not an `extra_key`.
         drafts: the `speculative_algorithm`: "NGRAM", "EAGLE", or None.
-        keeps_prompt: a model that has only sliding layers attends to the whole prompt
-            (`is_prefill_aware_swa`), so its window does not slide over it.
+        keeps_prompt: whether a model with only sliding layers attends to the whole prompt
+            (`is_prefill_aware_swa`), so that its window does not slide over the prompt.
     """
 
     core: str | None = "python"
@@ -38,7 +39,7 @@ class Options(NamedTuple):
 
 
 class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
-    """K and V of full and of sliding layers, which the harness holds."""
+    """A stand-in for K and V of full and of sliding layers, which the harness holds."""
 
     get_key_buffer = get_value_buffer = get_kv_buffer = set_kv_buffer = None
     get_state_buf_infos = None
@@ -54,7 +55,7 @@ class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
 
 
 def open_slots(config: Config, layout: Layout) -> Any:
-    """Returns the pool of tokens of attention layers."""
+    """Returns the pool of token slots of the attention layers."""
     page, size = layout.page, count_slots(config, layout)
     options: tuple[Any, ...] = (torch.float32, "cpu", Storage(), False)
     if layout.full is None:
@@ -69,14 +70,15 @@ def open_slots(config: Config, layout: Layout) -> Any:
 def count_slots(config: Config, layout: Layout) -> int:
     """Counts the slots of each pool."""
     size: int = (config["blocks"] + count_reserved(config, layout.page)) * layout.page
-    if layout.full is None:  # a prompt is kept whole, although windows are shorter
+    if layout.full is None:  # the whole prompt is kept, although windows are shorter
         size *= -(-config["max_length"] // config["groups"][0]["width"])
     return size
 
 
 def count_reserved(config: Config, page: int) -> int:
-    """Counts the pages that a server has beside `blocks`: for a request that drafts it
-    reserves twice as many slots as a step has (`get_alloc_reserve_per_decode`)."""
+    """Returns the number of pages that a server has in addition to `blocks`. A server
+    reserves twice as many slots as a step needs for a request with drafts
+    (`get_alloc_reserve_per_decode`)."""
     drafts, groups = config["lookahead"], len(config["groups"])
     most = min(MOST_REQUESTS, config["blocks"] // groups)
     spare = -(-(drafts + 2) // page) - (groups - 1)

@@ -4,8 +4,8 @@ Line numbers are those of version 0.5.23, below `sglang/srt/`: H `managers/sched
 B `managers/schedule_batch.py`, P `managers/schedule_policy.py`, R
 `managers/scheduler_components/batch_result_processor.py`, C `mem_cache/common.py`.
 
-`sglang` declares what each backend promises, `sglang_pools` opens the pools, and
-`sglang_facts` tells what they hold.
+`sglang` declares the backends, `sglang_pools` opens the pools, and `sglang_facts` reports
+the contents of the trees and pools.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ MODEL = SimpleNamespace(is_encoder_decoder=False)
 
 
 class Trees:
-    """A tree with its pools, and the part of the scheduler that calls it.
+    """A tree with its pools, and the scheduler code that calls it.
 
     Attributes:
         rows: the `ReqToTokenPool`.
         slots: the allocator of token slots.
         tree: the prefix cache.
         requests: name → its `Req`.
-        running: those that have sampled, and decode.
-        step: those of the step that is being made.
-        moved: states to copy.
+        running: the names of the requests that have sampled, and decode.
+        step: the names of the requests in the current step.
+        moved: the states to copy, as pairs of source and target.
     """
 
     def __init__(self, config: Config, layout: Layout, options: Options) -> None:
@@ -66,7 +66,8 @@ class Trees:
             self.rows.mamba_pool.copy_from = self.move
 
     def move(self, source: Any, target: Any) -> None:
-        """In place of `MambaPool.copy_from`: states are in the harness's memory."""
+        """Notes the copy of a state; replaces `MambaPool.copy_from`, since the harness
+        holds the states."""
         self.moved += zip(
             self.facts.name_states(source), self.facts.name_states(target), strict=True
         )
@@ -97,7 +98,7 @@ class Trees:
         return start
 
     def admit(self, request: Any, count: int) -> int | None:
-        """Takes a waiting request (H:4216 to 4304, P:1395, P:1685)."""
+        """Schedules a waiting request (H:4216 to 4304, P:1395, P:1685)."""
         if self.rows.available_size() == 0:
             return None
         request.init_next_round_input(self.tree)
@@ -113,7 +114,7 @@ class Trees:
         return self.extend(request)
 
     def give_back_state(self, request: Any) -> None:
-        """Takes back what matching has given to a request (H:4291)."""
+        """Frees the state that matching has allocated for a request (H:4291)."""
         request.kv.mamba_cow_src_index = None
         request.kv.mamba_needs_clear = False
         if request.kv.holds_mamba:
@@ -121,7 +122,7 @@ class Trees:
             request.kv.mamba_pool_idx = None
 
     def go_on(self, request: Any, count: int) -> int | None:
-        """Takes the next chunk of a prompt (H:4176, P:1140)."""
+        """Schedules the next chunk of a prompt (H:4176, P:1140)."""
         request.init_next_round_input()
         if not self.has_room(request, count):
             return None
@@ -132,8 +133,8 @@ class Trees:
         return min(request.prefix_len + count, len(request.full_untruncated_fill_ids))
 
     def has_room(self, request: Any, count: int) -> bool:
-        """Says whether slots are free or can be evicted, as `PrefillAdder` does, which
-        also reserves some for tokens to come."""
+        """Returns whether enough slots are free or can be evicted. `PrefillAdder` checks
+        this, too, but also reserves slots for later tokens."""
         page = self.layout.page
         pages = -(-self.find_end(request, count) // page) - -(-request.prefix_len // page)
         return self.facts.has_room(pages * page, int(not request.kv.holds_mamba))
@@ -156,7 +157,7 @@ class Trees:
         return int(start)
 
     def decode(self, request: Any) -> int | None:
-        """Makes a batch of requests that decode (H:4469, B:3780)."""
+        """Makes a batch of decoding requests (H:4469, B:3780)."""
         start = request.kv.kv_committed_len
         batch = self.make_batch(request, DECODE, start)
         if not batch.check_decode_mem():
@@ -196,7 +197,7 @@ class Trees:
         return moved
 
     def run(self) -> None:
-        """Publishes chunks that do not end a prompt (H:3776, H:3919)."""
+        """Publishes chunks that do not complete a prompt (H:3776, H:3919)."""
         for name in self.step:
             request = self.requests[name]
             is_chunk = request.extend_end < len(request.full_untruncated_fill_ids)
@@ -207,14 +208,14 @@ class Trees:
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Takes the output of a request; publishes a prompt that ends (R:365 to 394)."""
+        """Processes the output of a request; publishes a full prompt (R:365 to 394)."""
         request = self.requests[name]
         request.output_ids.append(sampled)
         if name not in self.running:
             sglang.checkpoint_kv_cache(request, self.tree)
         self.running.add(name)
 
-    # --- letting go ---------------------------------------------------------------------
+    # --- release ------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         """Retracts a request (B:2360)."""
@@ -230,8 +231,8 @@ class Trees:
         self.running.discard(name)
 
     def free(self, name: str, reuse: bool) -> None:
-        """Ends a request: one that waits (H:5675), in its prompt (H:3778), or that has
-        sampled (R:1466)."""
+        """Ends a request that waits (H:5675), whose prompt is incomplete (H:3778), or
+        that has sampled (R:1466)."""
         request = self.requests.pop(name)
         is_chunk = request.kv.kv_committed_len < len(request.full_untruncated_fill_ids)
         request.finished_reason = SimpleNamespace()
@@ -244,7 +245,7 @@ class Trees:
         return self.facts.evict(count)
 
     def reset(self) -> bool:
-        """Flushes the cache (H:5518), which an idle server does."""
+        """Flushes the cache (H:5518), as an idle server does."""
         if any(request.kv.holds_kv for request in self.requests.values()):
             return False
         self.tree.reset()
@@ -252,7 +253,7 @@ class Trees:
         self.slots.clear()
         return True
 
-    # --- what it tells ------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------
 
     def tables(self, request: str) -> list[list[int | None]]:
         return self.facts.list_tables(self.requests[request])

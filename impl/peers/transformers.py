@@ -39,32 +39,32 @@ PLAIN: Fields = {**COMMON, "chunk": (None,)}
 CHUNKED: Fields = {**COMMON, "chunk": (1, 2, 3, 4, 5, 8)}
 
 ROOM = {"step": (16, 8, 11, 1024)}
-"""`max_cache_len` of a static cache: the config field "step", which it does not have."""
+"""The config field "step" holds the `max_cache_len` of a static cache."""
 
 FP8_ROUNDING = 0.04
 """More than half a step of float8_e4m3fn between 256 and 448, where 448 stands for 15/16,
 and the rounding to bfloat16."""
 
 SHARE = 4
-"""A backend that differs from another one in little gets one of this many programs."""
+"""A backend that differs little from another backend runs 1/SHARE of the programs."""
 
 RECORD = "once the window is full: callers call activate_past_recording() first"
 
 
 def _full(size: str) -> Duty:
-    """Trims that need tokens which a sliding layer of this size has dropped."""
+    """Forbids a trim that needs tokens which a sliding layer of this size has dropped."""
     return Duty({"op": "trim", f"offset - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def _recorded(size: str) -> Duty:
-    """Trims of more than a recording sliding layer of this size has kept."""
+    """Forbids a trim of more tokens than a recording sliding layer has kept."""
     when = {"op": "trim", f"offset - {size}": [0, None], "count - written": [1, None]}
     rule = "trim of more than was written since the last one: crop drops the rest"
     return Duty(when, rule)
 
 
 def _overflow(**fields: Any) -> Duty:
-    """Updates past the room of a static cache."""
+    """Forbids an update beyond the `max_cache_len` of a static cache."""
     when = {"op": "update", "offset + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len tokens")
 
@@ -73,10 +73,10 @@ def _overflow(**fields: Any) -> Duty:
 
 
 def transformers() -> Backend:
-    """`DynamicCache`: a full layer for kv, a sliding one for rotating.
+    """`DynamicCache`: a full layer for kv, a sliding layer for rotating.
 
-    A sliding layer holds W - 1 tokens between updates and counts all it has seen, so it
-    has neither the state nor the size of the contract.
+    A sliding layer holds W - 1 tokens between updates, and counts all tokens that it has
+    seen. So neither the state nor the size of the contract is declared for it.
     """
     kinds = {
         "kv": declare_kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
@@ -88,15 +88,15 @@ def transformers() -> Backend:
 
 
 def transformers_chunked() -> Backend:
-    """`DynamicCache` with a chunked layer, the sliding one under another mask."""
+    """`DynamicCache` with a chunked layer, which is a sliding layer with another mask."""
     operations = {"update", "size", "trim", "clone", "free"}
     kinds = {"kv": declare_kind(operations, CHUNKED, _full("chunk"))}
     return declare_backend("transformers-chunked", kinds, _open_dynamic, "forever")
 
 
 def transformers_recorded() -> Backend:
-    """`DynamicCache` with sliding and chunked layers that record their past, as
-    generation with an assistant has them: crop takes back what slid out."""
+    """`DynamicCache` with sliding and chunked layers that record their past, as in
+    generation with an assistant: `crop` restores tokens that have left the window."""
     operations = {"update", "trim", "clone", "free"}
     ring = {**PLAIN, "record": (True,)}
     kinds = {
@@ -113,7 +113,7 @@ def transformers_recorded() -> Backend:
 
 def transformers_static() -> Backend:
     """`StaticCache`: full and sliding layers in tensors of fixed size. A window may be
-    larger or smaller than that."""
+    larger or smaller than this size."""
     full, wide = _overflow(), _overflow(**{"window - step": [1, None]})
     kinds = {
         "kv": declare_kind(
@@ -144,7 +144,8 @@ def transformers_static_chunked() -> Backend:
 
 
 def transformers_quantized() -> Backend:
-    """The base class of the quantized layers; "step" is its residual length."""
+    """The base class of the quantized layers. The config field "step" is its residual
+    length."""
     kinds = {
         "kv": declare_kind(
             {"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept"
@@ -154,8 +155,9 @@ def transformers_quantized() -> Backend:
 
 
 def transformers_fp8() -> Backend:
-    """`QuantizedCache("fp8")`. Its scale is that of the first update, and larger numbers
-    are clipped; with 64 dimensions every token has the largest number."""
+    """`QuantizedCache("fp8")`. The first update sets the scale, and later numbers that
+    are larger are clipped. With 64 dimensions, every token contains the largest number.
+    """
     config = {**PLAIN, "heads": (1, 2), "key_dim": (64,), "value_dim": (64,)}
     kinds = {
         "kv": declare_kind(
@@ -171,8 +173,8 @@ def transformers_fp8() -> Backend:
 
 
 def transformers_linear() -> Backend:
-    """`LinearAttentionLayer` in a `DynamicCache`. With a recurrent state it cannot be
-    cropped, as its `is_croppable` says, so trim is not declared."""
+    """`LinearAttentionLayer` in a `DynamicCache`. `trim` is not declared: a layer with a
+    recurrent state cannot be cropped, and its `is_croppable` is false."""
     kinds = {"state": declare_kind({"update", "state", "view", "clone", "free"}, {})}
     return declare_backend(
         "transformers-linear", kinds, _open_linear, "until-write", SHARE // 2
@@ -218,7 +220,7 @@ def make_model(config: Config, attention: Attention | None = None) -> Any:
 
     Args:
         config: a complete config.
-        attention: the layer; that of the kind by default.
+        attention: the type of the layer; by default, the type that belongs to the kind.
     """
     layer_type, window = attention or get_attention(config)
     make: Callable[..., Any] = PreTrainedConfig  # model fields are not annotated
@@ -240,9 +242,9 @@ def declare_kind(
 ) -> Kind:
     """Declares a kind.
 
-    `inputs` is "kept" where `update` returns the tensors that it was given: a prompt as
-    long as the window (static), or the first one (quantized). A model makes K and V anew
-    in each pass and never writes to them afterwards.
+    `inputs` is "kept" if `update` returns the tensors that it gets: a prompt as long as
+    the window (static), or the first prompt (quantized). A model makes new K and V in
+    each pass and never writes to them afterwards.
     """
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 

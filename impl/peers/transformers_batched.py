@@ -1,4 +1,4 @@
-"""Backends over batches in the caches of transformers: what each is declared to promise.
+"""Backends over batches in the caches of transformers: their declarations.
 
 `transformers_batches` drives the caches.
 """
@@ -43,24 +43,24 @@ from lockstep.impl.peers.transformers_layers import (
 )
 
 ROWS = {"filter", "select", "repeat"}
-"""Operations on the rows of a dynamic layer; other layers have `reorder_cache` alone,
+"""Operations on the rows of a dynamic layer; other layers have only `reorder_cache`,
 which is select."""
 
 ALL = {"open", "update", "clone", "free"}
 FIXED = ALL | {"select"}
 CHUNKED_STATIC: Fields = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
 BESIDE: Fields = {"step": (ROOM_BESIDE, 4, 1, 2)}
-"""Attention beside a recurrent state: the config field "step", which a state does not
-have, is the window, and ROOM_BESIDE is none."""
+"""For attention in a layer with a recurrent state, the config field "step" holds the
+window; ROOM_BESIDE stands for no window."""
 
 
 def _full(size: str) -> Duty:
-    """Trims that need columns which a sliding layer of this size has dropped."""
+    """Forbids a trim that needs columns which a sliding layer has dropped."""
     return Duty({"op": "trim", f"width - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def overflow(**fields: Any) -> Duty:
-    """Updates past the room of a static cache."""
+    """Forbids an update beyond the `max_cache_len` of a static cache."""
     when = {"op": "update", "width + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len columns")
 
@@ -69,7 +69,7 @@ def overflow(**fields: Any) -> Duty:
 
 
 def dynamic() -> Backend:
-    """`DynamicCache`: a full layer for batch-kv, a sliding one for batch-rotating."""
+    """`DynamicCache`: a full layer for batch-kv, a sliding layer for batch-rotating."""
     kinds = {
         "batch-kv": declare_kind(ALL | ROWS | {"state", "trim"}, PLAIN),
         "batch-rotating": declare_kind(ALL | ROWS | {"trim"}, PLAIN, _full("window")),
@@ -78,7 +78,7 @@ def dynamic() -> Backend:
 
 
 def dynamic_chunked() -> Backend:
-    """`DynamicCache` with a chunked layer, the sliding one under another mask."""
+    """`DynamicCache` with a chunked layer, which is a sliding layer with another mask."""
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
     return _batched(
         "transformers-batched-chunked", kinds, _open_dynamic, "forever", SHARE
@@ -105,14 +105,14 @@ def static_chunked() -> Backend:
 
 
 def indexed() -> Backend:
-    """`DynamicCache` with an indexed layer: the keys of an indexer beside K and V."""
+    """`DynamicCache` with an indexed layer, which also stores the keys of an indexer."""
     config = {**PLAIN, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
     return _batched("transformers-batched-indexed", kinds, _open_indexed, share=SHARE)
 
 
 def static_indexed() -> Backend:
-    """`StaticCache` with an indexed layer."""
+    """`StaticCache` with an indexed layer, which also stores the keys of an indexer."""
     config = {**PLAIN, **ROOM, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept")}
     return _batched(
@@ -121,8 +121,8 @@ def static_indexed() -> Backend:
 
 
 def quantized() -> Backend:
-    """The base class of the quantized layers. With a residual length of 1 ("step") every
-    update is packed at once."""
+    """The base class of the quantized layers. If the residual length ("step") is 1, every
+    update is quantized at once."""
     config = {**PLAIN, "step": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
     return _batched(
@@ -141,9 +141,10 @@ def linear() -> Backend:
 
 
 def hybrid() -> Backend:
-    """`DynamicCache` with the layers that have both: each part is compared on its own. No
-    layer with a recurrent state can be cropped. What moves rows of K and V alone is
-    declared for the states, which it leaves behind."""
+    """`DynamicCache` with layers that have attention and a recurrent state; each is
+    compared separately. A layer with a recurrent state cannot be cropped. Operations that
+    move only the rows of K and V are declared for the states, too, although they leave
+    the states behind."""
     kinds = {
         "batch-kv": declare_kind(FIXED | {"state"}, PLAIN),
         "batch-rotating": declare_kind(FIXED, PLAIN),
@@ -153,7 +154,7 @@ def hybrid() -> Backend:
 
 
 def static_hybrid() -> Backend:
-    """`StaticCache` with the layers that have both."""
+    """`StaticCache` with layers that have attention and a recurrent state."""
     config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
         "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
@@ -217,7 +218,8 @@ def _open_both(cache: Cache, model: Any, config: Config) -> Layer | Batch:
 def _open_attention(
     cache: Cache, model: Any, config: Config, batch: type[Batch]
 ) -> Layer | Batch:
-    """Returns a batch of config["rows"] rows; a single cache if that is None."""
+    """Returns a batch of config["rows"] rows, or a single cache if config["rows"] is
+    None."""
     rows = config["rows"]
     return Layer(cache, model) if rows is None else batch(cache, model, rows)
 

@@ -1,9 +1,9 @@
 """transformers' caches as batches of the contract, driven as `generate` and models do.
 
-Padding stands on the left. The 2-D attention mask alone tells of it, to which `generate`
-appends a column of ones for each new token. So all rows of a cache have one length,
-padding included; the mask and the positions of the rows belong to the caller, who keeps
-them in step with the rows of the cache. Nothing here guards a call.
+Padding is on the left. Only the 2-D attention mask describes the padding, and `generate`
+appends a column of ones to this mask for each new token. So all rows of a cache have the
+same length, including padding. The caller owns the mask and the positions of the rows,
+and moves them together with the rows of the cache. No code here guards a call.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Rows(ABC):
 
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps these rows of the masks."""
+        """Keeps the given rows of the masks."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Notes that no column is left."""
+        """Notes that all columns were removed."""
 
     def filter(self, rows: Sequence[int]) -> None:
         self.cache.batch_select_indices(torch.tensor(rows))
@@ -62,11 +62,11 @@ class Batch(Rows):
     Args:
         cache: the cache of transformers.
         config: the configuration of its model.
-        rows: number of rows.
+        rows: the number of rows.
 
     Attributes:
         attention_mask: the 2-D mask of all columns in the cache; 0 is padding.
-        padding: for each row the padding on the left of the next update.
+        padding: for each row, the padding on the left of the next update.
     """
 
     def __init__(self, cache: Any, config: Any, rows: int) -> None:
@@ -76,7 +76,8 @@ class Batch(Rows):
 
     @property
     def offsets(self) -> Array:
-        """Positions as `generate` counts them: the tokens in the mask before a column."""
+        """Returns the positions as `generate` counts them: the tokens in the mask before
+        a column."""
         return self.attention_mask.sum(dim=-1) - self.padding
 
     def pad_left(self, padding: Sequence[int]) -> None:
@@ -84,7 +85,7 @@ class Batch(Rows):
 
     def extend_mask(self, length: int) -> torch.Tensor:
         """Returns the 2-D mask with `length` more columns: zeros where a tokenizer pads,
-        and the ones that `generate` appends."""
+        and ones where `generate` appends tokens."""
         columns = torch.arange(length) >= self.padding[:, None]
         return torch.cat([self.attention_mask, columns.long()], dim=-1)
 
@@ -103,7 +104,7 @@ class Batch(Rows):
         self.padding = torch.zeros_like(self.padding)
 
     def state(self) -> Sequence[tuple[Array, Array] | None]:
-        """Returns for each row its columns of the tensors of a full layer."""
+        """Returns the columns of each row in the tensors of a full layer."""
         return [self.read_row(row) for row in range(len(self.attention_mask))]
 
     def read_row(self, row: int) -> tuple[Array, Array] | None:
@@ -138,10 +139,11 @@ class Batch(Rows):
 
 
 class IndexedBatch(Batch):
-    """A layer with the keys of an indexer beside K and V.
+    """A layer that also stores the keys of an indexer.
 
-    The second half of the numbers of each key goes to the indexer and comes back with
-    the first, so that one comparison covers all three tensors. An indexer has one head.
+    The indexer gets the second half of each key. When the halves are read, they are
+    joined again, so that one comparison covers all three tensors. An indexer has one
+    head.
     """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -154,12 +156,12 @@ class IndexedBatch(Batch):
 class RecurrentBatch(Batch):
     """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
 
-    It keeps one input of the convolution more than the next token needs, which is not
-    read.
+    The layer keeps one convolution input more than the next token needs. This input is
+    not read.
 
     Args:
         cache, model, rows: as in `Batch`.
-        config: a complete config, for the shapes of a state that is still missing.
+        config: a complete config, which gives the shapes of a missing state.
     """
 
     def __init__(self, cache: Any, model: Any, rows: int, config: Config) -> None:
@@ -170,12 +172,12 @@ class RecurrentBatch(Batch):
         self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
 
     def make_mask(self, length: int) -> Mask:
-        """Builds the mask by which a model clears the inputs that are padding."""
+        """Builds the mask with which a model clears inputs that are padding."""
         mask = self.extend_mask(length)
         return build_mask(self.config, self.cache, length, mask, "linear_attention")
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors; a model starts from zeros where there is none."""
+        """Returns the two tensors, or zeros for a missing tensor, as a model does."""
         states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         rows = len(self.attention_mask)
         conv, delta = (
@@ -189,8 +191,8 @@ class RecurrentBatch(Batch):
         return conv[row : row + 1], delta[row : row + 1]
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Gives the new inputs of the convolution, as far as any is kept; those of
-        padding are zeros."""
+        """Passes the new convolution inputs that the layer keeps; inputs of padding are
+        zeros."""
         inputs = conv[:, -length:].transpose(1, 2)  # [rows, channels, length]
         self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
         self.cache.update_recurrent_state(delta, 0)
@@ -198,8 +200,8 @@ class RecurrentBatch(Batch):
 
 
 class HybridBatch(Batch):
-    """The attention of a layer that has a recurrent state too (`models.falcon_h1`): the
-    state is written with each update, and not compared."""
+    """The attention of a layer that also has a recurrent state (`models.falcon_h1`). Each
+    update writes the state, but the state is not compared."""
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         inputs = keys.transpose(2, 3).flatten(1, 2)  # [rows, channels, length]
@@ -209,8 +211,8 @@ class HybridBatch(Batch):
 
 
 class HybridStates(RecurrentBatch):
-    """The recurrent state of a layer that has attention too: its K and V are written with
-    each update, and not compared."""
+    """The recurrent state of a layer that also has attention. Each update writes K and V,
+    but K and V are not compared."""
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
         keys = conv.new_zeros(len(conv), 1, length, 1)

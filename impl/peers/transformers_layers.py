@@ -1,12 +1,13 @@
 """transformers' caches (`transformers.cache_utils`) as layers of the contract, driven as
 its models do.
 
-A model builds the mask with one of the builders of `transformers.masking_utils`, which
-call `get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. Masks are
-[1, 1, rows, columns]: additive for the "eager" attention, boolean for "sdpa", or None if
-`sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) relies on
-`is_causal`, which torch aligns with the upper left and which a single row does not use.
-No code here guards a call: duties of callers are declared.
+A model builds the mask with a builder of `transformers.masking_utils`, which calls
+`get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. A mask has the
+shape [1, 1, rows, columns]; it is additive for the "eager" attention and boolean for
+"sdpa". It is None if `sdpa_attention_forward`
+(`transformers.integrations.sdpa_attention`) relies on `is_causal`, which torch aligns
+with the upper left corner, and which a single row does not use. No code here guards a
+call: the backends declare the preconditions of callers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Attention = tuple[str, int | None]
 """The type of a layer, and its window."""
 
 ROOM_BESIDE = 1024
-"""Room for K and V beside a recurrent state in a static cache; as a window it is none."""
+"""`max_cache_len` of attention beside a state; as a window, it stands for no window."""
 
 MASKS: Mapping[str, Callable[..., Any]] = {
     "full_attention": create_causal_mask,
@@ -44,8 +45,8 @@ MASKS: Mapping[str, Callable[..., Any]] = {
     "hybrid_sliding": create_sliding_window_causal_mask,
     "linear_attention": create_recurrent_attention_mask,
 }
-"""The mask function that models call for a type of layers; of hybrid ones the mask of
-their attention."""
+"""The mask function that models call for a type of layers; for hybrid layers, the mask
+of their attention."""
 
 
 def build_mask(
@@ -59,15 +60,16 @@ def build_mask(
 
     Args:
         config: the configuration of the model.
-        cache: its cache, before the update.
-        length: new columns.
+        cache: the model's cache, before the update.
+        length: the number of new columns.
         attention_mask: the 2-D mask of a batch, [rows, columns before and new]; 0 is
             padding. None for one sequence.
-        layer_type: which of the masks of a hybrid layer; its attention's by default.
+        layer_type: selects a mask of a hybrid layer; by default, the mask of its
+            attention.
     """
     build = MASKS[layer_type or config.layer_types[0]]
     rows = 1 if attention_mask is None else len(attention_mask)
-    # Of the embeddings only shape and dtype are read.
+    # The mask functions read only shape and dtype of the embeddings.
     embeddings = torch.empty(rows, length, 1, dtype=config.dtype)
     mask: torch.Tensor | None = build(config, embeddings, attention_mask, cache)
     return mask
@@ -123,9 +125,10 @@ class Layer:
 
 
 class IdentityLayer(QuantizedLayer):
-    """The quantized layer with a quantizer that rounds nothing.
+    """The quantized layer with a quantizer that does not round.
 
-    It tests the bookkeeping of the base class: the packed tokens and the residual.
+    This layer tests the bookkeeping of the base class: the packed tokens and the
+    residual.
     """
 
     def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
@@ -138,14 +141,14 @@ class IdentityLayer(QuantizedLayer):
 class RecurrentLayer(Layer):
     """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
 
-    A cache of such layers alone has no length: a model counts positions elsewhere, so
-    they are counted here. It keeps one input of the convolution more than the next token
-    needs, which is not read.
+    A cache of only such layers has no length: a model counts positions elsewhere, and
+    this class counts them. The layer keeps one convolution input more than the next token
+    needs. This input is not read.
 
     Args:
         cache: the cache of transformers.
         model: the configuration of its model.
-        config: a complete config, for the shapes of a state that is still missing.
+        config: a complete config, which gives the shapes of a missing state.
     """
 
     def __init__(self, cache: Any, model: Any, config: Config) -> None:
@@ -163,7 +166,7 @@ class RecurrentLayer(Layer):
         return [length]
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors; a model starts from zeros where there is none."""
+        """Returns the two tensors, or zeros for a missing tensor, as a model does."""
         states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         conv, delta = (
             missing if tensor is None else tensor
@@ -178,7 +181,7 @@ class RecurrentLayer(Layer):
         return self.read()
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Gives the new inputs of the convolution, as far as any is kept."""
+        """Passes the new convolution inputs that the layer keeps."""
         inputs = conv[:, -length:].transpose(1, 2)  # [1, channels, length]
         self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
         self.cache.update_recurrent_state(delta, 0)
@@ -193,7 +196,7 @@ class RecurrentLayer(Layer):
 
 
 def get_attention(config: Config) -> Attention:
-    """Returns the layer of a cache, or batch, of attention or of a state alone."""
+    """Returns the layer of a cache or batch with only attention or only a state."""
     kind, window = config["kind"].removeprefix("batch-"), config["window"]
     if kind == "state":
         return "linear_attention", None
@@ -209,7 +212,8 @@ def get_indexed(config: Config) -> Attention:
 
 def get_hybrid(config: Config) -> Attention:
     """Returns the layer with attention and a state. Where the state is compared, the
-    window is the config field "step", which a state does not have."""
+    window is the config field "step", since the config of a state has no other use for
+    it."""
     window = config["window"]
     if config["kind"] == "batch-state" and config["step"] < ROOM_BESIDE:
         window = config["step"]

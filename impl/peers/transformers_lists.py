@@ -1,12 +1,12 @@
-"""Caches of transformers that hold two of the contract's: `EncoderDecoderCache`, and the
-layers with a recurrent state beside attention.
+"""Caches of transformers that hold two caches of the contract: `EncoderDecoderCache`, and
+the layers with attention and a recurrent state.
 
-A model reads and writes the two one by one; `generate` calls the cache that holds both.
-Nothing here guards a call.
+A model reads and writes the two caches separately; `generate` calls the cache that holds
+them. No code here guards a call.
 
-In an encoder-decoder model the cross cache is written once, with the tokens of the
-encoder, and the self cache at each pass. The contract gives all parts of a list the same
-tokens, so the cross cache gets new ones at each pass, too.
+In an encoder-decoder model, the cross cache is written once, with the tokens of the
+encoder, and the self cache in each pass. The contract gives the same tokens to all caches
+of a list, so the cross cache also gets new tokens in each pass.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ListLayer:
 
     Args:
         cache: the cache of transformers, with one layer.
-        parts: what it holds.
+        parts: the caches of the contract that it holds.
     """
 
     def __init__(self, cache: Any, parts: Sequence[Any]) -> None:
@@ -100,16 +100,15 @@ class ListBatch(Rows, ListLayer):
 
 def encoder_decoder() -> Backend:
     """`EncoderDecoderCache` of two `DynamicCache`: full decoders (BART, T5, Whisper) and
-    sliding ones (T5Gemma). `crop` is for self attention alone, so trim is not
-    declared."""
+    sliding decoders (T5Gemma). `trim` is not declared, since `crop` changes only self
+    attention."""
     kinds = {"batch-list": declare_kind(ROWS, {**COMMON, "caches": DECODERS})}
     opener, name = _open_dynamic_pair, "transformers-batched-encoder-decoder"
     return declare_backend(name, kinds, opener, "forever", SHARE, contract="batched")
 
 
 def static_encoder_decoder() -> Backend:
-    """`EncoderDecoderCache` of two `StaticCache`, of which rows are moved by
-    `reorder_cache` alone."""
+    """`EncoderDecoderCache` of two `StaticCache`; only `reorder_cache` moves rows."""
     config = {**COMMON, **ROOM, "caches": DECODERS}
     kinds = {"batch-list": declare_kind(FIXED, config, overflow(), inputs="kept")}
     opener, name = _open_static_pair, "transformers-batched-static-encoder-decoder"
@@ -142,14 +141,16 @@ def _open_pair(
 
 
 def hybrid() -> Backend:
-    """`DynamicCache` with the layers that have both. None can be cropped."""
+    """`DynamicCache` with layers that have attention and a recurrent state. These layers
+    cannot be cropped."""
     kinds = {"batch-list": declare_kind(ROWS, BESIDE)}
     opener, name = _open_hybrid, "transformers-batched-hybrid-list"
     return declare_backend(name, kinds, opener, "until-write", SHARE, contract="batched")
 
 
 def static_hybrid() -> Backend:
-    """`StaticCache` with the layers that have both. Full attention has much room."""
+    """`StaticCache` with layers that have attention and a recurrent state. The
+    `max_cache_len` of full attention is large."""
     config, wide = {**BESIDE, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {"batch-list": declare_kind(FIXED, config, wide, inputs="kept")}
     opener, name = _open_static_hybrid, "transformers-batched-static-hybrid-list"

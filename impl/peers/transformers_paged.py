@@ -1,6 +1,7 @@
-"""Backends over the paged cache of transformers' continuous batching: what is promised.
+"""Backends over the paged cache of transformers' continuous batching: their declarations.
 
-`transformers_pages` drives the cache, `transformers_tables` in two other ways.
+`transformers_pages` drives the cache, and `transformers_tables` drives it in two other
+ways.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from lockstep.impl.peers.transformers_layers import Config
 from lockstep.impl.peers.transformers_pages import Pages
 from lockstep.impl.peers.transformers_tables import PaddedPages, TablePages
 
-# For each cache the library reads this from the maps of the process's memory, which takes
-# longer than to run most programs; it does not change.
+# For each cache, the library reads this from the memory maps of the process. The read
+# takes longer than most programs, and its result does not change.
 utils._get_allowed_numa_nodes = cache(utils._get_allowed_numa_nodes)
 
 MOST_REQUESTS = 8
-"""In one step, and so in all."""
+"""The largest number of requests in a step, and so in a program."""
 
 OPERATIONS = frozenset(
     {"open", "schedule", "run", "accept", "preempt", "free", "fork", "evict", "reset"}
@@ -102,7 +103,7 @@ COMMON = {
 """K and V have one dimension. With 4 numbers, sectors have one block or several."""
 
 RINGS = {**COMMON, "data": ("backend",), "prefix_cache": (False,)}
-"""With a sliding layer nothing is hit. Forks still share blocks of full layers."""
+"""With a sliding layer, requests hit no block. Forks still share full layers' blocks."""
 
 KINDS: Mapping[str, Kind] = {
     "paged-full": Kind(
@@ -127,19 +128,21 @@ KINDS: Mapping[str, Kind] = {
 
 
 def transformers_paged() -> Backend:
-    """`PagedAttentionCache` under the default scheduler, which keeps 15 % of the room for
-    requests that have begun."""
+    """`PagedAttentionCache` under the default scheduler, which reserves 15 % of the
+    blocks for requests that have begun."""
     return _declare("transformers-paged", _open_paged)
 
 
 def transformers_paged_padded() -> Backend:
-    """The same with inputs of fixed sizes, under the scheduler that keeps no room."""
+    """`PagedAttentionCache` with inputs of fixed sizes, under the scheduler that reserves
+    no blocks."""
     return _declare("transformers-paged-padded", _open_padded, SHARE)
 
 
 def transformers_paged_decode() -> Backend:
-    """The same with tables of blocks in steps of single tokens, as on a GPU. Sliding
-    layers have none, and then no layer."""
+    """`PagedAttentionCache` with tables of blocks in steps of single tokens, as on a GPU.
+    Sliding layers have no tables, and if a model has a sliding layer, no layer has
+    tables."""
     config = {**KINDS["paged-full"].config, "data": ("backend",)}
     kinds = {"paged-full": replace(KINDS["paged-full"], config=config)}
     return _declare("transformers-paged-decode", _open_decode, SHARE, kinds)
@@ -162,7 +165,7 @@ def _open_paged(config: Config) -> Pages:
 def _open_padded(config: Config) -> Pages:
     options = ContinuousBatchingConfig(
         scheduler_type="prefill_first",
-        # What is compiled is padded. It would be so at the first pass of a model.
+        # Compiled models get padded inputs. The first pass of a model would compile it.
         varlen_compile_config=CompileConfig(backend="eager"),
         q_padding_interval_size=4,
         kv_padding_interval_size=16,
@@ -179,7 +182,7 @@ def _open_decode(config: Config) -> Pages:
 
 
 def _open(config: Config, pages: type[Pages], options: ContinuousBatchingConfig) -> Pages:
-    """Makes the parts of a `ContinuousBatchProcessor` that need no model."""
+    """Makes the components of a `ContinuousBatchProcessor` that do not need a model."""
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     groups, dtype = config["groups"], getattr(torch, config["dtype"])
     options.page_size = groups[0]["block"]
@@ -207,7 +210,7 @@ def _open(config: Config, pages: type[Pages], options: ContinuousBatchingConfig)
 
 
 def _model_layers(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Lists the layers of a model, which has the types in turn: group and number."""
+    """Returns group and number of each layer of a model, whose types alternate."""
     most = max(group["layers"] for group in groups)
     return [
         (number, layer)
@@ -234,10 +237,11 @@ def _model(config: Config, types: Sequence[str]) -> Any:
 
 
 def _model_blocks(config: Config, dtype: torch.dtype) -> int:
-    """Counts the blocks of the whole model that give room for config["blocks"] blocks.
+    """Returns the number of blocks of the whole model that provides config["blocks"]
+    blocks.
 
-    A sector belongs to one type of layers until all its blocks are free. So with two
-    types there are as many sectors.
+    A sector belongs to one type of layers until all its blocks are free. So a model with
+    two types gets as many sectors as blocks.
     """
     groups, blocks = config["groups"], config["blocks"]
     page = FullAttentionCacheAllocator.get_bytes_per_page(

@@ -1,8 +1,8 @@
 """transformers' paged cache, driven as its continuous batching drives it.
 
-`schedule` asks the library's own scheduler for one request, `update` goes through its
-inputs of a batch, and the rest calls what `ContinuousBatchProcessor` and
-`OffloadingManager` call, in their order. Nothing here guards a call.
+`schedule` calls the library's own scheduler for one request. `update` uses the library's
+inputs of a batch. The other methods make the calls of `ContinuousBatchProcessor` and
+`OffloadingManager`, in their order. No code here guards a call.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Scheduled(NamedTuple):
     """A request in a step.
 
     Attributes:
-        future: what the library notes of it.
-        is_decode: whether a kernel that reads tables may serve it.
-        tokens: how many are computed.
-        reads: how many are read at most.
+        future: the library's record of the request.
+        is_decode: whether a kernel that reads tables may process the request.
+        tokens: the number of tokens to compute.
+        reads: the largest number of tokens to read.
     """
 
     future: FutureRequestState
@@ -46,17 +46,17 @@ class Pages:
 
     Args:
         cache: the cache.
-        scheduler: of the library.
-        runner: of the library; it has the inputs of a batch.
-        types: of each group of layers the name of its type.
-        layers: the number of each layer in the model, those of the first group first.
+        scheduler: the library's scheduler.
+        runner: the library's model runner, which has the inputs of a batch.
+        types: for each group of layers, the name of its type.
+        layers: the number of each layer in the model, in the order of the groups.
 
     Attributes:
-        states: request → the library's note of it.
-        step: of the requests that are scheduled, in order.
-        inputs: of the model for this step, once they are made.
-        copied: blocks of full attention that were copied, from and to.
-        prefixes: hash → the tokens that it stands for.
+        states: request → the library's state of the request.
+        step: request → its record, for the scheduled requests, in order.
+        inputs: the inputs of the model for this step, once they are made.
+        copied: copied blocks of full attention, as pairs of source and target.
+        prefixes: hash → the tokens that the hash stands for.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Pages:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, request: str, count: int) -> int | None:
-        """Acts as `prepare_next_batch` does without room: evicts cached blocks, then
-        resets the request if it has begun with a hit."""
+        """Schedules a request. Without free blocks, acts as `prepare_next_batch`: evicts
+        cached blocks, then resets the request if it has begun with a hit."""
         waited = request in self.scheduler.waiting_requests
         planned = self.try_schedule(request, count)
         if not planned:
@@ -99,8 +99,8 @@ class Pages:
         return None
 
     def try_schedule(self, request: str, count: int) -> bool:
-        """Asks the library's scheduler for a batch of this request, as a part of the
-        step."""
+        """Calls the library's scheduler for a batch of only this request, within the
+        current step."""
         begun: set[str] = set()
         reads = self.cache.max_tokens_read - sum(
             item.reads for item in self.step.values()
@@ -114,7 +114,7 @@ class Pages:
         return bool(planned)
 
     def prepare(self) -> Mapping[str, Any]:
-        """Makes the inputs of the model, once in a step; this moves the requests on."""
+        """Makes the inputs of the model, once per step. This advances the requests."""
         if self.inputs is None:
             step, runner = self.step.values(), self.runner
             tokens, reads = (
@@ -152,7 +152,7 @@ class Pages:
         self.step, self.inputs = {}, None
 
     def name_prefixes(self, state: Any) -> None:
-        """Notes the tokens of a request's hashes."""
+        """Notes the tokens of each hash of a request."""
         tokens = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
         for allocator in self.cache.cache_allocators.values():
             parent, page = None, allocator.tokens_per_page
@@ -166,10 +166,10 @@ class Pages:
     ) -> None:
         self.states[request].update_and_check_completion(sampled, None)
 
-    # --- letting go ---------------------------------------------------------------------
+    # --- release ------------------------------------------------------------------------
 
     def preempt(self, request: str) -> None:
-        """Resets a request, as `offload_requests` does without memory on the host."""
+        """Resets a request, as `offload_requests` does without host memory."""
         state = self.states[request]
         self.step.pop(request, None)
         self.cache.free_blocks(request, no_cache=True)
@@ -186,7 +186,7 @@ class Pages:
         self.scheduler.clear_cancelled_requests()
 
     def evict(self, count: int) -> int:
-        """Drops all that is cached: the library has no count."""
+        """Evicts all cached blocks, since the library cannot evict a given number."""
         cached = [block for item in self.list_ledgers() for block in item.cached_blocks]
         self.cache.evict_cached_blocks()
         return len(cached)
@@ -196,10 +196,10 @@ class Pages:
         return True
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
-        """Forks as `update_batch` does; the new request goes on with its own tokens.
+        """Forks as `update_batch` does; the new request continues with its own tokens.
 
-        Where there is no room, `update_batch` opens a request without slots. Here what is
-        cached goes first, as the next step would do.
+        If blocks are lacking, `update_batch` opens a request without slots. This method
+        first evicts cached blocks, as the next step would do.
         """
         state = self.states[source]
         if not self.try_fork(state, target):
@@ -226,10 +226,10 @@ class Pages:
         self.copied += zip(*full, strict=True)
         return bool(forked)
 
-    # --- what it tells ------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------
 
     def tables(self, request: str) -> list[Table]:
-        """Returns the table of full layers; sliding ones have a ring."""
+        """Returns a table for each group; the table of a sliding group is a ring."""
         return [self.get_table(name, request) for name in self.types]
 
     def get_table(self, name: str, request: str) -> Table:
@@ -242,8 +242,9 @@ class Pages:
         return copied
 
     def pool(self) -> Pool:
-        """Counts in blocks of the type that has the smallest ones: a free sector becomes
-        blocks of any type, and a block of another type is several of these."""
+        """Returns the pool, counted in blocks of the smallest type. A free sector becomes
+        blocks of any type, and a block of another type is several of the smallest blocks.
+        """
         pool = self.cache.pool
         free = [
             unit
@@ -290,5 +291,5 @@ class Pages:
         ]
 
     def get_unit(self) -> int:
-        """Returns the bytes of the smallest blocks."""
+        """Returns the size of the smallest block in bytes."""
         return min(allocator.bytes_per_block for allocator in self.list_allocators())

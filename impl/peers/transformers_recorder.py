@@ -29,14 +29,14 @@ BATCHED = {
     "transformers": "transformers-batched",
     "transformers-static": "transformers-batched-static",
 }
-"""The backend of a batch in the cache of another one."""
+"""Backend of single caches → the backend of batches in these caches."""
 
 
 def record(cache: Any, recording: Recording) -> None:
-    """Records what a model takes as `past_key_values`.
+    """Records the cache that a model takes as `past_key_values`.
 
     Raises:
-        UsageError: it is not a cache, not empty, or recorded already.
+        UsageError: the object is not a cache, is not empty, or is already recorded.
     """
     if isinstance(cache, EncoderDecoderCache):
         recording.skip("cross attention", "its cache is written once")
@@ -58,13 +58,14 @@ def record(cache: Any, recording: Recording) -> None:
 
 
 def open_tape(number: int, layer: Any, room: int, recording: Recording) -> Tape | None:
-    """Opens the tape of a layer; None if no backend drives such a one.
+    """Returns the tape of a layer, newly opened, or None if no backend drives such a
+    layer.
 
     Args:
-        number: of the layer in its cache.
-        layer: of the cache.
-        room: tokens that a static cache takes.
-        recording: has the tapes.
+        number: the number of the layer in its cache.
+        layer: the layer.
+        room: the number of tokens that a static cache holds.
+        recording: the recording, which has the tapes.
     """
     label, form = f"layer {number}", get_form(layer, room)
     if form is not None:
@@ -74,9 +75,10 @@ def open_tape(number: int, layer: Any, room: int, recording: Recording) -> Tape 
 
 
 def get_form(layer: Any, room: int) -> Form | None:
-    """Returns the form of a layer; None if no backend has it.
+    """Returns the form of a layer, or None if no backend drives such a layer.
 
-    Subclasses have more than K and V, such as a recurrent state.
+    Subclasses of these classes hold more than K and V, such as a recurrent state, and
+    have no form.
     """
     rooms = [size for size in ROOM["step"] if size >= room]
     options = {"step": min(rooms)} if rooms else {}
@@ -98,16 +100,17 @@ def get_form(layer: Any, room: int) -> Form | None:
 
 
 class Whole(Scribe):
-    """A cache with all its layers.
+    """A recorded cache with all its layers.
 
     Args:
-        cache: of the engine.
-        layers: number → tape of those that are recorded.
-        name: of the cache.
-        recording: opens tapes of layers that a dynamic cache adds.
+        cache: the engine's cache.
+        layers: number → tape, for the recorded layers.
+        name: the name of the cache.
+        recording: opens tapes for layers that a dynamic cache adds.
 
     Attributes:
-        rows: of the batch, by layer; none before the first update.
+        rows: number of a layer → the number of rows of its batch; a layer is missing
+            before its first update.
     """
 
     calls = (
@@ -143,7 +146,8 @@ class Whole(Scribe):
         return None
 
     def find_tape(self, number: int) -> Tape | None:
-        """Returns the tape of a layer, which a dynamic cache may be about to add."""
+        """Returns the tape of a layer. Opens a tape if a dynamic cache is about to add
+        the layer."""
         cache = self.cache()
         layer_class = None if cache is None else cache.layer_class_to_replicate
         if layer_class is not None and number >= len(cache.layers):
@@ -155,8 +159,8 @@ class Whole(Scribe):
         return self.layers.get(number)
 
     def turn_to_batches(self, tape: Tape) -> None:
-        """Makes the program of a layer one of the batched contract. A single cache is a
-        batch of one row there, which has to be opened."""
+        """Changes the program of a layer to the batched contract. In this contract, a
+        single cache is a batch of one row, which must be opened."""
         form = tape.draft.form
         if form.contract == "batched":
             return
@@ -177,7 +181,7 @@ class Whole(Scribe):
         return None
 
     def move(self, op: str, count: int, **fields: Any) -> Then:
-        """Notes an operation on whole rows, after which there are `count`."""
+        """Notes an operation on whole rows, which leaves `count` rows."""
         for tape in self.tapes:
             self.turn_to_batches(tape)
         self.note(op, **fields)
@@ -198,7 +202,7 @@ class Whole(Scribe):
         return self.move("repeat", rows, times=repeats)
 
     def activate_past_recording(self) -> Then:
-        """Notes that sliding layers keep tokens that slide out."""
+        """Notes that sliding layers now keep the tokens that leave the window."""
         for tape in self.tapes:
             form = tape.draft.form
             if form.backend == "transformers" and form.config["kind"] == "rotating":

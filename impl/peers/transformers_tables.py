@@ -1,4 +1,5 @@
-"""transformers' paged cache with inputs of other forms: padded, and tables of blocks."""
+"""transformers' paged cache with two other forms of inputs: padded inputs, and tables of
+blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from lockstep.impl.peers.transformers_pages import Pages, Pair
 
 
 class PaddedPages(Pages):
-    """The same with batches of fixed sizes, as compiled models have them."""
+    """The paged cache with batches of fixed sizes, as compiled models have them."""
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
         spare_rows = self.prepare()["input_ids"].shape[1] - keys.shape[2]
@@ -21,14 +22,16 @@ class PaddedPages(Pages):
 
 
 class TablePages(Pages):
-    """The same where a step of single tokens goes through tables of blocks.
+    """The paged cache where a step of single tokens uses tables of blocks.
 
-    On a GPU a kernel of flash attention writes and reads them; here `write_and_read`.
+    On a GPU, a flash attention kernel writes and reads these tables; here,
+    `write_and_read` replaces this kernel.
     """
 
     def try_schedule(self, request: str, count: int) -> bool:
-        """A step that once needs indices has room for so many reads only; the scheduler
-        learns from its cache whether tables may do."""
+        """Schedules with `max_blocks_per_request` set to 0 if a request in the step needs
+        indices. The library's scheduler reads this setting to decide whether to use
+        tables, and limits the reads of a step by indices."""
         most = self.cache.max_blocks_per_request
         is_decode = all(item.is_decode for item in self.step.values())
         self.cache.max_blocks_per_request = most * is_decode
@@ -57,13 +60,13 @@ def write_and_read(
     tables: Sequence[Sequence[int]],
     lengths: Sequence[int],
 ) -> list[torch.Tensor]:
-    """Does what `flash_attn_with_kvcache` does with K, and with V.
+    """Writes and reads as `flash_attn_with_kvcache` does, for K or for V.
 
     Args:
-        pages: [pages, tokens of a page, heads, dim].
+        pages: the pages, [pages, tokens of a page, heads, dim].
         new: the last token of each request, [1, heads, requests, dim].
-        tables: of each request the numbers of its pages.
-        lengths: its tokens, the new one included.
+        tables: for each request, the numbers of its pages.
+        lengths: for each request, the number of its tokens, including the new token.
     """
     size = pages.shape[1]
     read = []

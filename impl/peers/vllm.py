@@ -1,4 +1,4 @@
-"""Backends over vLLM's `KVCacheManager`: what each is declared to promise.
+"""Backends over vLLM's `KVCacheManager`: their declarations.
 
 `vllm_blocks` drives the manager.
 """
@@ -25,7 +25,7 @@ OPERATIONS = frozenset(
         "reset",
     }
 )
-"""No `fork` and `rewind`: several answers to one prompt are requests that hit it."""
+"""No `fork` and `rewind`: several answers to a prompt are requests that hit it."""
 
 TELLS = frozenset({"pool", "entries", "events"})
 
@@ -42,7 +42,7 @@ VICTIM = Duty(
     " not scheduled yet",
 )
 PRIORITY = (WITHDRAW, ABORT)
-"""The duties by the policy priority, which preempts requests of the step, too."""
+"""The duties with the policy priority, which also preempts scheduled requests."""
 DUTIES = (*PRIORITY, VICTIM)
 
 Groups = Sequence[Sequence[Mapping[str, Any]]]
@@ -102,7 +102,7 @@ WITH_STATES: Groups = (
     [_full(2), _sliding(2, 3), _state(2)],
     [_full(4), _state(4), _state(4)],
 )
-"""An engine gives states the blocks of its other layers."""
+"""States have blocks of the same size as the other layers, as in an engine."""
 
 
 def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
@@ -112,14 +112,15 @@ def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
 
 
 def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
-    """Without `match`: a state of this step is found, and refused when it is allocated.
-    Without caching, states are not kept where blocks end."""
+    """Declares no `match`: it finds a state of the current step, but the allocation
+    refuses this state. Without prefix caching, states are not kept at the ends of blocks.
+    """
     kind = _kind(groups, prefix_cache=(True,), lookahead=(0,), aligned=(True,), **config)
     return replace(kind, operations=OPERATIONS - {"match"})
 
 
 FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
-"""Only beside states there are hits inside a block."""
+"""Hits inside a block occur only in models with states."""
 
 PLAIN = {
     "paged-full": _kind(FULL),
@@ -153,14 +154,14 @@ SPARSE = {
 
 
 def vllm() -> Backend:
-    """With the policy fcfs, and a draft model."""
+    """`KVCacheManager` with the policy fcfs and a draft model."""
     chunked = _kind([*CHUNKED, *INSIDE])
     return _backend("vllm", {**PLAIN, "paged-chunked": chunked})
 
 
 def vllm_priority() -> Backend:
-    """With the policy priority. Blocks have one size, so that each one that is full has a
-    hash."""
+    """`KVCacheManager` with the policy priority. Blocks have one size, so that each full
+    block has a hash."""
     declared = {
         "paged-full": _kind(declare_alike(FULL)),
         "paged-state": STATES["paged-state"],
@@ -171,31 +172,33 @@ def vllm_priority() -> Backend:
 
 
 def vllm_states() -> Backend:
-    """Models with recurrent states, in the mode "align"."""
+    """`KVCacheManager` for models with recurrent states, in the mode "align"."""
     return _backend("vllm-states", STATES)
 
 
 def vllm_states_budget() -> Backend:
-    """A step has three tokens at most, so that a block of states may take several."""
+    """`vllm_states` with at most three tokens in a step, so that a block of states may
+    take several steps."""
     return _backend("vllm-states-budget", STATES, Options(budget=3), SHARE)
 
 
 def vllm_ngram() -> Backend:
-    """Drafts are looked up, and need no slots behind them."""
+    """`KVCacheManager` with drafts that are looked up. These drafts need no slots after
+    them."""
     kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-ngram", kinds, Options(has_draft_model=False), SHARE)
 
 
 def vllm_eagle() -> Backend:
-    """With EAGLE: what the draft model has stored of the last token of a block depends on
-    the token behind it, which the hash covers, too."""
+    """`KVCacheManager` with EAGLE. The draft model's data for the last token of a block
+    depends on the next token, so the hash of the block covers the next token, too."""
     kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-eagle", kinds, Options(covers_next=True), SHARE)
 
 
 def vllm_eagle_drop() -> Backend:
-    """With `disable_lookahead_block_hashes` the last block of a hit is computed again. It
-    refuses chunks."""
+    """`vllm_eagle` with `disable_lookahead_block_hashes`: the last block of a hit is
+    computed again. The manager refuses chunked layers."""
     kinds = {
         "paged-full": declare_drafting(_kind(FULL)),
         "paged-sliding": declare_drafting(_kind(SLIDING)),
@@ -205,13 +208,13 @@ def vllm_eagle_drop() -> Backend:
 
 
 def vllm_sparse() -> Backend:
-    """`prefix_cache_retention_interval` 0: of windows and states, only those at the end
-    of prompts and of shared beginnings are kept."""
+    """`KVCacheManager` with `prefix_cache_retention_interval` 0: it keeps windows and
+    states only at the ends of prompts and of shared beginnings."""
     return _backend("vllm-sparse", SPARSE, Options(retention=0), SHARE)
 
 
 def vllm_interval() -> Backend:
-    """`prefix_cache_retention_interval` of two blocks."""
+    """`KVCacheManager` with a `prefix_cache_retention_interval` of two blocks."""
     return _backend("vllm-interval", SPARSE, Options(retention=2), SHARE)
 
 

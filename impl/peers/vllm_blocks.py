@@ -1,7 +1,7 @@
-"""vLLM's `KVCacheManager`, driven as its scheduler does; line numbers are those of
+"""vLLM's `KVCacheManager`, driven as its scheduler does. Line numbers are those of
 `vllm/v1/core/sched/scheduler.py`, version 0.33.0.
 
-`vllm` declares what each backend promises.
+`vllm` declares the backends.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
 SAMPLING = SimpleNamespace(
     max_tokens=1 << 20, extra_args=None, skip_reading_prefix_cache=None
 )
-"""All that a manager reads of the sampling parameters."""
+"""The only sampling parameters that a manager reads."""
 
 
 class Options(NamedTuple):
     """Settings of a server.
 
     Attributes:
-        has_draft_model: drafts come from a model, which needs slots behind them.
-        covers_next: a hash covers the token behind its block, too, which the draft model
-            of EAGLE has read.
-        drops_last: a hit is one block shorter, for the same reason.
-        retention: the interval in which sliding windows and states are kept, in blocks
-            of the scheduler; 0 for the end of prompts alone, None for all.
-        budget: the most tokens of a step, `max_num_scheduled_tokens`; None for enough. It
-            matters where states are kept.
+        has_draft_model: whether a model computes the drafts. It needs slots after them.
+        covers_next: whether a hash also covers the token after its block, which the draft
+            model of EAGLE has read.
+        drops_last: whether a hit is one block shorter, because the draft model of EAGLE
+            has read the token after a block.
+        retention: the interval at which sliding windows and states are kept, in blocks of
+            the scheduler; 0 keeps only those at the end of prompts, None keeps all.
+        budget: the largest number of tokens in a step, `max_num_scheduled_tokens`; None
+            for no limit. The limit matters for models with states.
     """
 
     has_draft_model: bool = True
@@ -53,14 +54,15 @@ class Options(NamedTuple):
 
 @cache
 def _open_hash() -> Any:
-    """Returns the hash of a server's default settings; blocks need it initialized."""
+    """Returns the hash function of a server's default settings, and initializes it for
+    blocks."""
     sha256 = open_vllm().load("vllm.utils.hashing").sha256
     vllm.init_none_hash(sha256)
     return sha256
 
 
 def _open_spec(group: Mapping[str, Any]) -> Any:
-    """Returns the layers of a group, as a model describes them."""
+    """Returns the specification of a group's layers, as a model describes them."""
     block = group["block"]
     if group["type"] == "sliding":
         width = group["width"]
@@ -93,7 +95,7 @@ def _open_manager(config: Config, options: Options) -> Any:
             groups,
             prefix_cache_retention_interval=_open_retention(block, options),
         ),
-        # A request ends when it is as long as that, so none computes its last token.
+        # A request ends at this length, so no request computes its last token.
         max_model_len=config["max_length"] + 1,
         scheduler_block_size=block,
         hash_block_size=_open_unit(config),
@@ -111,7 +113,7 @@ def _open_retention(block: int, options: Options) -> int | None:
 
 
 def _open_unit(config: Config) -> int:
-    """Returns the tokens of a hash."""
+    """Returns the number of tokens that a hash covers."""
     return int(
         config["hash_block"] or gcd(*(group["block"] for group in config["groups"]))
     )
@@ -130,15 +132,15 @@ def open_blocks(config: Config, options: Options) -> Blocks:
 
 
 class Blocks:
-    """One manager, and the part of the scheduler that calls it.
+    """A manager, and the scheduler code that calls it.
 
     Attributes:
         manager: the `KVCacheManager`.
         requests: name → its `Request`.
-        step: name → tokens of the step that is being made.
-        drafted: name → drafts that were scheduled.
-        prefixes: hash → the namespace and the tokens that it stands for.
-        retained: blocks that a copy of this step reads or writes.
+        step: name → the number of its tokens in the current step.
+        drafted: name → its scheduled drafts.
+        prefixes: hash → the namespace and the tokens that the hash stands for.
+        retained: the blocks that a copy of this step reads or writes.
     """
 
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
@@ -167,7 +169,7 @@ class Blocks:
         self.note(self.requests[request])
 
     def note(self, request: Any) -> None:
-        """Remembers the tokens of each hash, to tell of entries and events."""
+        """Notes the tokens of each hash, which entries and events refer to."""
         for number, key in enumerate(request.block_hashes, 1):
             prefix = (
                 request.cache_salt,
@@ -210,7 +212,7 @@ class Blocks:
         return start, allowed
 
     def admit(self, request: Any, count: int) -> tuple[int, int] | None:
-        """Schedules a waiting request behind its hit (lines 1110 to 1600)."""
+        """Schedules a waiting request after its hit (lines 1110 to 1600)."""
         blocks, hit, request.shared_prefix_boundary = self.manager.get_computed_blocks(
             request
         )
@@ -233,7 +235,8 @@ class Blocks:
         return int(hit), allowed
 
     def limit(self, request: Any, start: int, count: int) -> int:
-        """Returns how many tokens a step from `start` on has, of `count` at most."""
+        """Returns the number of tokens, at most `count`, of a step that begins at
+        `start`."""
         return count
 
     def copies(self) -> list[tuple[int, int]]:
@@ -242,7 +245,7 @@ class Blocks:
         return [(copy.src_block_id, copy.dst_block_id) for copy in copies]
 
     def run(self) -> None:
-        """The end of scheduling, and the step (lines 1681 to 1860, 3095)."""
+        """Ends the scheduling and runs the step (lines 1681 to 1860, 3095)."""
         self.manager.take_boundary_state_offloads()
         self.manager.block_pool.free_blocks(self.retained)
         self.retained = []
@@ -254,7 +257,7 @@ class Blocks:
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Takes the output of a request (lines 2346 to 2415, 2753, 2879)."""
+        """Processes the output of a request (lines 2346 to 2415, 2753, 2879)."""
         request = self.requests[name]
         drafted = self.drafted.pop(name, ())
         request.num_computed_tokens -= len(drafted) - accepted
@@ -265,7 +268,7 @@ class Blocks:
             self.manager.cache_blocks(request, request.num_computed_tokens)
         request.spec_token_ids = list(drafts)
 
-    # --- letting go ---------------------------------------------------------------------
+    # --- release ------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         """Preempts a request (line 1799)."""
@@ -294,7 +297,7 @@ class Blocks:
     def reset(self) -> bool:
         return bool(self.manager.reset_prefix_cache())
 
-    # --- what it tells ------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------
 
     def tables(self, request: str) -> list[list[int | None]]:
         groups = self.manager.get_block_ids(request)
@@ -329,7 +332,7 @@ class Blocks:
         ]
 
     def translate(self, event: Any) -> list[tuple[str, Entry | None]]:
-        """Returns the content of an event, which names no block."""
+        """Returns the content of an event. An event does not name a block."""
         if isinstance(event, vllm.AllBlocksCleared):
             return [("cleared", None)]
         name = "stored" if isinstance(event, vllm.BlockStored) else "removed"
@@ -340,16 +343,17 @@ class Blocks:
 
 
 def list_ids(blocks: Any) -> list[int]:
-    """Returns the blocks of one hash: several are a dict."""
+    """Returns the blocks of a hash. Several blocks are stored as a dict."""
     return list(blocks) if isinstance(blocks, dict) else [blocks.block_id]
 
 
 class StateBlocks(Blocks):
-    """The same with recurrent states, kept where blocks end ("align").
+    """A manager of models with recurrent states, which are kept at the ends of blocks
+    ("align").
 
     Attributes:
-        block: the positions of a block of states.
-        budget: the most tokens of a step.
+        block: the number of positions in a block of states.
+        budget: the largest number of tokens in a step.
     """
 
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
@@ -360,8 +364,9 @@ class StateBlocks(Blocks):
         self.budget = options.budget or config["max_length"]
 
     def limit(self, request: Any, start: int, count: int) -> int:
-        """Ends a chunk of a prompt where a state can be cached: what is left of
-        `_mamba_block_aligned_split` (line 546) without EAGLE and internal checkpoints."""
+        """Returns the number of tokens up to a position where a state can be cached. This
+        is the code of `_mamba_block_aligned_split` (line 546) that applies without EAGLE
+        and internal checkpoints."""
         block, prefill_end = (
             self.block,
             max(request.num_prompt_tokens, request.num_tokens - 1),
@@ -387,7 +392,7 @@ class StateBlocks(Blocks):
         return max(end - start, 0)
 
     def find_checkpoint(self, tokens: int, block: int) -> int:
-        """Returns the last end of a block from which something is left to compute."""
+        """Returns the last end of a block that leaves at least one token to compute."""
         find = open_vllm().load("vllm.v1.kv_cache_interface")
         position: int = find.get_mamba_prefill_checkpoint_position(tokens, block, False)
         return position

@@ -10,8 +10,8 @@ from lockstep.impl.prefix.layers import Layer, LayerSnapshot
 class Captures:
     """The captures of one layer whose snapshots cannot be cut.
 
-    The layer makes them as it reaches their offsets; they are collected before more are
-    scheduled, and at the end.
+    The layer makes a capture when it reaches a scheduled offset. The captures are
+    collected before further captures are scheduled, and at the end.
 
     Attributes:
         number: number of the layer.
@@ -38,8 +38,10 @@ class Captures:
             self.layer.prepare(self.scheduled)
 
     def capture(self, offset: int) -> None:
-        """Captures at `offset`, which is not 0, if the layer is there and there is no
-        capture yet."""
+        """Captures the layer at `offset`, which is not 0.
+
+        Does nothing if the layer is not at `offset` or already has this capture.
+        """
         if self.layer.offset == offset and offset not in self.held:
             self.held[offset] = self.layer.snapshot(0)
 

@@ -13,11 +13,12 @@ Numbered = Iterable[tuple[int, Layer]]
 
 @dataclass
 class Cut:
-    """The snapshots of one edge in two parts, until it is known whether paths part there.
+    """A temporary cut of the snapshots of one edge, until paths may diverge there.
 
-    A snapshot that only refers to the memory of its layer is copied whole as soon as a
-    part of it is overwritten. A request overwrites from its first computed token on. So
-    the edge is cut there in advance, and the part before it is not copied.
+    A snapshot that only refers to the memory of its layer is copied as a whole before any
+    of its positions is overwritten. A request overwrites positions from its first
+    computed token on. The edge is therefore cut at that token in advance, so that the
+    snapshot before the cut is not copied.
 
     Attributes:
         node: the node of the edge.

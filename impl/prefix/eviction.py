@@ -50,8 +50,10 @@ class Eviction:
         self.heap = []
 
     def shrink(self, limit: int, protected: Collection[Node]) -> None:
-        """Evicts nodes until at most `limit` bytes are stored, or only protected ones and
-        the paths to them are left."""
+        """Evicts nodes until at most `limit` bytes are stored.
+
+        Protected nodes and the paths to protected nodes are never evicted.
+        """
         self.tree.tighten()
         aside = []
         while self.tree.size > limit and (node := self.pop()):
@@ -65,9 +67,9 @@ class Eviction:
     def evict(self, node: Node) -> None:
         """Evicts a node.
 
-        A leaf is removed, up to the node before it. Of an inner node only the captures
-        are removed, and the node too unless paths part there. An inner node without
-        captures is not evicted until it is a leaf.
+        A leaf is removed with the tokens of its edge. An inner node loses only its
+        captures, and is merged with its child if it has only one child. An inner node
+        without captures is not evicted until it is a leaf.
         """
         parent = node.parent
         assert parent is not None

@@ -22,7 +22,10 @@ class LayerSnapshot(Protocol):
 
 
 class Layer(Protocol):
-    """The cache of one layer. Other code writes to it; `offset` counts the tokens."""
+    """The cache of one layer, to which other code writes.
+
+    `offset` is the number of its tokens.
+    """
 
     @property
     def offset(self) -> int: ...

@@ -11,13 +11,14 @@ class Node:
 
     Attributes:
         tokens: the tokens of the edge.
-        begin, end: number of tokens of the path before the edge, and up to its end.
-        children: the next nodes, by first token.
-        snapshots: one for each layer: of the edge, if the layer can split it, else of the
-            whole content at the end; None if it was not captured.
+        begin, end: number of tokens of the path up to the begin and the end of the edge.
+        children: first token of the edge → next node.
+        snapshots: one snapshot for each layer. If the layer can split snapshots, it
+            covers the edge; otherwise it has the whole content at the end of the edge, or
+            is None if the layer was not captured there.
         size: bytes of the snapshots.
-        used: time of the last use; higher is later. 0 until it is used.
-        queued: whether it is in the heap of an `Eviction`.
+        used: time of the last use; a higher number is later. 0 before the first use.
+        queued: whether the node is in the heap of an `Eviction`.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The offsets of a request to which the layers can be brought."""
+"""Determines the offsets of a request that the layers can reach."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Numbered = Sequence[tuple[int, Layer]]
 
 
 class Reach:
-    """The stored part of a request, and the part that the layers hold.
+    """The prefix of a request that is stored, and the prefix that the layers hold.
 
     Args:
-        match: the stored part.
+        match: the stored prefix.
         common: number of leading tokens of the request that the layers hold.
 
     Attributes:
-        at: the nodes of the match, by their ends.
+        at: end of a node → node, for the nodes of the match.
     """
 
     def __init__(self, match: Match, common: int) -> None:
@@ -27,10 +27,11 @@ class Reach:
         self.at = {node.end: node for node in match.nodes}
 
     def can_reach(self, number: int, layer: Layer, target: int) -> bool:
-        """Returns whether a layer can be brought to `target`.
+        """Returns whether a layer can be brought to offset `target`.
 
-        It can if `target` is 0, if it can be split or was captured there, or if it can go
-        back to it from its current offset.
+        It can if `target` is 0, if the snapshots of the layer can be split, if the layer
+        was captured at `target`, or if it can go back to `target` from its current
+        offset.
         """
         if layer.can_split or target == 0:
             return True
@@ -48,8 +49,8 @@ class Reach:
     def list_candidates(self, most: int) -> list[int]:
         """Returns the offsets to try, descending.
 
-        A layer that can reach an offset between two of these can also reach the larger
-        one.
+        A layer that can reach an offset between two candidates can also reach the larger
+        candidate.
         """
         offsets = {*self.at, min(self.common, most), most}
         return sorted((offset for offset in offsets if offset <= most), reverse=True)

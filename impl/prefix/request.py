@@ -1,4 +1,4 @@
-"""The open request and its layers: the common part of session and trie."""
+"""The open request and its layers, as used by both `Session` and `Trie`."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Requests:
                 `target`.
 
         Returns:
-            None, or a description of the refusal or failure of a layer. After one, the
-            offsets of the layers are unknown.
+            None, or a description of the refusal or failure of a layer. After a refusal
+            or failure, the offsets of the layers are unknown.
         """
         for number, layer in self.cached:
             if layer.offset == target <= common:

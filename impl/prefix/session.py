@@ -1,4 +1,4 @@
-"""One conversation, kept between requests: the simplest prefix cache."""
+"""A prefix cache that keeps one conversation between requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lockstep.impl.shared.errors import MisuseError
 class Session(Requests):
     """The tokens of the last request, and the layers that have read them.
 
-    Nothing is copied: the layers go back to the offset where the next request differs
-    from the stored tokens, or all of it is computed again.
+    No layer content is copied: the layers go back to the offset where the next request
+    differs from the stored tokens, or the whole request is computed again.
 
     Args:
-        layers: one empty cache for each layer, None for a layer without one.
+        layers: one empty cache for each layer; None for a layer without a cache.
 
     Attributes:
         stored: the tokens that every layer has read.

@@ -56,13 +56,14 @@ class Slots:
     Args:
         cache: an empty cache of `count` sequences.
         count: number of slots.
-        context: the most tokens of a slot.
-        keep: number of tokens at the begin that stay when the middle of a conversation
-            that is too long is removed.
-        several_users: if True, a conversation that leaves another one gets its own slot
-            and a copy of the common prefix; else it continues in the slot of the other.
-        refusals: the exceptions by which the cache refuses to cut or copy a sequence; all
-            of it is computed again then.
+        context: maximum number of tokens of a slot.
+        keep: number of tokens at the beginning of a conversation that stay when tokens in
+            its middle are removed to fit the context.
+        several_users: if True, a request that diverges from a stored conversation gets
+            another slot and a copy of the common prefix; if False, it continues in the
+            slot of that conversation.
+        refusals: the exceptions with which the cache refuses to cut or copy a sequence;
+            all tokens of the sequence are then computed again.
     """
 
     def __init__(
@@ -168,8 +169,11 @@ class Slots:
         return reuse, explain(len(stored), matched, len(request))
 
     def cut(self, number: int, length: int) -> int:
-        """Cuts a sequence to `length` tokens, or to none if the cache cannot; returns how
-        many are left."""
+        """Cuts a sequence to `length` tokens, or to 0 if the cache refuses.
+
+        Returns:
+            The number of tokens left.
+        """
         try:
             self._cache.remove(number, length, None)
         except self.refusals:
@@ -182,7 +186,7 @@ class Slots:
         self.get_open(slot).remaining += check_tokens(tokens)
 
     def close(self, slot: int) -> int:
-        """Frees the slot, which keeps the computed tokens; returns how many these are."""
+        """Frees the slot, which keeps its computed tokens, and returns their number."""
         request = self.get_open(slot)
         request.in_use, request.remaining, request.reserved = False, [], 0
         request.tokens = request.tokens[: self.cut(slot, len(request.tokens))]
@@ -197,9 +201,10 @@ class Slots:
     def reserve(self, slot: int, count: int) -> range:
         """Returns the positions of the next `count` remaining tokens.
 
-        If the context is too small for them, the middle of the conversation is removed,
-        or all of it has to be computed again: there may be more remaining tokens then,
-        and others. The slot holds the tokens only once they are computed; see `commit`.
+        If the context has no room for these tokens, tokens in the middle of the
+        conversation are removed. If the cache refuses the removal, all tokens left must
+        be computed again, so call `get_remaining` again. `commit` adds the reserved
+        tokens to the slot.
         """
         request = self.get_open(slot)
         most = min(len(request.remaining), self.context - self.keep)
@@ -215,11 +220,10 @@ class Slots:
         return range(len(request.tokens), len(request.tokens) + count)
 
     def discard(self, number: int, count: int) -> None:
-        """Removes tokens behind the first `keep`: half of those that can go, or as many
-        as needed.
+        """Removes tokens after the first `keep` tokens.
 
-        The tokens behind them move up. If the cache cannot do that, all that is left has
-        to be computed again.
+        Half of the removable tokens are removed, or more if needed. Later tokens move to
+        close the gap. If the cache refuses, all tokens left must be computed again.
         """
         slot = self.slots[number]
         half = (self.context - self.keep) // 2
@@ -234,7 +238,7 @@ class Slots:
             slot.tokens = kept_tokens
 
     def commit(self, slot: int, count: int) -> None:
-        """Adds the `count` tokens that were reserved last; they have been computed."""
+        """Adds the `count` reserved tokens to the slot, after they were computed."""
         request = self.get_open(slot)
         if count != request.reserved:
             raise MisuseError(

@@ -10,12 +10,12 @@ class Statistics:
     """Counts over all requests.
 
     Attributes:
-        requests: number of requests opened.
-        hits: number of requests that reused a token.
+        requests: number of opened requests.
+        hits: number of requests that reused at least one token.
         asked: number of tokens in all requests.
-        reused: number of these that were not computed again.
-        reason: why the last request did not reuse all of its tokens; None before the
-            first.
+        reused: number of reused tokens in all requests.
+        reason: why the last request did not reuse all its tokens; None before the first
+            request.
         tokens, bytes: size of the present content.
     """
 

@@ -1,4 +1,4 @@
-"""The conversations of a trie, as a tree whose edges are tokens."""
+"""The conversations of a trie, in a tree whose edges are runs of tokens."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Tree:
         self.cut: Cut | None = None
 
     def match(self, tokens: Path) -> Match:
-        """Follows the tokens from the root on.
+        """Returns the longest stored prefix of the tokens, searched from the root.
 
-        Whole edges are compared at once; only the edge that differs is searched for the
-        offset.
+        Whole edges are compared in one operation. Only in the edge that differs, the
+        offset of the difference is searched.
         """
         nodes_found, node = Match(0), self.root
         while nodes_found.length < len(tokens):
@@ -122,10 +122,10 @@ class Tree:
         return nodes_found
 
     def append(self, node: Node, path: Path, ends: Sequence[int]) -> list[Node]:
-        """Adds nodes at `ends`, one behind the other after `node`.
+        """Adds a chain of nodes at `ends` after `node`.
 
-        Their tokens are those of the path; the content of layers that can be split is cut
-        at the ends.
+        The edges have the tokens of the path. Snapshots that can be split are cut at
+        `ends`.
         """
         added = []
         for end in ends:
@@ -170,7 +170,7 @@ class Tree:
     def split_snapshot(
         self, node: Node, number: int, layer: Layer, end: int
     ) -> tuple[LayerSnapshot | None, LayerSnapshot | None]:
-        """Returns the parts before and behind `end`, which may have been cut already."""
+        """Returns the snapshots before and after `end`; an earlier cut is reused."""
         snapshot = node.snapshots[number]
         if snapshot is None:
             return None, None
@@ -206,7 +206,7 @@ class Tree:
     # --- shrinking ----------------------------------------------------------------------
 
     def remove(self, node: Node) -> None:
-        """Removes a leaf, up to the node before it."""
+        """Removes a leaf and its edge."""
         assert node.parent is not None and not node.children
         for number, layer in self.layers:
             self.drop(node, number, layer)

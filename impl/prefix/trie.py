@@ -1,4 +1,4 @@
-"""Many conversations: their layer contents are stored and reused by later requests."""
+"""Stores the layer contents of many conversations for reuse by later requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Trie(Requests):
-    """The stored conversations, and the one that the layers hold.
+    """The stored conversations, and the conversation that the layers hold.
 
     Args:
         layers: one empty cache for each layer, None for a layer without one.
-        limit: the most bytes to store; None for no limit. The least recently used is
-            evicted first, but nothing of the conversation that the layers hold.
-        interval: layers are also captured at multiples of so many tokens; None for none.
+        limit: maximum number of stored bytes; None for no limit. The least recently used
+            node is evicted first, except on the path of the conversation that the layers
+            hold.
+        interval: layers are also captured at every multiple of this number of tokens;
+            None for no regular captures.
 
     Attributes:
         live: the tokens that all layers hold, between requests.
-        wanted: further offsets at which the open request makes captures.
+        wanted: additional offsets at which the open request makes captures.
         reused: number of tokens that the open request reused.
         follows: whether all tokens of the open request so far are stored.
     """

@@ -1,4 +1,4 @@
-"""What our backends share: their promises, and the cache for a config."""
+"""The common code of our backends: promises, and construction of a cache for a config."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def declare_kinds(
     """Returns the promise for each kind of each contract.
 
     Args:
-        common: further config values of all kinds.
-        unified_only: further ones of the unified contract.
+        common: additional config values of all kinds.
+        unified_only: additional config values of the unified contract.
     """
     common = common or {}
     pools = {**unified.CONFIG, **(unified_only or {})}
@@ -98,14 +98,15 @@ class Framework:
     """The caches of a framework, on one device.
 
     Attributes:
-        dtypes: by name.
-        boolean: the dtype of masks that say True where a row sees a column.
-        unfilled: initial content of memory that nothing reads before it is written.
-        as_like: makes of a dtype what the caches take for a dtype and a device.
+        dtypes: name → dtype.
+        boolean: the dtype of masks that are True where a row sees a column.
+        unfilled: initial content of memory that is written before it is read.
+        as_like: converts a dtype to the argument with which the caches get a dtype and a
+            device.
         zeros: zeros(shape, dtype=dtype) makes an array.
-        kv, rotating, state: caches of one sequence.
-        batch, batch_state: batches of them.
-        encoder, causal, recurrent: caches of many sequences.
+        kv, rotating, state: the classes of caches of one sequence.
+        batch, batch_state: the classes of batches of such caches.
+        encoder, causal, recurrent: the classes of caches of many sequences.
         make_blocks: make_blocks(blocks, places, layers, heads, dims, dtype, fill) makes
             the memory of a paged cache.
         make_host_blocks: the same on the host.

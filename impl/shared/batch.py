@@ -65,10 +65,10 @@ class PassRows:
     Args:
         positions: [rows], position of each token.
         sequences: [rows], sequence of each token.
-        exceptions: rows that may attend to tokens ahead of them.
-        multimodal: rows that stand for an image.
+        exceptions: rows that may also attend to tokens at later positions.
+        multimodal: rows that represent an image.
         count: number of sequences; they are numbered from 0.
-        most: the most rows of a batch.
+        most: maximum number of rows of a batch.
 
     Attributes:
         positions, sequences: int64 [rows].

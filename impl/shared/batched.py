@@ -1,7 +1,7 @@
 """Batches of caches for any framework: rows, their lengths, and announced padding.
 
-The tokens of a row are stored without padding between or before them; so padding is
-known only while an update brings it.
+The tokens of a row are stored without padding before or between tokens. The position of
+padding is therefore known only during the update that contains the padding.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ class CacheBatch(ABC):
         rows: number of rows, all of them empty.
 
     Attributes:
-        lengths: for each row the number of tokens written, less those trimmed.
-        left: for each row the padding before the next update; None if none is announced.
-        coming: between `pad_right` and `finalize`, the tokens that each row still gets.
+        lengths: for each row, the number of tokens written minus tokens trimmed.
+        left: for each row, the number of padding columns at the begin of the next update;
+            None if no padding is announced.
+        coming: between `pad_right` and `finalize`, the number of tokens that each row
+            still gets.
     """
 
     def __init__(self, rows: int) -> None:
@@ -54,7 +56,7 @@ class CacheBatch(ABC):
     # --- padding ------------------------------------------------------------------------
 
     def pad_left(self, padding: Sequence[int]) -> None:
-        """Announces that so many columns of the next update precede each row's tokens."""
+        """Announces the padding columns before each row's tokens in the next update."""
         self.check_settled("pad_left")
         wrong = len(padding) != len(self.lengths) or min(padding)
         if wrong or any(self.lengths):
@@ -122,7 +124,7 @@ class CacheBatch(ABC):
         return is_token
 
     def advance(self, counts: Sequence[int]) -> None:
-        """Notes the tokens that an update has brought to each row."""
+        """Adds the tokens of an update to the length of each row."""
         self.lengths = add(self.lengths, counts)
         self.left = None
         if self.coming is not None:
@@ -165,7 +167,7 @@ class CacheBatch(ABC):
         self.select(rows)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that is named twice becomes two."""
+        """Keeps these rows, in this order. A number that appears twice gives two rows."""
         self.check_rows("select", rows)
         numbers = [index(row) for row in rows]
         self.keep(numbers)
@@ -215,7 +217,7 @@ class CacheBatch(ABC):
         self.lengths = (0,) * len(self.lengths)
 
     def check_rows(self, operation: str, rows: Sequence[int]) -> None:
-        """Raises MisuseError if there is no row, or one that the batch does not have."""
+        """Raises MisuseError if no row is given, or a row number is out of range."""
         self.check_settled(operation)
         count = len(self.lengths)
         if not rows or any(row not in range(count) for row in rows):

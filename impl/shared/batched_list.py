@@ -1,7 +1,8 @@
-"""Several caches of one layer, for one request or a batch of them, for any framework.
+"""Several caches of one layer, for one request or for a batch, for any framework.
 
-Each part is an ordinary cache or batch: tokens are written to it and read from it.
-Operations on all tokens or rows are methods of the list, and act on all parts or on none.
+Each cache in a list is an ordinary cache or batch, to which callers write tokens and from
+which callers read tokens. Operations on all tokens or rows are methods of the list; they
+apply to all its caches, or to none if a cache refuses.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ListCache(Parts):
 
 
 def in_all(method: Callable[..., None]) -> Callable[..., None]:
-    """Returns a method that does the same in all batches of a list."""
+    """Returns a method that calls the batch method in all batches of a list."""
 
     @wraps(method)
     def call(self: Parts, *arguments: Any) -> None:

@@ -15,8 +15,8 @@ from lockstep.impl.shared.state import check_form
 class StateBatch(CacheBatch):
     """The convolution and delta states of several requests, one in each row.
 
-    A write replaces the states of all rows. So there is no pool: when rows leave or join,
-    less is copied than by the next write.
+    A write replaces the states of all rows. There is therefore no pool: when rows leave
+    or join, fewer numbers are copied than by the next write.
 
     Args:
         arrays: conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,

@@ -19,8 +19,9 @@ Starts = Sequence[int]
 class TokenBatch(CacheBatch):
     """A batch of full caches, or of sliding windows.
 
-    The returned arrays have the columns of the pool. Only an update of several columns
-    that passes the window returns the new columns after the old ones.
+    The returned arrays have the columns of the pool. As the only exception, an update of
+    several columns that exceeds the window returns the old columns and then the new
+    columns.
 
     Args:
         rows: number of rows.
@@ -45,8 +46,10 @@ class TokenBatch(CacheBatch):
 
     @abstractmethod
     def get_ends(self) -> Any:
-        """Returns for each row the column behind its tokens, without a window, as a
-        framework needs them to compute with."""
+        """Returns for each row the column after its tokens, without a window.
+
+        The result has the form in which the framework computes with it.
+        """
 
     @abstractmethod
     def make_causal(self, length: int) -> Any:
@@ -64,12 +67,15 @@ class TokenBatch(CacheBatch):
 
     @abstractmethod
     def make_joint(self, length: int, span: Span) -> Any:
-        """Makes the mask of rows of any length over columns of the pool, as they are
-        before the update, and the new columns behind them. For args see `make_seen`."""
+        """Makes the mask of rows of any length over the old and the new columns.
+
+        The old columns of the pool, as they are before the update, come first; for the
+        arguments see `make_seen`.
+        """
 
     @abstractmethod
     def blank(self, arrays: Arrays, tokens: Bools) -> Arrays:
-        """Returns K and V with zeros in the columns that are no tokens."""
+        """Returns K and V with zeros in the padding columns."""
 
     def make_single(self) -> Any:
         """Returns an empty single cache with the same options."""

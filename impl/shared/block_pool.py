@@ -1,4 +1,4 @@
-"""Blocks with reference counts, and the prefixes that they can be hit for."""
+"""Blocks with reference counts, and the prefixes whose hits they serve."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ Saved = tuple[int, int, Sequence[bytes], int]
 
 
 class BlockPool:
-    """Blocks that are held by tables, free, or cached: not held, but can be hit.
+    """Blocks, each held by tables, free or cached. Cached blocks can be hit.
 
-    A key is the digest of a whole prefix; see `impl.shared.prefix_hash`. A block has a
-    key for each prefix that ends in it and that was published, all of one group.
+    A key is the digest of a whole prefix; see `impl.shared.prefix_hash`. A block has one
+    key for each published prefix that ends in the block; all keys of a block belong to
+    the same group.
 
     Args:
         count: number of blocks.
-        groups: number of groups; each has keys of its own.
+        groups: number of groups; each group has separate keys.
 
     Attributes:
         references: for each block, the number of tables that hold it.
-        free: the free blocks; the last is taken first.
-        cached: the cached blocks; the first was let go first, and is evicted first.
-        entries: for each group key → block.
-        keys: for each block its keys.
-        filled: for each block, the number of its places that its keys cover.
+        free: the free blocks; the last block of the list is taken first.
+        cached: the cached blocks in the order of their release; the first block is
+            evicted first.
+        entries: for each group, key → block.
+        keys: for each block, its keys.
+        filled: for each block, the number of its positions that its keys cover.
     """
 
     def __init__(self, count: int, groups: int) -> None:
@@ -43,7 +45,7 @@ class BlockPool:
         self.note: Note | None = None
 
     def count_available(self, reused: Iterable[int] = ()) -> int:
-        """Counts the blocks that can be taken; not those that are about to be reused."""
+        """Counts the blocks that can be taken, without the `reused` blocks."""
         idle = sum(not self.references[block] for block in set(reused))
         return len(self.free) + len(self.cached) - idle
 
@@ -70,7 +72,7 @@ class BlockPool:
             references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Lets go of blocks; what is named first is evicted first."""
+        """Releases blocks; the first block of the list is evicted first."""
         references, keys = self.references, self.keys
         free, cached = self.free, self.cached
         for block in blocks:
@@ -97,7 +99,7 @@ class BlockPool:
         ]
 
     def restore(self, saved: Sequence[Saved]) -> None:
-        """Caches the same blocks. All are free before."""
+        """Caches the saved blocks; all blocks must be free before."""
         for block, group, keys, filled in saved:
             self.free.remove(block)
             self.cached[block] = None
@@ -107,13 +109,13 @@ class BlockPool:
     # --- keys ---------------------------------------------------------------------------
 
     def publish(self, group: int, key: bytes, block: int, filled: int) -> None:
-        """Lets a block be hit for a prefix, unless another can.
+        """Publishes a block for a prefix, unless another block is published for it.
 
         Args:
-            group: of the block.
-            key: of the prefix.
-            block: holds the last tokens of the prefix.
-            filled: how many.
+            group: the group of the block.
+            key: the key of the prefix.
+            block: the block with the last tokens of the prefix.
+            filled: number of these tokens in the block.
         """
         if self.entries[group].setdefault(key, block) != block or key in self.keys[block]:
             return

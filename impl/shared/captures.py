@@ -13,8 +13,8 @@ class Captures:
     """The offsets at which a cache has to capture a snapshot of itself.
 
     Args:
-        whole: a snapshot holds the whole content of its cache, whatever its label, so
-            that one with an empty label is also made.
+        whole: whether a snapshot has the whole content of its cache, whatever its label.
+            Then a snapshot with an empty label is also made.
 
     Attributes:
         boundaries: for each scheduled offset, the begin of its snapshot.

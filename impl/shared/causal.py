@@ -1,4 +1,4 @@
-"""The causal family without its arrays: windows, passes, refusals."""
+"""The causal caches without their arrays: windows, passes and refusals."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Sizes:
 
     Attributes:
         sequences: number of sequences, numbered from 0.
-        capacity: tokens for each sequence.
-        batch: the most rows of a pass.
+        capacity: number of tokens for each sequence.
+        batch: maximum number of rows of a pass.
         window: number of tokens before itself that a query sees; None or 0 for no limit.
         memory: number of positions back that tokens are kept; None or 0 for no limit.
         chunk: size of the chunks of positions, where a query sees only its own chunk;
@@ -97,8 +97,9 @@ class Pass(NamedTuple):
         batch: its rows.
         cells: the cell of each row; None if the pass only reserves memory.
         begin, end: the columns of the mask are the cells [begin, end).
-        sight: what the rows see; None if the pass only reserves memory. Whatever changes
-            a cell ends the pass first, so it is never out of date.
+        sight: the tokens that the rows see; None if the pass only reserves memory. It is
+            always up to date, since every operation that changes a cell first ends the
+            pass.
     """
 
     batch: PassRows
@@ -155,7 +156,7 @@ class CausalCacheBase(ABC):
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens a pass with one token for each row; then every layer is put and got.
+        """Opens a pass with one token per row; call `put` and `get` for each layer next.
 
         Args:
             positions, sequences, exceptions, multimodal: see `PassRows`.
@@ -291,7 +292,7 @@ class CausalCacheBase(ABC):
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Makes `target` leave its cells and join those of `source` before `length`."""
+        """Replaces the cells of `target` by the cells of `source` before `length`."""
         check_copy(source, target, length, self.sizes.sequences)
         self.close()
         self.cells.copy_prefix(source, target, length)
@@ -300,12 +301,12 @@ class CausalCacheBase(ABC):
         """Removes [begin, end) and closes the gap; the keys that move are rotated.
 
         Args:
-            sequence: the sequence that leaves the tokens.
+            sequence: the sequence that loses the tokens.
             begin: first position of the gap.
-            end: position behind the gap; None to remove all from `begin` on.
+            end: position after the gap; None to remove all tokens from `begin` on.
 
         Raises:
-            SharedError, NotSupportedError: the tokens behind the gap cannot move. Nothing
+            SharedError, NotSupportedError: the tokens after the gap cannot move. Nothing
                 changes.
         """
         check_range(sequence, begin, end, self.sizes.sequences)

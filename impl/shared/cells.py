@@ -36,21 +36,22 @@ class Cells:
     A batch takes the lowest free cells, adjacent or not: fragmentation costs nothing, and
     the used cells stay close together.
 
-    The index of a sequence is always up to date. The table still has what a sequence left
-    until somebody asks for it: so a removal takes the same time for any number of tokens.
+    The index of a sequence is always up to date. The table keeps the bits of removed
+    tokens until it is read. The time of a removal therefore does not depend on the number
+    of tokens.
 
     Args:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
-        few: number of cells among which free ones are looked for at first.
+        few: number of cells that are searched first for free cells.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
             as bits. A cell without a bit is free.
         positions, bits: the two rows of `table`.
-        left: the cells that were left, each with its sequence, and are still in `table`.
-        indexes: the cells of each sequence, so that a question about a few tokens does
-            not scan all cells.
+        left: the removed cells of each sequence whose bits are still in `table`.
+        indexes: the cells of each sequence, so that a query for a few tokens does not
+            scan all cells.
         free: number of free cells.
         lowest: no cell below this one is free.
     """

@@ -1,4 +1,4 @@
-"""Columns of a pool: where the tokens of each row stand."""
+"""Computes the columns of a pool that hold the tokens of each row."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from lockstep.impl.shared.rows import add, cut_ring
 class Columns:
     """The columns of rows that share one array.
 
-    Position p of a row is in column starts[row] + p, modulo the window if there is one.
-    Rows that end in one column are written by one slice. So a row starts where it ends
-    with the others, unless another one would have to move for that.
+    Position p of a row is in column starts[row] + p, modulo the window if there is a
+    window. Rows that end in the same column are written by one slice. The start of a row
+    is therefore chosen so that the row ends with the other rows, unless another row would
+    have to move.
 
     Args:
         rows: number of rows.
-        window: the most columns; None for no limit.
-        step: the room is rounded up to a multiple of this, but for the window.
+        window: maximum number of columns; None for no limit.
+        step: `room` is rounded up to a multiple of this, up to the window.
 
     Attributes:
-        room: number of columns. A ring wraps once that is the window.
-        starts: for each row the column of position 0.
+        room: number of columns. A ring wraps when this equals the window.
+        starts: for each row, the column of position 0.
     """
 
     def __init__(self, rows: int, window: int | None, step: int) -> None:
@@ -32,7 +33,7 @@ class Columns:
         self.room = 0
 
     def count(self, length: int) -> int:
-        """Returns how many tokens are held of a row that got so many."""
+        """Returns the number of stored tokens of a row with `length` written tokens."""
         return length if self.window is None else min(length, self.window)
 
     def wrap(self, column: int) -> int:
@@ -67,7 +68,7 @@ class Columns:
         return self.align(ends, max(ends))
 
     def place_empty(self, lengths: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
-        """Returns the starts of rows of which the empty ones may start anywhere."""
+        """Returns the starts of rows; empty rows may start at any column."""
         rows = [*zip(self.starts, lengths, ends, strict=True)]
         last = max(start + end if length else end for start, length, end in rows)
         return tuple(
@@ -75,7 +76,7 @@ class Columns:
         )
 
     def align(self, lengths: Sequence[int], end: int) -> tuple[int, ...]:
-        """Returns where rows of these lengths start that all end at column `end`."""
+        """Returns the starts of rows of these lengths that all end at column `end`."""
         return tuple(self.wrap(end - length) for length in lengths)
 
     def find_cursor(self, lengths: Sequence[int]) -> int | None:
@@ -86,7 +87,7 @@ class Columns:
         return ends.pop() if len(ends) == 1 else None
 
     def find_runs(self, start: int, length: int, room: int) -> list[Run]:
-        """Returns where the tokens held of a row are, in one or two runs."""
+        """Returns the columns of the stored tokens of a row, in one or two runs."""
         first = length - self.count(length)
         return [
             (first + begin, column, column + end - begin)
@@ -94,13 +95,13 @@ class Columns:
         ]
 
     def moves(self, starts: Sequence[int], lengths: Sequence[int]) -> bool:
-        """Returns whether a row with tokens has another start now."""
+        """Returns whether a row with tokens has a start that is not its present start."""
         return starts is not self.starts and any(
             length and old != new
             for old, new, length in zip(self.starts, starts, lengths, strict=True)
         )
 
     def compute_room(self, room: int, needed: int) -> int:
-        """Returns the next room of a pool that has too little."""
+        """Returns the new number of columns of a pool that has too few."""
         wanted = compute_capacity(room, needed, self.step)
         return wanted if self.window is None else min(wanted, self.window)

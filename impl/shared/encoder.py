@@ -16,7 +16,7 @@ class EncoderCacheBase:
 
     Args:
         sequences: number of sequences, numbered from 0.
-        batch: the most rows of a pass.
+        batch: maximum number of rows of a pass.
     """
 
     def __init__(self, sequences: int, batch: int) -> None:
@@ -70,7 +70,7 @@ class EncoderCacheBase:
 
     @abstractmethod
     def keep(self, old: Arrays | None, pair: Arrays) -> Arrays:
-        """Returns a copy of K and V, in the arrays of the put before, if it likes."""
+        """Returns a copy of K and V; it may reuse the arrays of the previous `put`."""
 
     @abstractmethod
     def hand_out(self, pair: Arrays) -> Arrays:
@@ -106,7 +106,7 @@ class EncoderCacheBase:
         it.
 
         Raises:
-            MisuseError: no row of the pass stands for an image.
+            MisuseError: no row of the pass represents an image.
         """
         if self.is_reserving:
             return False

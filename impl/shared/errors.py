@@ -3,18 +3,19 @@ method documents."""
 
 
 class MisuseError(ValueError):
-    """A call that breaks a rule of usage. The message has the value and the rule.
+    """The call is invalid. The message has the value and the violated precondition.
 
-    A class of its own: a ValueError that a framework raises by itself is no refusal.
+    This is a subclass of ValueError because a ValueError that a framework raises itself
+    is not a refusal.
     """
 
 
 class CacheFullError(Exception):
-    """There is no room for the batch."""
+    """The cache has no room for the batch."""
 
 
 class NotSupportedError(Exception):
-    """The cache cannot do this, either never or not with its present content."""
+    """The cache does not support the operation, at all or with its present content."""
 
 
 class SharedError(Exception):

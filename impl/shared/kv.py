@@ -25,8 +25,9 @@ class KVCacheBase(TokenCache):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: [a, b), with a ≤ offset. Live tokens below a stay, the snapshot
-                supplies the others. None to go back to an earlier offset.
+            snapshot: a snapshot of positions [a, b), with a ≤ offset. The cache keeps its
+                tokens before a; the snapshot supplies the tokens from a on. None to go
+                back to an earlier offset.
             target: the new offset, at most b.
 
         Returns:

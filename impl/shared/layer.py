@@ -1,4 +1,4 @@
-"""The code that layer caches of all kinds share: updates, snapshots and captures."""
+"""The base classes of all layer caches, with their updates, snapshots and captures."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Form:
         self.accepted: tuple[Any, ...] | None = None
 
     def accept(self, arrays: Arrays) -> None:
-        """Checks the form of K and V before a write, which would broadcast a wrong one
-        silently.
+        """Checks the form of K and V before a write.
 
-        Arrays of the same shapes and dtypes as the last ones are not checked again.
+        A write would silently broadcast arrays of a wrong shape. Arrays with the shapes
+        and dtypes of the last checked arrays are not checked again.
 
         Raises:
             MisuseError: K and V do not belong together, or differ from what is held.
@@ -120,8 +120,8 @@ class Form:
 class TokenCache(LayerCache, Form):
     """K and V of one sequence in one layer.
 
-    An update goes three ways: the cache knows its positions, a planner (`Linear`, `Ring`)
-    their columns, and the memory, of a framework, moves the arrays.
+    An update has three steps: the cache determines the positions, a planner (`Linear` or
+    `Ring`) determines their columns, and the memory of the framework moves the arrays.
 
     Args:
         memory: the arrays, with the planner.
@@ -148,8 +148,8 @@ class TokenCache(LayerCache, Form):
             rows: number of rows of the mask; those beyond `length` are padding.
 
         Returns:
-            [rows, columns]; the columns are the old tokens that the update returns, and
-            the new ones. On MLX "causal" if that is equivalent.
+            [rows, columns]; the columns are the old tokens that the update returns, then
+            the new tokens. On MLX, "causal" if it is equivalent.
         """
         if length == rows == 1:
             return None
@@ -160,9 +160,9 @@ class TokenCache(LayerCache, Form):
         """Appends K [1, heads, length, key_dim] and V.
 
         Returns:
-            K and V of all old tokens that the first new one sees and of all new ones, in
-            order of position; but all see the columns of a full window, which may be in
-            any order.
+            K and V of all old tokens that the first new token sees, and of all new
+            tokens, in order of position. Only the columns of a full window may be in any
+            order.
         """
         begin = self.offset
         end = begin + keys.shape[2]
@@ -177,7 +177,7 @@ class TokenCache(LayerCache, Form):
         return returned
 
     def store(self, first: int, begin: int, end: int, arrays: Arrays) -> Arrays:
-        """Writes the positions [begin, end); of the others only [first, begin) are kept.
+        """Writes the positions [begin, end) and keeps only the positions from `first` on.
 
         Returns:
             K and V of [first, end), as `update` does.
@@ -189,8 +189,10 @@ class TokenCache(LayerCache, Form):
         return memory.carry_out(memory.columns.plan(first, begin, end), arrays)
 
     def count_before(self, length: int) -> int:
-        """Returns the number of old tokens that `update` returns along with `length` new
-        ones: all that the first new token may see."""
+        """Returns the number of old tokens that an update of `length` tokens returns.
+
+        These are all old tokens that the first new token may see.
+        """
         return self.offset if self.window is None else min(self.offset, self.window - 1)
 
     def get_first(self, offset: int) -> int:

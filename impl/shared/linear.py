@@ -1,4 +1,4 @@
-"""The columns of a cache that keeps every token: position p is in column p."""
+"""Plans the columns of a cache that keeps every token: position p is in column p."""
 
 from __future__ import annotations
 
@@ -79,12 +79,14 @@ class Linear:
     def take_block(
         self, position: int, column: int, tokens: int, room: int
     ) -> Linear | None:
-        """Returns the planner of buffers that hold the tokens already; None if they are
-        too large or too small, or the tokens are elsewhere in them.
+        """Returns the planner of buffers that already hold the tokens.
+
+        Returns None if the buffers are too large or too small, or if the tokens are in
+        other columns.
 
         Args:
-            position, column: of the first token.
-            tokens: number of them.
+            position, column: position and column of the first token.
+            tokens: number of tokens.
             room: number of columns of the buffers.
         """
         fits = column == 0 and tokens < room <= 2 * tokens

@@ -1,7 +1,8 @@
 """Computes what the rows of a pass see, and their mask, without comparing every pair.
 
-The tokens of a sequence are in order of position, so what a row sees of them is a range,
-and a mask is made of the cells in that range: how many cells there are does not matter.
+The tokens of a sequence are in order of position, so a row sees one range of them. A mask
+is computed from the cells in that range; its cost does not depend on the number of cells
+in the pool.
 
 Each row of the mask is a slice of one line, so that a row costs no more than a copy. In a
 long prompt, rows and tokens are consecutive, and each row is the one above it shifted by
@@ -67,17 +68,17 @@ class MaskLine:
 
 
 class Sight(NamedTuple):
-    """What the rows of a pass see, while its cells stay as they are.
+    """The tokens that the rows of a pass see, valid until its cells change.
 
     Attributes:
         batch: the rows.
         limits: int64 [2, rows], for each row the first position that it may see, and the
             one behind the last.
         indexes: the tokens of all sequences.
-        owners: int64 [sequences], those of the batch, in the order of its groups.
-        ranges: four of int64 [sequences], places in the arrays of `indexes`: no row sees
-            tokens of its sequence but those at [ranges[0], ranges[3]), and all rows see
-            those at [ranges[1], ranges[2]).
+        owners: int64 [sequences], the sequences of the batch, in the order of its groups.
+        ranges: four arrays int64 [sequences], places in the arrays of `indexes`: rows see
+            tokens of their sequence only at [ranges[0], ranges[3]), and all rows see the
+            tokens at [ranges[1], ranges[2]).
     """
 
     batch: PassRows

@@ -1,4 +1,4 @@
-"""The memory of a cache, and lazy snapshots of it."""
+"""The memory of a cache, and snapshots that copy it only before it changes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Arrays = tuple[Any, Any]
 class Memory(ABC):
     """The arrays of one cache, addressed by token position.
 
-    A snapshot only refers to positions in the memory, until a write is about to change
-    them; then the snapshot copies them first.
+    A snapshot only refers to positions in the memory. Before a write changes these
+    positions, the snapshot copies them.
 
     Attributes:
         buffers: the arrays, as the framework holds them; None before the first write.
         named: the snapshots that refer to this memory. A plain set: each step looks
             whether it is empty, which takes longer with a WeakSet.
-        copies: the snapshots that have copied from it.
+        copies: the snapshots that have copied positions of this memory.
     """
 
     buffers: Any
@@ -166,13 +166,14 @@ class TokenMemory(Memory):
 class Snapshot:
     """A snapshot of the content of a cache, labelled [begin, end).
 
-    It refers to the positions [first, end) of `memory` and owns no arrays, until the
-    cache is about to change that content; then it makes a copy, once.
+    The snapshot refers to the positions [first, end) of `memory` and owns no arrays.
+    Before the cache changes these positions, the snapshot copies them once.
 
     Attributes:
-        memory: the memory that it refers to; None once it has a copy or is closed.
-        arrays: its copy; None before that.
-        nbytes: size of the copy, in bytes; 0 before that.
+        memory: the memory that the snapshot refers to; None after the copy, or when the
+            snapshot is closed.
+        arrays: the copy; None before it is made.
+        nbytes: size of the copy in bytes; 0 before it is made.
     """
 
     def __init__(self, memory: Memory, first: int, begin: int, end: int) -> None:

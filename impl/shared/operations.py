@@ -1,4 +1,4 @@
-"""The config values of layer caches and of batches of them, and what paged caches do."""
+"""The config values of layer caches and batches, and the operations of paged caches."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A block manager: tables, shared prefixes, copies before writes, eviction."""
+"""A block manager with block tables, shared prefixes, copy-on-write and eviction."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class PagedRequest:
     """One request.
 
     Attributes:
-        tokens: known tokens.
-        drafts: guessed tokens after them.
-        hash: the keys of its prefixes; of tokens only, not of drafts.
-        tables: of each group; None while the request waits.
-        computed: tokens that are computed.
-        end: tokens that are computed after the step.
-        published: tokens that others can hit, a multiple of the unit.
+        tokens: the prompt and the sampled tokens.
+        drafts: guessed tokens after `tokens`.
+        hash: the keys of the prefixes of `tokens`, without drafts.
+        tables: the block table of each group; None while the request waits.
+        computed: number of computed tokens.
+        end: number of computed tokens after the step.
+        published: number of tokens that other requests can hit, a multiple of the unit.
         passed: for each group, the number of leading blocks that are no longer needed.
-        awaited: tokens that are computed when a transfer has landed.
-        transfer: its name.
+        awaited: number of computed tokens after the awaited transfer; 0 without one.
+        transfer: the name of the awaited transfer.
     """
 
     def __init__(self, tokens: Sequence[int], unit: int, namespace: str | None) -> None:
@@ -47,16 +47,17 @@ class PagedRequest:
 
 
 class BlockManager:
-    """The blocks of all requests, for all groups from one pool.
+    """Assigns blocks of one pool to all requests and all groups.
 
     Args:
-        groups: of each {"type": "full", "sliding", "chunked" or "state", "block": the
-            positions of a block, "width": of a window or chunk}.
-        blocks: how many there are.
-        max_length: the most tokens of a request.
-        unit: a hit is a multiple of it; it divides each block.
-        prefix_cache: requests reuse what others have computed.
-        drop_last: of the longest possible hit the last unit is computed again.
+        groups: for each group, "type" ("full", "sliding", "chunked" or "state"), "block"
+            (number of positions of a block) and "width" (of a window or a chunk).
+        blocks: number of blocks.
+        max_length: maximum number of tokens of a request.
+        unit: number of tokens that divides the length of every hit and every block; None
+            for the greatest common divisor of the block sizes.
+        prefix_cache: whether requests reuse tokens that other requests computed.
+        drop_last: whether the last unit of the longest possible hit is computed again.
     """
 
     def __init__(
@@ -109,7 +110,10 @@ class BlockManager:
     # --- hits ---------------------------------------------------------------------------
 
     def match(self, request: str) -> int:
-        """Returns how many tokens of a waiting request are there; one is always left."""
+        """Returns the number of tokens that a waiting request can reuse.
+
+        At least one token remains to be computed.
+        """
         return self.find_hit(self.groups, self.get(request))
 
     def find_hit(self, groups: Sequence[Group], request: PagedRequest) -> int:
@@ -124,7 +128,7 @@ class BlockManager:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, name: str, count: int) -> int | None:
-        """Gives slots to the next `count` tokens; see `harness.backends.paged`."""
+        """Assigns slots to the next `count` tokens; see `harness.backends.paged`."""
         request = self.get(name)
         if request.is_scheduled:
             raise MisuseError(f"{name} is in this step already")
@@ -157,8 +161,12 @@ class BlockManager:
     def plan(
         self, tables: Sequence[Table], start: int, end: int, is_held: bool
     ) -> list[tuple[list[int], list[int]]]:
-        """Lists for each group the places in its table that a step writes and that have
-        no block, and those with a block that others need as it is."""
+        """Lists for each group the table indexes at which a step needs a new block.
+
+        Returns:
+            For each group two lists of indexes: entries without a block, and entries
+            whose block must be copied since others need its present content.
+        """
         plan = []
         for group, table in zip(self.groups, tables, strict=True):
             missing, shared = [], []
@@ -172,15 +180,18 @@ class BlockManager:
         return plan
 
     def is_own(self, block: int, index: int, is_held: bool) -> bool:
-        """Says whether a step may write into a block from this place on.
+        """Returns whether a step may write to a block from this index on.
 
-        is_held: the request holds it already; otherwise it is about to.
+        Args:
+            block: the block.
+            index: index of the first written position in the block.
+            is_held: whether the request already holds the block; if not, it is about to.
         """
         references = self.blocks.references[block] + (not is_held)
         return references == 1 and self.blocks.filled[block] <= index
 
     def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
-        """Puts blocks where a step writes; copies those that others need."""
+        """Adds new blocks to a table at `missing`, and copies of blocks at `shared`."""
         for index, block in zip(missing, self.blocks.take(len(missing)), strict=True):
             if index >= len(table):
                 table += [None] * (index + 1 - len(table))
@@ -194,11 +205,11 @@ class BlockManager:
             table[index] = copied
 
     def copy(self, source: int, target: int) -> None:
-        """Copies a block before the step runs."""
+        """Schedules the copy of a block before the step runs."""
         self.pending.append((source, target))
 
     def run(self) -> None:
-        """All slots of the step are written."""
+        """Ends the step, after all its slots were written."""
         for request in self.step:
             request.computed = request.end
             self.settle(request)
@@ -260,7 +271,7 @@ class BlockManager:
         request.computed = request.end = request.published = request.awaited = 0
 
     def withdraw(self, request: PagedRequest) -> None:
-        """Forgets the prefixes of a request, where no other holds their blocks."""
+        """Forgets the prefixes of a request whose blocks no other request holds."""
         blocks = {block for table in request.tables or () for block in list_held(table)}
         for entries in self.blocks.entries:
             for key in self.list_settled(request):
@@ -269,7 +280,7 @@ class BlockManager:
                     self.blocks.forget(block)
 
     def list_settled(self, request: PagedRequest) -> list[bytes]:
-        """Lists the keys of what a request has computed, or is about to have."""
+        """Lists the keys of the computed and awaited tokens of a request."""
         settled = max(request.computed, request.awaited)
         return request.hash.extend(request.tokens)[: settled // self.unit]
 
@@ -289,7 +300,10 @@ class BlockManager:
     # --- branches -----------------------------------------------------------------------
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
-        """Shares all blocks; whoever writes first into one of them copies it."""
+        """Opens a request that shares all blocks of `source`.
+
+        The first request that writes to a shared block copies the block.
+        """
         request = self.get(source)
         if request.tables is None or request.is_scheduled or not request.computed:
             raise MisuseError(f"fork: the step of {source} is not computed")
@@ -343,7 +357,7 @@ class BlockManager:
 def find(groups: Sequence[Group], keys: Sequence[bytes], most: int) -> int:
     """Returns the longest hit of at most `most` tokens that all groups have."""
     hit = -1
-    while hit != most:  # each group may shorten what the others have found
+    while hit != most:  # each group may shorten the hit that the other groups found
         hit = most
         for group in groups:
             most = group.find(keys, most)

@@ -23,8 +23,15 @@ class Entry(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Block → how many tables and transfers hold it; the blocks that are free, those
-    cached, those that transfers hold, and those of the host that may be given out."""
+    """The states of the blocks.
+
+    Attributes:
+        references: block → number of tables and transfers that hold it.
+        free: the free blocks.
+        cached: the cached blocks.
+        pinned: the blocks that transfers hold, once for each transfer.
+        idle: the free and the cached blocks of the host.
+    """
 
     references: Mapping[int, int]
     free: Sequence[int]
@@ -34,7 +41,7 @@ class Pool(NamedTuple):
 
 
 class Telling(TieredManager):
-    """Remembers the tokens of each key. The manager needs them for nothing else."""
+    """Records the tokens of each key, which the manager itself does not need."""
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)

@@ -1,4 +1,4 @@
-"""What each type of group keeps of a request, and where a hit may end."""
+"""The types of groups: the blocks that each type keeps, and the ends of its hits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Table = list[int | None]
 
 
 class Group(ABC):
-    """The blocks of layers that attend alike.
+    """The blocks of layers that attend to the same positions.
 
     Args:
-        number: of the group.
-        block: positions of a block.
-        pool: of all groups.
+        number: the number of the group.
+        block: number of positions of a block.
+        pool: the pool of all groups.
         unit: number of tokens from one key to the next.
     """
 
@@ -64,13 +64,13 @@ class Group(ABC):
                 self.pool.publish(self.number, keys[stop // self.unit - 1], block, filled)
 
     def let_go(self, table: Table, begin: int, end: int) -> None:
-        """Lets go of the blocks in the places [begin, end)."""
+        """Releases the blocks at the table indexes [begin, end)."""
         gone = list_held(table[begin:end])
         self.pool.release(reversed(gone))
         table[begin:end] = [None] * (end - begin)
 
     def cut(self, table: Table, end: int) -> None:
-        """Lets go of the blocks behind the first `end` tokens."""
+        """Releases the blocks after the first `end` tokens."""
         last = -(-end // self.block)
         self.pool.release(reversed(list_held(table[last:])))
         del table[last:]
@@ -121,9 +121,9 @@ class WindowedGroup(Group):
     def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
         """Returns the next shorter possible hit; None if this one is present.
 
-        It ends in the last block that this one needs and that is not there. A block that
-        the request goes on to fill must be there in any case: what is published of it
-        later speaks for all of it.
+        The shorter hit ends in the last missing block that the present hit needs. A block
+        that the request continues to fill must be present in any case, since a prefix
+        that is published for it later covers all its positions.
         """
         first = self.first(hit)
         if (first < hit or hit % self.block) and self.get(keys, hit) is None:

@@ -1,4 +1,4 @@
-"""A block manager with blocks in other memory, to which prefixes go and come back."""
+"""A block manager that copies prefixes to blocks in host memory and back."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from lockstep.impl.shared.paged import BlockManager, PagedRequest
 from lockstep.impl.shared.paged_groups import Group, Table, make_group
 
 Pairs = Sequence[tuple[int, int]]
-"""Blocks to copy: from, to."""
+"""Blocks to copy: source, target."""
 
 
 @dataclass
 class Transfer:
-    """A transfer that is under way.
+    """A running transfer.
 
     Attributes:
-        request: that it was begun for.
-        keys: of its prefixes at that time.
-        end: the tokens that it is about; 0 if nobody may reuse them any more.
-        places: of each pair its group, and its place in the table of that.
-        pairs: from the device to the host if `leaves`, else back.
+        request: the request for which the transfer began.
+        keys: the keys of the request's prefixes when the transfer began.
+        end: number of transferred tokens; 0 if no request may reuse them any more.
+        places: for each pair, the number of its group and its index in the table of the
+            group.
+        pairs: the blocks to copy, from the device to the host if `leaves`, otherwise
+            from the host to the device.
     """
 
     request: PagedRequest
@@ -37,7 +39,7 @@ class Transfer:
 
     @property
     def blocks(self) -> list[int]:
-        """Those of the device."""
+        """The blocks of the device."""
         return [pair[not self.leaves] for pair in self.pairs]
 
     @property
@@ -46,7 +48,10 @@ class Transfer:
 
 
 class BothPools(BlockPool):
-    """What can be hit on the device or on the host. A block n of the host is ~n."""
+    """The blocks that can be hit on the device or on the host.
+
+    Block n of the host has the number ~n.
+    """
 
     def __init__(self, device: BlockPool, host: BlockPool) -> None:
         super().__init__(0, 0)
@@ -65,15 +70,15 @@ class BothPools(BlockPool):
 class TieredManager(BlockManager):
     """A block manager that copies prefixes to a host and back.
 
-    A transfer holds its blocks on both sides until it is over: whoever lets go of them
-    before does not free them.
+    A transfer holds its blocks on the device and on the host until it ends. A request
+    that releases these blocks earlier does not free them.
 
     Args:
         groups, options: see `BlockManager`.
-        host: blocks of the host.
+        host: number of blocks of the host.
 
     Attributes:
-        pinned: blocks of the device that transfers hold, each as often as they do.
+        pinned: device block → number of transfers that hold it.
     """
 
     def __init__(
@@ -92,8 +97,11 @@ class TieredManager(BlockManager):
     # --- beginning ----------------------------------------------------------------------
 
     def offload(self, name: str, transfer: str) -> Pairs:
-        """Begins to copy the whole blocks of a request that can be hit and that the host
-        does not have; the first ones, if there is no room for all."""
+        """Begins to copy blocks of a request to the host.
+
+        These are the complete blocks that can be hit and that the host does not have. If
+        the host has no room for all of them, the first blocks are copied.
+        """
         request = self.get(name)
         if not request.computed:
             raise MisuseError(f"offload: {name} has computed nothing")
@@ -117,16 +125,18 @@ class TieredManager(BlockManager):
         return pairs
 
     def find_new(self, group: Group, keys: Sequence[bytes], end: int) -> int | None:
-        """Returns the block in which a prefix ends that the host does not have."""
+        """Returns the block at the end of a prefix; None if the host has the prefix."""
         on_host = self.host_groups[group.number].get(keys, end)
         return group.get(keys, end) if on_host is None else None
 
     def load(self, name: str, transfer: str) -> tuple[int, Pairs] | None:
-        """Gives a waiting request the longest prefix that there is, and begins to copy
-        what of that is on the host.
+        """Gives a waiting request the longest stored prefix.
+
+        Begins to copy the blocks of the prefix that only the host has.
 
         Returns:
-            Its length and the blocks; None if the device has all of it, or no room.
+            The length of the prefix, and the blocks to copy; None if the device has the
+            whole prefix, or has no room.
         """
         request = self.get(name)
         if request.tables is not None:
@@ -160,7 +170,7 @@ class TieredManager(BlockManager):
         places: Sequence[tuple[int, int]],
         reused: list[int],
     ) -> Pairs:
-        """Puts blocks of the device where tables have those of the host."""
+        """Replaces the host blocks in tables by blocks of the device."""
         self.blocks.hold(reused)
         sources = [~(tables[number][index] or 0) for number, index in places]
         targets = self.blocks.take(len(places))
@@ -178,14 +188,14 @@ class TieredManager(BlockManager):
         self.end(transfer, None)
 
     def failed(self, transfer: str, arrived: int) -> int:
-        """Keeps the blocks that have arrived and are useful."""
+        """Ends a failed transfer; keeps the blocks that arrived and are useful."""
         return self.end(transfer, arrived)
 
     def end(self, name: str, arrived: int | None) -> int:
         """Ends a transfer after `arrived` of its copies; None for all.
 
         Returns:
-            The number of tokens that the waiting request has then.
+            The number of tokens that the waiting request then has.
         """
         if name not in self.transfers:
             raise MisuseError(f"there is no transfer {name}")
@@ -209,10 +219,10 @@ class TieredManager(BlockManager):
         return hit
 
     def move(self, pairs: Pairs, leaves: bool) -> None:
-        """Copies K and V, where they are stored."""
+        """Copies K and V of the blocks, if the manager stores K and V."""
 
     def publish(self, over: Transfer, pairs: Pairs) -> None:
-        """Lets the host's blocks be loaded."""
+        """Makes the blocks of the host available to `load`."""
         tables: list[Table] = [[None] * over.end for _ in self.groups]
         for (number, index), (_, block) in zip(over.places, pairs, strict=False):
             tables[number][index : index + 1] = [block]
@@ -222,8 +232,13 @@ class TieredManager(BlockManager):
     def keep(
         self, request: PagedRequest, end: int, missing: Sequence[tuple[int, int]]
     ) -> int:
-        """Takes blocks that have not arrived from the tables of a request, and all behind
-        the longest hit that is left; returns that."""
+        """Removes blocks that have not arrived from the tables of a request.
+
+        Also removes all blocks after the longest hit that is left.
+
+        Returns:
+            The number of tokens of this hit.
+        """
         assert request.tables is not None
         for number, index in missing:
             self.blocks.release(list_held(request.tables[number][index : index + 1]))
@@ -253,18 +268,20 @@ class TieredManager(BlockManager):
         self.host.hold(transfer.host_blocks)
 
     def release_host(self, transfer: Transfer) -> None:
-        """Frees the blocks of an offload that may not be loaded."""
+        """Releases the host blocks of a transfer; unpublished blocks become free."""
         self.host.release(reversed(transfer.host_blocks))
 
     # --- saving -------------------------------------------------------------------------
 
     def save(self) -> Any:
-        """Returns all that can be hit; None while a request holds slots or a transfer is
-        under way."""
+        """Returns all contents that can be hit.
+
+        Returns None while a request holds slots or a transfer is running.
+        """
         return (self.blocks.save(), self.host.save()) if self.is_idle else None
 
     def restore(self, saved: Any) -> None:
-        """Loads what another manager has saved into this fresh one."""
+        """Loads the contents that another manager saved; this manager must be new."""
         device, host = saved
         self.blocks.restore(device)
         self.host.restore(host)

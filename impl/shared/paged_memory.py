@@ -1,4 +1,4 @@
-"""A block manager with its memory: K and V of all layers, behind the tables."""
+"""A block manager that stores K and V of all layers in its blocks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Seen = npt.NDArray[np.bool_] | None
 
 
 class HostSpans(NamedTuple):
-    """Where the tokens of some requests are in one group.
+    """The blocks and positions to which some requests attend in one group.
 
     Attributes:
-        tables: int32 [requests, places], the block of each place; 0 where there is none.
-        firsts, ends: int32 [requests], the positions that are attended to.
-        block: positions of a place.
+        tables: int32 [requests, entries], the block of each table entry; 0 for an entry
+            without a block.
+        firsts, ends: int32 [requests], each request attends to positions [first, end).
+        block: number of positions of a block.
     """
 
     tables: npt.NDArray[np.int32]
@@ -37,12 +38,13 @@ class HostSpans(NamedTuple):
 class BlockMemory(ABC):
     """K and V of all blocks in some layers.
 
-    A slot is a place in a block: slot = block * size + place. Groups share the memory:
-    the first layers of all groups are in one buffer, the second ones in another.
+    A slot holds one position of a block: slot = block * size + index. Groups share the
+    memory: the first layer of every group is in the first buffer, the second layer of
+    every group is in the second buffer, and so on.
 
     Args:
-        blocks: how many there are.
-        size: places of a block; a group with smaller blocks leaves some unused.
+        blocks: number of blocks.
+        size: slots of a block; a group with smaller blocks leaves some slots unused.
         layers: number of buffers.
     """
 
@@ -51,7 +53,7 @@ class BlockMemory(ABC):
 
     @abstractmethod
     def write(self, layer: int, slots: Sequence[int], keys: Any, values: Any) -> None:
-        """Writes K and V [1, heads, slots, dim] to slots that differ."""
+        """Writes K and V [1, heads, slots, dim] to distinct slots."""
 
     @abstractmethod
     def read(self, layer: int, slots: Sequence[int]) -> Pair:
@@ -62,25 +64,32 @@ class BlockMemory(ABC):
         """Copies one block in all layers."""
 
     def receive(self, source: BlockMemory, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies blocks of another memory in all layers: from, to."""
+        """Copies blocks of another memory in all layers.
+
+        Args:
+            source: the other memory.
+            pairs: block of the other memory, block of this memory.
+        """
         self.put(
             [target for _, target in pairs], source.get([block for block, _ in pairs])
         )
 
     def get(self, blocks: Sequence[int]) -> list[Pair]:
-        """Returns copies of K and V of all places of some blocks, for each layer; nothing
-        of no blocks."""
+        """Returns copies of K and V of all slots of some blocks, for each layer.
+
+        The list is empty if `blocks` is empty.
+        """
         slots = self.list_slots(blocks)
         return [self.read(layer, slots) for layer in range(self.layers if slots else 0)]
 
     def put(self, blocks: Sequence[int], pairs: Sequence[Pair]) -> None:
-        """Writes what `get` of some memory has returned to as many blocks."""
+        """Writes to `blocks` the K and V that `get` of a memory returned."""
         slots = self.list_slots(blocks)
         for layer, pair in enumerate(pairs):
             self.write(layer, slots, *map(self.bring, pair))
 
     def bring(self, array: Any) -> Any:
-        """Returns an array of other memory on the device of this one."""
+        """Returns an array of another memory on the device of this memory."""
         return array
 
     def list_slots(self, blocks: Sequence[int]) -> list[int]:
@@ -99,7 +108,7 @@ class BlockMemory(ABC):
 
     @abstractmethod
     def prepare(self, spans: HostSpans) -> Any:
-        """Makes what `attend_each` needs, once for all layers of a group."""
+        """Returns the `spans` argument of `attend_each`, for all layers of a group."""
 
     @abstractmethod
     def attend_each(self, layer: int, queries: Any, spans: Any) -> Any:
@@ -108,27 +117,27 @@ class BlockMemory(ABC):
         Args:
             layer: the number of the buffer.
             queries: [1, heads, requests, key_dim]; heads may be several times those of K.
-            spans: from `prepare`.
+            spans: the result of `prepare`.
         """
 
     @abstractmethod
     def join(self, pieces: Sequence[Any]) -> Any:
-        """Joins arrays along their axis of tokens."""
+        """Concatenates arrays along their token axis."""
 
 
 class StoringManager(TieredManager):
     """A block manager that stores K and V.
 
-    Between the last `schedule` and `run`, each layer is updated once. The layers of all
-    groups are counted through, in order.
+    Between the last `schedule` and `run`, each layer is updated once. Layers are numbered
+    consecutively through all groups, in order.
 
     Args:
-        memory: of the blocks.
-        groups, options: see `BlockManager`; and the "layers" of each group.
-        host_memory: of the blocks of the host, if there are any.
+        memory: the memory of the device blocks.
+        groups, options: see `BlockManager`; each group also has "layers".
+        host_memory: the memory of the host blocks, if there are host blocks.
 
     Attributes:
-        spans: group → what `BlockMemory.prepare` made for this step.
+        spans: group → the result of `BlockMemory.prepare` for this step.
     """
 
     def __init__(
@@ -222,8 +231,9 @@ class StoringManager(TieredManager):
         )
 
     def attend(self, layer: int, queries: Any) -> Any:
-        """Computes attention of all tokens of the step in one layer, once K and V are
-        written.
+        """Computes attention of all tokens of the step in one layer.
+
+        K and V of the layer must have been written.
 
         Args:
             layer: as of `update`.
@@ -284,8 +294,10 @@ class StoringManager(TieredManager):
     # --- states -------------------------------------------------------------------------
 
     def read_states(self, layer: int) -> list[Pair | None]:
-        """Returns the state of each request of the step before it; None of one that has
-        read no token."""
+        """Returns the state of each request of the step, as it was before the step.
+
+        The state is None for a request that has read no token.
+        """
         number, buffer = self.layers[layer]
         return [
             self.memory.read(
@@ -297,8 +309,10 @@ class StoringManager(TieredManager):
         ]
 
     def list_ends(self, layer: int) -> list[list[int]]:
-        """Lists, for each request of the step, after how many tokens its states are to be
-        written: where a block ends, if it has a slot for that, and at its end."""
+        """Lists the token counts after which each request of the step writes its states.
+
+        These are the ends of blocks for which the request has a slot, and its own end.
+        """
         number, _ = self.layers[layer]
         group = self.groups[number]
         assert isinstance(group, StateGroup)

@@ -1,4 +1,4 @@
-"""The memory of a batch: a row is a slot of a pool, so that other rows stay in place."""
+"""The memory of a batch; each row has a slot of a pool, so that other rows can stay."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.rows import SPARE, add, choose_first, cut_ring, order_moves
 
 WASTE = 4
-"""A pool of more than so many times the cells that its rows need is replaced by a smaller
-one when rows leave it."""
+"""When rows leave a pool that has more than this many times the cells that its rows need,
+a smaller pool replaces it."""
 
 
 class Row(NamedTuple):
     """A row of a pool.
 
     Attributes:
-        slot: None if it has its tokens elsewhere.
+        slot: the slot of the row; None if its tokens are not in the pool.
         start: column of position 0.
-        length: number of tokens that it got; a ring holds the last ones.
+        length: number of tokens written to the row; a ring holds only the last of them.
     """
 
     slot: int | None
@@ -34,16 +34,16 @@ class Row(NamedTuple):
 class RowPool(Form, Columns, ABC):
     """K and V of the rows, in two arrays [slots, heads, room, dim].
 
-    The rows are in consecutive slots, in order: together they are one view.
+    The rows are in consecutive slots, in order, so that one view contains all rows.
 
     Args:
         rows, window, step: see `Columns`.
 
     Attributes:
         arrays: K and V; None before the first write.
-        slots: number of them.
+        slots: number of slots.
         first: the slot of row 0.
-        has_grown: rows have joined for which there was no room.
+        has_grown: whether the pool had to grow for rows that joined.
     """
 
     def __init__(self, rows: int, window: int | None, step: int) -> None:
@@ -60,13 +60,13 @@ class RowPool(Form, Columns, ABC):
     def allocate(self, like: Any, slots: int, room: int, rows_kept: int) -> Any:
         """Returns a new array.
 
-        Attention multiplies hidden columns by 0, so every number in it is finite, unless
-        it is poison.
+        Attention multiplies hidden columns by 0, so all numbers in the array are finite,
+        except for poison.
 
         Args:
-            like: has its heads, dim and dtype.
-            slots, room: number of slots, and of columns.
-            rows_kept: the first so many slots are those of the first rows in `like`.
+            like: an array with the heads, dim and dtype of the new array.
+            slots, room: number of slots, and number of columns.
+            rows_kept: number of first rows in `like` that are copied to the first slots.
         """
 
     def read_slot(self, slot: int, begin: int, end: int) -> Arrays:
@@ -105,7 +105,7 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
-        """Returns a copy that does not keep the pool from being written in place."""
+        """Returns a copy; while it exists, the pool can still be written in place."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -116,21 +116,25 @@ class RowPool(Form, Columns, ABC):
         self.write_slots(target, begin, self.read_slot(source, begin, end))
 
     def settle(self) -> None:
-        """Called when rows have got other slots or arrays."""
+        """Does nothing; called after rows have moved to other slots or arrays."""
 
     # --- tokens of a row ----------------------------------------------------------------
 
     def list_parts(self, slot: int, start: int, length: int) -> list[tuple[int, Arrays]]:
-        """Returns the tokens held of a row: position and K and V of one or two parts, in
-        order."""
+        """Returns the stored tokens of a row in one or two runs, in order.
+
+        Each run has the position of its first token, and its K and V.
+        """
         return [
             (position, self.read_slot(slot, begin, end))
             for position, begin, end in self.find_runs(start, length, self.room)
         ]
 
     def read_row(self, row: int, length: int) -> Arrays | None:
-        """Returns K and V of the tokens held of a row, in any order; None if there are
-        none."""
+        """Returns K and V of the stored tokens of a row, in any order.
+
+        Returns None for a row without tokens.
+        """
         slot, start = self.first + row, self.starts[row]
         begin, end = self.get_span([start], [length])
         if end - begin == self.count(length):
@@ -166,14 +170,14 @@ class RowPool(Form, Columns, ABC):
         return [*range(self.first, self.first + self.rows)]
 
     def arrange(self, rows: Sequence[Row]) -> None:
-        """Gives each row its slot; as few tokens as possible move.
+        """Assigns a slot to each row; as few tokens as possible move.
 
-        The first rows that join get the room that they need, which is all that many
-        batches ever do. Later ones get half as much again for others, so that a token
-        moves a constant number of times on average.
+        When the pool grows for the first time, it gets only the slots that its rows need,
+        since many batches grow only once. Later it gets half as many slots in addition,
+        so that a token moves a constant number of times on average.
 
         Args:
-            rows: the rows, as they are now.
+            rows: the rows, with their present slots.
         """
         if self.arrays is None:
             self.set_rows(len(rows))
@@ -199,7 +203,7 @@ class RowPool(Form, Columns, ABC):
     def is_crowded(
         self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
     ) -> bool:
-        """Returns whether most tokens would move, and soon again."""
+        """Returns whether most tokens would move now, and would soon move again."""
         pairs = [*zip(wanted, sizes, strict=True)]
         size_total = sum(size for slot, size in pairs if slot is not None)
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)
@@ -236,8 +240,14 @@ class RowPool(Form, Columns, ABC):
         room: int,
         like: Arrays | None = None,
     ) -> None:
-        """Moves the rows into new arrays, where each has a new start. like: see
-        `reserve`."""
+        """Moves the rows into new arrays, with new starts.
+
+        Args:
+            rows: the rows, with their present slots.
+            starts: for each row, the new column of position 0.
+            slots, room: number of slots, and number of columns.
+            like: see `reserve`.
+        """
         rows_kept = self.count_kept(rows, starts) if room == self.room else 0
         filled = [
             (number, self.list_parts(row.slot, row.start, row.length))
@@ -257,7 +267,7 @@ class RowPool(Form, Columns, ABC):
         self.set_rows(len(rows))
 
     def count_kept(self, rows: Sequence[Row], starts: Sequence[int]) -> int:
-        """Counts the first rows that are still the first, and stay in their columns."""
+        """Counts the leading rows whose slots and starts do not change."""
         places = enumerate(zip(rows, starts, strict=True), self.first)
         stay = (row[:2] == (slot, start) for slot, (row, start) in places)
         return sum(takewhile(bool, stay))
@@ -279,9 +289,9 @@ class RowPool(Form, Columns, ABC):
         """Appends the rows of another pool.
 
         Args:
-            lengths: number of tokens that each row got.
-            joined: has tokens of the same form.
-            more_lengths: as `lengths`, of the rows of the other pool.
+            lengths: number of tokens written to each row.
+            joined: the other pool, with tokens of the same form.
+            more_lengths: number of tokens written to each row of the other pool.
         """
         end = max(add(self.starts, lengths))
         rows = self.list_rows(lengths)
@@ -292,7 +302,7 @@ class RowPool(Form, Columns, ABC):
                 self.put(len(lengths) + number, position, arrays)
 
     def place(self, end: int, length: int) -> int:
-        """Returns where a row starts that ends at column `end`, or at a later one."""
+        """Returns the start of a row that ends at column `end`, or at a later column."""
         return (
             self.wrap(end - length) if self.room == self.window else max(0, end - length)
         )

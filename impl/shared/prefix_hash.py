@@ -1,4 +1,4 @@
-"""Keys of prefixes: a digest for each full unit of tokens, chained to the one before."""
+"""Keys of prefixes: one digest per full unit of tokens, chained to the digest before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PrefixHash:
 
     Args:
         unit: number of tokens from one key to the next.
-        namespace: on which K and V depend besides the tokens; None for none.
+        namespace: a name on which K and V depend in addition to the tokens, or None.
 
     Attributes:
         keys: the key of the first `unit` tokens, of the first 2 * `unit`, ….
@@ -32,8 +32,8 @@ class PrefixHash:
         """Hashes new tokens.
 
         Args:
-            tokens: of the request, from its first one. Those that have a key are the same
-                as before.
+            tokens: all tokens of the request. Tokens that already have a key must not
+                have changed.
 
         Returns:
             `keys`.

@@ -1,4 +1,4 @@
-"""The recurrent states beside a causal cache, without their arrays."""
+"""A causal cache with recurrent states, without the arrays of a framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.impl.shared.slots import Checkpoint, Slots
 class RecurrentCacheBase(CausalCacheBase):
     """A causal cache whose sequences have a state in each layer; see `impl.shared.slots`.
 
-    In the list of bases it precedes the causal cache of its framework.
+    A subclass lists this class before the causal cache of its framework.
 
     Attributes:
         slots: the slot of each sequence.
@@ -97,7 +97,7 @@ class RecurrentCacheBase(CausalCacheBase):
         return [self.slots.assigned[owner].index for owner in current.batch.owners]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies as a causal cache, and shares the whole state whatever the length."""
+        """Copies the tokens as in a causal cache, and shares the whole state."""
         super().copy_prefix(source, target, length)
         self.slots.share(source, target)
 

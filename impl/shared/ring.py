@@ -1,4 +1,4 @@
-"""The columns of a sliding window: a ring, with a twin where several tokens go around."""
+"""The columns of a sliding window: a ring, with a second copy when updates wrap."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from lockstep.impl.shared.linear import Plan, Run
 
 @dataclass(frozen=True)
 class Ring:
-    """The planner of a window: position p is in column (p - base) mod capacity.
+    """Plans the columns of a window: position p is in column (p - base) mod capacity.
 
-    A ring of `window` columns is read as it is, in any order, by the token that completes
-    a full window: a step moves only its own tokens. Several tokens need a window in order
-    of position. So where these would go around the ring, it is laid out anew with a twin
-    behind it, and from then on a write goes to both: any `capacity` positions are one
-    run. What is laid out is not written to the twin: it begins in column 0, and a run
-    from there on reaches the twins only of what was written since. A step that is back in
-    column 0 drops the twin.
+    An update of one token that completes a full window reads all `window` columns of the
+    ring in any order, and moves no other token. An update of several tokens needs the
+    window in order of position. If such an update would wrap, the tokens are copied to
+    new buffers that have a twin, a second set of `capacity` columns after the first set.
+    From then on, every write goes to both sets, so that any `capacity` positions are one
+    run. The copied tokens are not written to the twin: they begin in column 0, so that a
+    run that begins with them reaches twin columns only of tokens written later. An update
+    of one token that is back in column 0 drops the twin.
 
     Attributes:
-        window: number of tokens that are kept. There are no more columns than that as
-            long as they are enough.
-        step: a capacity beyond the double is rounded up to a multiple of this.
-        twin: whether the ring may get a twin. If not, several tokens that go around it
-            lay it out anew each time: they copy the window.
+        window: number of tokens that are kept. The ring has no more columns than this if
+            they are enough.
+        step: a capacity of more than twice the old capacity is rounded up to a multiple
+            of this.
+        twin: whether the ring may get a twin. If not, every update of several tokens that
+            would wrap copies the window to new buffers.
         capacity: number of columns without the twin.
-        room: number of columns, those of the twin included.
-        base: position in column 0, unless the ring has turned since.
+        room: number of columns, including the twin.
+        base: position in column 0 before the ring first wraps.
     """
 
     window: int
@@ -41,8 +43,8 @@ class Ring:
     def plan(self, first: int, begin: int, end: int) -> Plan:
         """Plans an update that writes [begin, end) and returns [first, end).
 
-        What is returned is one run, in order of position; or all columns of a full
-        window, in any order. No position before `first` is kept.
+        The returned columns are one run in order of position, or all columns of a full
+        window in any order. Positions before `first` are not kept.
         """
         needed = end - first
         if needed == self.room == self.window == begin - first + 1:  # the usual step
@@ -62,7 +64,7 @@ class Ring:
         return ring, copied, ring.find_targets(begin, end), returned
 
     def fits(self, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update, see `plan`, leaves all tokens where they are."""
+        """Returns whether an update (see `plan`) leaves all tokens in their columns."""
         needed = end - first
         is_step = needed == self.window == begin - first + 1
         if is_step and needed == self.room:
@@ -77,8 +79,8 @@ class Ring:
     def grow(self, first: int, needed: int) -> Ring:
         """Returns the planner of new buffers for `needed` positions from `first` on.
 
-        The capacity at least doubles; but not beyond the window, since single tokens need
-        no more room.
+        The capacity at least doubles, but not beyond the window, since updates of one
+        token need no more columns.
         """
         doubled = min(2 * self.capacity, self.window)
         capacity = max(doubled, -(-needed // self.step) * self.step)

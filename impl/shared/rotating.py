@@ -24,10 +24,10 @@ class RotatingCacheBase(WholeSnapshots, TokenCache):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the whole content. None to go back, which is possible as
-                long as nothing was evicted, or to stay.
+            snapshot: replaces the whole content. None to keep the present offset, or to
+                go back, which is possible only before the first eviction.
             target: the new offset. It may be less than the end of the snapshot only if
-                nothing was evicted from that.
+                no token was evicted before the snapshot was taken.
 
         Returns:
             False if the cache refuses; then nothing changes.

@@ -1,4 +1,4 @@
-"""Rows of a batch in consecutive slots: which of them move, in which order."""
+"""Determines which rows of a batch move between slots, and in which order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def choose_first(
     """Chooses the slot of row 0 so that the fewest tokens move.
 
     Args:
-        wanted: for each row the slot where it is now; None if it is in no slot.
-        sizes: for each row its number of tokens.
+        wanted: for each row, its present slot; None if the row is in no slot.
+        sizes: for each row, its number of tokens.
         slots: number of slots.
 
     Returns:
@@ -37,7 +37,7 @@ def order_moves(moves: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Orders moves so that none overwrites what a later one reads.
 
     Args:
-        moves: the source of each target, which differs from it.
+        moves: target slot → source slot, which is another slot.
 
     Yields:
         (source, target). A cycle begins with a move to SPARE and ends with one from it.

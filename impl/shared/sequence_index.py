@@ -17,21 +17,22 @@ ROOM = 64
 class Indexes:
     """The tokens of all sequences: their positions, ascending, and the cell of each.
 
-    All are parts of one array, so that a step of many sequences is a few operations. A
-    sequence has room at either end: tokens are added at the end and evicted at the begin,
-    and neither moves the others.
+    All sequences share one array, so that a step of many sequences takes few operations.
+    A row has free space at both ends: tokens are added at the end and evicted at the
+    beginning without moving other tokens.
 
     Args:
         count: number of sequences.
 
     Attributes:
         arrays: int64 [2, sequences * room], positions and cells.
-        positions, cells: the two rows of it.
-        begin, end: int64 [sequences], which part of a row is used by each.
-        limit: int64 [sequences], where the room of each ends.
-        dense: bool [sequences]. If True, each position is one more than the one before
-            it; if False, it may or may not be.
-        ascending: the same of the cells: whether they ascend, too.
+        positions, cells: the two rows of `arrays`.
+        begin, end: int64 [sequences], the used range of each sequence in `arrays`.
+        limit: int64 [sequences], the end of the space of each sequence.
+        dense: bool [sequences]. True only if the positions of the sequence are
+            consecutive; False if this is not known.
+        ascending: bool [sequences]. True only if the cells of the sequence ascend; False
+            if this is not known.
         rows: the index of each sequence.
     """
 
@@ -140,7 +141,7 @@ class Indexes:
 class SequenceIndex:
     """The positions of one sequence, ascending, and the cell of each.
 
-    A place is an index in the arrays of all sequences.
+    In this class a place is an index in the arrays of all sequences.
 
     Args:
         book: the indexes of all sequences.

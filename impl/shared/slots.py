@@ -1,6 +1,6 @@
 """The slots that hold the recurrent states of sequences, and checkpoints of them.
 
-Sequences share a slot until one of them goes on.
+Sequences share a slot until one of them adds tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Checkpoint:
     """The states of all layers at one time.
 
     Attributes:
-        position: highest position read until then.
+        position: highest position that the states had read.
         arrays: the states by layer, filled in as the layers are written.
     """
 
@@ -47,8 +47,9 @@ class Slots:
 
     Args:
         count: number of slots.
-        interval: least distance of two checkpoints, in positions; None or 0 for none.
-        checkpoints: number of checkpoints that are kept of each state, the latest.
+        interval: minimum distance between two checkpoints, in positions; None or 0 for no
+            checkpoints.
+        checkpoints: number of latest checkpoints kept of each state.
 
     Attributes:
         free: indexes of the free slots.

@@ -36,7 +36,7 @@ class StateCacheBase(WholeSnapshots):
         """Overwrites the held arrays."""
 
     def boundaries(self, length: int) -> list[int]:
-        """Returns the lengths of the writes in which to make the next `length` tokens."""
+        """Returns the lengths of the writes that add the next `length` tokens."""
         if length < 1:
             raise MisuseError(f"boundaries: length {length} is less than 1")
         return self.captures.cut(self.offset, length)
@@ -84,8 +84,8 @@ class StateCacheBase(WholeSnapshots):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the state; None to stay.
-            target: the end of the snapshot, or the present offset without one.
+            snapshot: replaces the state; None to keep the present state.
+            target: the end of the snapshot; without a snapshot, the present offset.
 
         Returns:
             False if the cache refuses; then nothing changes.

@@ -60,21 +60,21 @@ class WrapperCache:
             cache.close()
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies in one cache after the other, up to the first that refuses."""
+        """Copies a prefix in each cache in order; stops at the first that refuses."""
         check_copy(source, target, length, self.sequences)
         self.close()
         for cache in self.caches:
             cache.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes from one cache after the other, up to the first that refuses."""
+        """Removes tokens from each cache in order; stops at the first that refuses."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
     def held(self) -> dict[str, int]:
-        """Adds up what the caches hold."""
+        """Returns the total memory usage of the caches."""
         total: Counter[str] = Counter()
         for cache in self.caches:
             total.update(cache.held())

@@ -88,9 +88,9 @@ def freeze(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def overwrite(tensor: torch.Tensor) -> None:
-    """Overwrites an input of a cache; inference mode allows that for every tensor.
+    """Overwrites an input of a cache; inference mode allows this for every tensor.
 
-    To enter the mode takes three times as long as to fill a small tensor.
+    Entering inference mode takes three times as long as filling a small tensor.
     """
     if torch.is_inference_mode_enabled():
         tensor.fill_(math.nan)

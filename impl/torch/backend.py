@@ -177,10 +177,10 @@ def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[No
 
 
 def warm_up(arrays: Any) -> None:
-    """Does what is slow the first time: CUDA context, each kernel of each family of
-    caches, attention.
+    """Runs the operations whose first call is slow, before a program needs them.
 
-    In a program, the first step would look as if it hangs.
+    These are the CUDA context, each kernel of each family of caches, and attention.
+    Without this, the first step of a program would seem to hang.
     """
     like = torch.empty(0, device=arrays.device)
     token = like.new_zeros((1, 1, 1, 16))
@@ -204,7 +204,9 @@ def warm_up(arrays: Any) -> None:
 
 
 def triton() -> Backend:
-    """Returns the CUDA code on the CPU, in Triton's interpreter: slow, for tests.
+    """Returns the backend that runs the CUDA code on the CPU, in Triton's interpreter.
+
+    It is slow and intended for tests.
 
     Raises:
         Unavailable: TRITON_INTERPRET was not set before the kernels were imported.

@@ -21,7 +21,7 @@ class BatchedCache(TokenBatch):
     """Attention over the sequences of several requests, one in each row.
 
     `update` and `state` return views of the pool: they are valid until the next change of
-    this batch. The lengths of the rows stay on the device: a step sends nothing.
+    this batch. The lengths of the rows stay on the device, so a step sends no data to it.
 
     Args:
         rows: number of rows, all of them empty.

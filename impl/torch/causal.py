@@ -1,4 +1,4 @@
-"""The causal family on torch: one pool of cells, written in place, read as views."""
+"""The causal caches on torch: one pool of cells, written in place and read as views."""
 
 from __future__ import annotations
 
@@ -157,8 +157,10 @@ class CausalCache(CausalCacheBase):
         return [self.keys, self.values]
 
     def view_layers(self) -> None:
-        """Makes the views of the layers: once, and where gradients flow after each write.
-        Torch refuses to write to a view of which a part was written before (2.13)."""
+        """Makes the views of the layers once; with gradients, after each write.
+
+        Torch 2.13 refuses to write to a view after a write to a part of the view.
+        """
         layers = range(self.layers)
         self.pools = [(self.keys[layer], self.values[layer]) for layer in layers]
 

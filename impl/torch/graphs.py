@@ -1,4 +1,4 @@
-"""Passes with always the same device work, which a CUDA graph can replay."""
+"""Passes whose device work never changes, so that a CUDA graph can replay it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NOTHING = -1
 
 
 class DoesNotFitError(MisuseError):
-    """A pass is larger than the captured one.
+    """A pass is larger than the captured pass.
 
-    The pass is open all the same: use the cache's own put and get, or a step with more
-    rows or columns.
+    The pass stays open: use the `put` and `get` of the cache, or a step with more rows or
+    columns.
     """
 
 
 class Inputs:
-    """The inputs that change from pass to pass: one array on the device, sent at once.
+    """The inputs that change from pass to pass, in one array that is sent in one copy.
 
     Unused entries are NOTHING.
 
@@ -69,20 +69,20 @@ class FixedStep:
             cache.forward(positions, sequences)
             step.run()
 
-    For each pass the host updates its tables and sends one small array: the cells of the
-    rows, the limits of each row, and the changes of the table of cells. All other work is
-    on fixed addresses: the device applies the changes, makes the mask over all `columns`
-    and replays what was captured. Between two steps any operation of the cache is
-    allowed, also passes with its own put and get.
+    For each pass, the host updates its tables and sends one small array with the cells of
+    the rows, the limits of each row, and the changes of the cell table. All other work
+    uses fixed addresses: the device applies the changes, makes the mask over all
+    `columns` and replays the captured work. Between two steps any operation of the cache
+    is allowed, including passes with the `put` and `get` of the cache.
 
     On the CPU the same work is done without a graph.
 
     Args:
-        cache: has no recurrent states, which have no fixed addresses.
-        rows: the most rows of a pass.
+        cache: a cache without recurrent states, which have no fixed addresses.
+        rows: maximum number of rows of a pass.
         columns: number of cells that a pass can see.
-        changes: number of table changes that a step sends along; if there are more, all
-            are sent before it. None for twice the rows.
+        changes: maximum number of table changes that are sent with a step; if there are
+            more changes, all of them are sent before the step. None for twice the rows.
 
     Attributes:
         mask: [rows, columns], the rows padded as in the masks of the cache.
@@ -124,7 +124,7 @@ class FixedStep:
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Writes K [1, heads, `rows`, key_dim] and V to one layer.
 
-        Rows that the pass does not have are not stored.
+        Rows beyond the rows of the pass are not stored.
         """
         if not 0 <= layer < self.cache.layers:
             raise MisuseError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
@@ -163,8 +163,9 @@ class FixedStep:
         """Captures a step.
 
         Args:
-            work: the rest of the step, on fixed addresses. On CUDA it is called twice,
-                with rows that store and see nothing: to warm up, and to be captured.
+            work: a function with the rest of the step, on fixed addresses. On CUDA it is
+                called twice, for the warm-up and for the capture, with rows that store
+                no token and see no token.
         """
         self.work = work
         if not self.cache.like.is_cuda:

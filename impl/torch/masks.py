@@ -28,17 +28,19 @@ EITHER = {
 
 
 class HostMasks:
-    """Masks of passes on the CPU, each in the memory of the one before it.
+    """Masks of passes on the CPU; each mask reuses the memory of the mask before it.
 
-    Fresh memory takes several times as long to write, since the system provides it page
-    by page. numpy writes what is small: a call takes a third of the time of torch.
+    Writing to new memory takes several times as long, since the system provides it page
+    by page. Small masks are written by numpy, since a numpy call takes a third of the
+    time of a torch call.
 
     Args:
-        dtype: of the masks.
+        dtype: the dtype of the masks.
         small: largest number of values for which rows are written one by one.
 
     Attributes:
-        memory, numbers: of the largest so far; the same as integers for numpy.
+        memory: the memory of the largest mask so far.
+        numbers: the same memory, as integers for numpy.
     """
 
     def __init__(self, dtype: torch.dtype, small: int) -> None:

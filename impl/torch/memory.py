@@ -21,9 +21,9 @@ the views are used."""
 class Buffer:
     """A tensor [batch, heads, room, dim], and views of some of its tokens.
 
-    Most of the time of a step is spent on its views. A view by strides takes half as long
-    as one by an index, which torch has to parse. Each step writes to a view of the next
-    token; these take a quarter of the time if many are made in one call.
+    A step spends most of its time on views. A view made from strides takes half as long
+    as a view made by an index, which torch has to parse. Each step writes to a view of
+    the next token; such views take a quarter of the time if one call makes many of them.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -117,7 +117,7 @@ class TokenMemory(MemoryBase):
         return join(pieces)
 
     def share(self, source: Self, first: int, end: int) -> None:
-        """Copies the tokens: what is written in place cannot be shared."""
+        """Copies the tokens, since memory that is written in place cannot be shared."""
         plan = self.columns.plan(first, first, end)
         self.carry_out(plan, source.read(first, end))
 
@@ -141,11 +141,11 @@ def make_band(
 
     Args:
         length: number of new tokens.
-        rows: number of rows; those beyond `length` see nothing.
+        rows: number of rows; rows from number `length` on see no column.
         old: number of old tokens.
         window: None for no window.
-        like: has the dtype and the device of the mask: bool for True where a row sees a
-            column, a floating type for 0 there and -inf elsewhere.
+        like: has the dtype and the device of the mask. With bool, the mask is True where
+            a row sees a column; with a floating type, it is 0 there and -inf elsewhere.
 
     Returns:
         [rows, old + length].

@@ -1,4 +1,4 @@
-"""The table of cells in memory that a device can read, and its updates."""
+"""The table of cells in memory that the device can read, and updates of this table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WatchedCells(Cells):
 
 
 class Shared:
-    """The table of a device that reads the host's memory: no copy."""
+    """The table for a device that reads the host's memory, without a copy."""
 
     def read(self, cells: Cells) -> Table:
         return Table(torch.from_numpy(cells.table))
@@ -85,7 +85,7 @@ class Mirror:
         return Table(self.array, self.furthest < SHORT, short_sets)
 
     def take(self, cells: Cells) -> Ints:
-        """Returns the changes that the copy lacks, and regards them as applied.
+        """Returns the changes that the copy lacks; later calls do not return them again.
 
         Returns:
             [3, changes]: cell, position, bits.

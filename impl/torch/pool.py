@@ -123,11 +123,11 @@ class RowPool(RowPoolBase):
 
 
 def clear(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Returns zeros in memory that the system clears when it is touched.
+    """Returns an array of zeros in memory that the system clears on first access.
 
-    `torch.zeros` writes them at once. numpy does not, and asks for large pages, of which
-    there are fewer to make: a pool of 0.4 GB that three quarters of are copied into took
-    an eighth of the time.
+    `torch.zeros` writes all zeros immediately. numpy does not, and requests large pages,
+    so that the system has fewer pages to clear. For a pool of 0.4 GB of which three
+    quarters were then filled, numpy took an eighth of the time.
     """
     size = prod(shape) * dtype.itemsize
     array = np.zeros(size + ALIGNMENT, np.uint8)

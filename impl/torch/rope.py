@@ -30,8 +30,8 @@ class Rope:
     def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns cosines and sines of the angles, float32 [layers, dim / 2].
 
-        The angles are float64: in float32, an angle of a million has too few digits left
-        for its place in the circle.
+        The angles are float64: a float32 angle of a million has too few digits left after
+        reduction modulo 2π.
         """
         angles = self.rates * distance
         return angles.cos().float(), angles.sin().float()

@@ -1,4 +1,4 @@
-"""The sliding window on torch: a ring, with a twin where several tokens go around it."""
+"""The sliding window on torch: a ring, with a second copy when updates wrap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RotatingCache(RotatingCacheBase):
     Args:
         window: number of tokens.
         step, fill, mask: as in `impl.torch.kv`.
-        twin: False for less memory, at most half: then several tokens that go around the
-            ring copy the window.
+        twin: False for less memory, at best half. Then an update of several tokens that
+            wraps around the ring copies the window.
     """
 
     def __init__(

@@ -33,8 +33,12 @@ Seconds = dict[str, float]
 
 
 class Bench:
-    """The programs of one kind on one backend. steps, runs: operations and programs that
-    were checked since `time` was asked last."""
+    """The programs of a kind of cache, on a backend.
+
+    Attributes:
+        steps: the number of operations that were checked since `time` was last called.
+        runs: the number of programs that were checked since `time` was last called.
+    """
 
     def __init__(
         self, backend: Backend, kind: str, record: Record, programs: int
@@ -55,7 +59,7 @@ class Bench:
         self.steps = self.runs = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
-        """Microseconds a step of each way to check, and of the parts of the first."""
+        """Returns microseconds per step for each kind of check, and for parts of it."""
         draw, count = self.drawer.draw, self.count
         self.programs = []
         keep = self.programs.append
@@ -77,14 +81,14 @@ class Bench:
         return {**taken, "steps": steps}
 
     def time(self, work: Callable[[], Any]) -> float:
-        """Seconds that `work` takes."""
+        """Returns the time that `work` takes, in seconds."""
         self.steps = self.runs = 0
         begin = self.clock()
         work()
         return self.clock() - begin
 
     def rate(self, work: Callable[[], Any]) -> float:
-        """Microseconds a step."""
+        """Returns the time that `work` takes, in microseconds per step."""
         seconds = self.time(work)
         return seconds / self.steps * 1e6
 
@@ -106,14 +110,14 @@ class Bench:
         self.steps += result.steps
 
     def explore(self, seed: int) -> None:
-        """Some of the explorer's programs behind some of their beginnings."""
+        """Runs some of the explorer's programs that continue some beginnings."""
         apart = 1 + len(self.beginnings) * BEHIND // self.count
         for start in self.beginnings[seed % apart :: apart]:
             for branch in islice(self.walk.find_longest(start, DEPTH), BEHIND):
                 self.check(self.walk.make_program(branch))
 
     def run_shard(self, seed: int) -> None:
-        """A share of `lockstep check`: with derived programs and a digest of all."""
+        """Runs a slice of `lockstep check`, with derived programs and a digest."""
         task = RandomTask(
             *(self.backend.name, self.contract, self.kind, 0),
             seed=seed,
@@ -143,7 +147,7 @@ class Bench:
                 self.record.step(step)
 
     def run_reference(self) -> None:
-        """The answers, and nothing to compare them with."""
+        """Computes the expected answers, without running a backend."""
         for program in self.programs:
             rules = program.rules
             model = rules.open_model(program.config)
@@ -151,8 +155,10 @@ class Bench:
                 advance(rules.operations, op, model)
 
     def time_backend(self) -> float:
-        """Of the seconds that checking takes, those of the backend. What other processes
-        took from the core meanwhile is taken off."""
+        """Returns the seconds of checking that the backend takes.
+
+        The time that other processes took from the core is subtracted.
+        """
         self.watch.take()
         begin = time.perf_counter()
         seconds = self.time(self.run_watched)
@@ -167,10 +173,11 @@ class Bench:
 
 
 def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
-    """The median of each number over rounds, each with other programs.
+    """Returns the median of each number over rounds with different programs.
 
-    What runs first does not count: tables are made there, and on a GPU each kernel is
-    compiled for the sizes of the programs, so there all of them run before."""
+    The first run does not count, since it makes tables. On a GPU, all programs run before
+    the measurement, since each kernel is compiled for the sizes of the programs.
+    """
     for seed in [rounds] if bench.backend.device == "cpu" else range(rounds):
         bench.measure(seed)
     measured = [bench.measure(seed) for seed in range(rounds)]

@@ -45,7 +45,7 @@ class Stopwatch:
         return TimedCache(self.time(self.open_cache, config), self)
 
     def time(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls and times; if another call is being timed, that goes on."""
+        """Makes a call and times it, unless an outer call is already being timed."""
         if self.is_running:
             return call(*arguments)
         self.is_running = True
@@ -65,7 +65,7 @@ class Stopwatch:
         return answer
 
     def take(self) -> float:
-        """The seconds since the last time, without what keeping the time takes."""
+        """Returns the seconds since the last `take`, without the overhead of timing."""
         spent = self.spent - self.calls * measure_empty_call()
         self.spent, self.calls = 0.0, 0
         return spent
@@ -76,7 +76,7 @@ def unwrap(value: Any) -> Any:
 
 
 def flatten(answer: Any) -> Iterator[Array]:
-    """Iterates over the arrays of an answer."""
+    """Iterates over the arrays in an answer, at every level of nesting."""
     if isinstance(answer, tuple | list):
         for part in answer:
             yield from flatten(part)
@@ -101,7 +101,7 @@ class TimedArrays:
 
 
 class TimedCache:
-    """A cache of any contract."""
+    """A cache of any contract whose calls are timed."""
 
     def __init__(self, cache: Any, watch: Stopwatch) -> None:
         self.cache, self.watch = cache, watch
@@ -121,7 +121,7 @@ class TimedCache:
 
 
 def measure_empty_call(times: int = 2000) -> float:
-    """Seconds that a call which does nothing seems to take."""
+    """Returns the measured time of a call that does nothing, in seconds."""
     watch = Stopwatch.__new__(Stopwatch)
     watch.spent, watch.calls, watch.is_running = 0.0, 0, False
     seen = []

@@ -1,4 +1,4 @@
-"""The bars for our caches on the CPU, as ratios of times within one run."""
+"""The speed limits for our caches on the CPU: maximal ratios of times within a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ci.bench.speed.workloads import SEQUENCES, SMALL_POOL, SMALLEST, K
 
 
 class Bar:
-    """The highest ratio that is allowed.
+    """The maximal allowed ratio of two contenders' times.
 
     Args:
-        name: what is compared with what.
-        bound: of the ratio.
-        to: the contender that our time is divided by; None: the fastest peer.
-        workload, framework, sizes: of the cases that are meant.
-        of: the contender of ours.
+        name: a description of the comparison.
+        bound: the maximal ratio.
+        to: the contender whose time is the divisor; None for the fastest peer.
+        workload, framework, sizes: select the cases to which the limit applies.
+        of: our contender, whose time is the dividend.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Bar:
             self.fields["framework"] = framework
 
     def get_ratio(self, outcome: Outcome) -> float | None:
-        """Returns None for a case that is not meant, or lacks one of the contenders."""
+        """Returns the ratio; None if the bar does not apply or a contender is missing."""
         fields = {**vars(outcome.case), **outcome.case.sizes}
         if any(fields.get(name) != value for name, value in self.fields.items()):
             return None
@@ -46,7 +46,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Verdict:
-    """worst: the highest ratio, in `case`; None if nothing was measured."""
+    """The result of judging a bar.
+
+    Attributes:
+        worst: the highest ratio, which occurs in `case`; None if nothing was measured.
+    """
 
     bar: str
     bound: float
@@ -94,12 +98,12 @@ BARS = (
 
 
 def judge(outcomes: Sequence[Outcome], every: bool) -> list[Verdict]:
-    """Judges each bar that some outcome is about.
+    """Judges each bar that applies to an outcome.
 
     Args:
-        outcomes: what was measured.
-        every: also judge bars that no outcome is about, because a package is missing, or
-            has got another name: they do not hold.
+        outcomes: the measurements.
+        every: whether to also judge bars that apply to no outcome, for example because a
+            package is missing or was renamed. Such bars do not hold.
     """
     verdicts = []
     for bar in BARS:

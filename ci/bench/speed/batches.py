@@ -19,7 +19,11 @@ DROPPED = {"first": 0, "middle": ROWS // 2, "last": ROWS - 1}
 
 
 class OurBatch(Batch):
-    """own: returns a batch whose clone is written to memory."""
+    """Our batch.
+
+    Attributes:
+        own: returns a batch whose clone is written to memory.
+    """
 
     role = "ours"
 
@@ -54,10 +58,10 @@ class OurBatch(Batch):
 
 
 class BatchWorks(ABC):
-    """The work of our batches, and of what they are compared with.
+    """The workloads of our batches and of the batches that they are compared with.
 
     Attributes:
-        batched: makes a batch of ours: rows, window, step.
+        batched: makes our batch; its arguments are rows, window and step.
     """
 
     batched: Callable[..., Any]
@@ -68,11 +72,11 @@ class BatchWorks(ABC):
 
     @abstractmethod
     def repeat(self, array: Any, rows: int) -> Any:
-        """Returns a view of the array as that of so many rows."""
+        """Returns a view of the array in which its row is repeated `rows` times."""
 
     @abstractmethod
     def own(self, batch: Any) -> Any:
-        """Returns a batch of ours whose clone is written to memory."""
+        """Returns our batch, after its clone was written to memory."""
 
     @abstractmethod
     def open_batch_peers(
@@ -104,7 +108,7 @@ class BatchWorks(ABC):
         return OurBatch(batch, self.finish, self.own)
 
     def batch_step(self, tokens: int, window: int | None, uneven: bool) -> Contenders:
-        """A mask, and a token for each row."""
+        """Measures a step: making a mask, and appending a token to each row."""
         old, new = self.make(tokens), self.make(1, ROWS)
         lengths = [tokens - row % SHORTER * uneven for row in range(ROWS)]
         ours = self.open_batch(old, lengths, window, tokens + STEPS)
@@ -119,7 +123,7 @@ class BatchWorks(ABC):
         ]
 
     def batch_mask(self, tokens: int, window: int | None) -> Contenders:
-        """The mask of a step of uneven rows."""
+        """Measures making the mask of a step, for rows of uneven lengths."""
         old = self.make(tokens)
         lengths = [tokens - row % SHORTER for row in range(ROWS)]
         ours = self.open_batch(old, lengths, window, tokens + 1)
@@ -127,7 +131,7 @@ class BatchWorks(ABC):
         return [Contender(batch.name, batch.role, batch.mask) for batch in batches]
 
     def batch_filter(self, tokens: int, window: int | None, dropped: str) -> Contenders:
-        """One of the rows leaves."""
+        """Measures the removal of a row."""
         old, lengths = self.make(tokens), [tokens] * ROWS
         ours = self.open_batch(old, lengths, window, tokens + 1)
         rows = [row for row in range(ROWS) if row != DROPPED[dropped]]
@@ -141,7 +145,7 @@ class BatchWorks(ABC):
         ]
 
     def batch_extend(self, tokens: int, window: int | None, room: bool) -> Contenders:
-        """A row joins; room: another one has left before."""
+        """Measures adding a row; if `room`, another row was removed before."""
         old, lengths = self.make(tokens), [tokens] * (ROWS - 1)
         rows = lengths + [tokens] * room
         whole = self.open_batch(old, rows, window, tokens + 1).cache
@@ -171,7 +175,7 @@ class BatchWorks(ABC):
         return [*contenders, self.limit_clone(old)]
 
     def batch_extract(self, tokens: int, window: int | None) -> Contenders:
-        """A row goes on alone, by a token."""
+        """Measures extracting a row and appending a token to it."""
         old, token, lengths = self.make(tokens), self.make(1), [tokens] * ROWS
         ours = self.open_batch(old, lengths, window, tokens + 1)
         peers = self.open_batch_peers(old, lengths, window)[-1:]

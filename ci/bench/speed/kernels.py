@@ -26,8 +26,15 @@ COPIES = 4
 
 @dataclass(frozen=True)
 class Form:
-    """layers, heads, dim: of the model. cells: of a pool. chunk: rows of a long pass.
-    rows, columns: of a mask. sequences: of a step, which sees `visible` columns."""
+    """The sizes of the measured cases.
+
+    Attributes:
+        layers, heads, dim: the sizes of the model.
+        cells: the number of cells of a pool.
+        chunk: the number of rows of a long pass.
+        rows, columns: the shape of a mask.
+        sequences: the number of sequences of a step, which sees `visible` columns.
+    """
 
     layers: int = 32
     heads: int = 8
@@ -42,8 +49,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Case:
-    """bound: the highest ratio of the times that is allowed. moved: bytes, by ours.
-    limited_by: what the time of ours depends on."""
+    """A measured case.
+
+    Attributes:
+        bound: the maximal allowed ratio of the times.
+        moved: the number of bytes that our kernel moves.
+        limited_by: the resource that limits our kernel.
+    """
 
     name: str
     ours: Work
@@ -113,7 +125,7 @@ def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
 
 
 class Decoding:
-    """Sequences that get one token each, in one step for all of them."""
+    """A step in which each of several sequences gets a token."""
 
     def __init__(self, form: Form, kernels: Kernels, like: torch.Tensor) -> None:
         sizes = Sizes(form.sequences, form.cells // form.sequences, form.visible)
@@ -132,11 +144,11 @@ class Decoding:
             self.step.put(layer, *tokens)
 
     def run(self) -> None:
-        """A whole step, with a CUDA graph."""
+        """Runs a whole step with a CUDA graph."""
         self.do_step(self.step.run)
 
     def run_eagerly(self) -> None:
-        """A whole step, with a launch for each layer, and one for the mask."""
+        """Runs a whole step, with a launch for each layer and a launch for the mask."""
         self.do_step(self.put_and_get)
 
     def put_and_get(self) -> None:
@@ -180,7 +192,7 @@ def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Cas
 
 
 def time_step(step: Work, repeats: int, wait: Work) -> tuple[float, float]:
-    """Returns microseconds of a step: until the host is done, and the device, too."""
+    """Returns the microseconds of a step: on the host, and until the device is done."""
     wait()
     begin = time.perf_counter()
     for _ in range(repeats):

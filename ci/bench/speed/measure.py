@@ -22,14 +22,14 @@ STEPS = 512
 
 @dataclass
 class Contender:
-    """One way to do a piece of work.
+    """An implementation of a workload.
 
     Attributes:
-        work: does it once, until the results are there, or, on a device that runs beside
-            the process, until it is under way.
-        start: brings the cache to where a round begins; not timed.
-        most: repetitions until `start` is needed again.
-        count_bytes: counts the bytes that its cache holds, where that is of interest.
+        work: does the work once. It returns when the results are computed or, on an
+            asynchronous device, when the work is launched.
+        start: sets the cache to its state at the beginning of a round; it is not timed.
+        most: the number of repetitions until `start` must be called again.
+        count_bytes: counts the bytes that its cache holds, if this is of interest.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Case:
     """The same work by several contenders.
 
     Attributes:
-        sizes: tell this case from others of the workload, such as context = 4096.
-        wait: waits until the device has done everything.
+        sizes: the sizes that distinguish cases of a workload, such as context = 4096.
+        wait: waits until the device has finished all work.
     """
 
     workload: str
@@ -113,10 +113,10 @@ def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> 
 
 
 def measure(case: Case, rounds: int) -> Outcome:
-    """Runs every contender once in each round, so that what disturbs one disturbs all.
+    """Runs every contender once in each round, so that a disturbance affects all.
 
-    The round before the first is not counted: it warms up, and decides how many
-    repetitions make a round long enough for the clock.
+    An uncounted round comes first. It is a warm-up, and determines the number of
+    repetitions that make a round long enough for the resolution of the clock.
     """
     contenders = case.make()
     steps = {}

@@ -24,7 +24,7 @@ def name(cache: Any) -> str:
 
 
 class Released(Subject):
-    """A cache of one sequence, with a window or without one."""
+    """A cache of a single sequence, with or without a window."""
 
     def __init__(self, window: int | None = None) -> None:
         cache = RotatingKVCache(window) if window else KVCache()

@@ -29,7 +29,7 @@ from lockstep.impl.shared.causal import Sizes
 
 
 def copy_arrays(arrays: Sequence[mx.array]) -> list[mx.array]:
-    """As fast as MLX copies: there is no plain copy of an array that is contiguous."""
+    """Copies arrays as fast as MLX can; MLX has no plain copy of a contiguous array."""
     wide = (array.view(mx.uint64) for array in arrays)
     return [mx.concatenate([array, array[:, :, :0]], axis=2) for array in wide]
 

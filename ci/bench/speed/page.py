@@ -37,7 +37,7 @@ Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def list_ratios(report: Report) -> Ratios:
-    """Lists the cases that have a peer; the fastest one has the highest ratio."""
+    """Lists the cases that have a peer; the fastest peer has the highest ratio."""
     ratios: dict[str, dict[str, list[float]]] = {
         workload: {framework: [] for framework in FRAMEWORKS} for workload in WORKLOADS
     }

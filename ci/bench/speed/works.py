@@ -1,4 +1,4 @@
-"""One framework: the contenders for each piece of work, in one dtype and form."""
+"""The contenders for each workload, on a single framework, dtype and form."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Prompts:
     """Random prompts, and requests that repeat half of one.
 
     Attributes:
-        stored: `count` prompts of `length` tokens.
-        request: the one that was drawn last.
+        stored: `count` prompts, each of `length` tokens.
+        request: the request that was drawn last.
     """
 
     def __init__(self, count: int, length: int) -> None:
@@ -38,20 +38,24 @@ class Prompts:
         self.request: list[int] = []
 
     def draw(self) -> None:
-        """Draws a request: the first half of the next stored prompt, and as many other
-        tokens, the first of which no other request has."""
+        """Draws a request.
+
+        Its first half is the first half of the next stored prompt. Its second half has
+        other tokens, and begins with a token that no other request has.
+        """
         token, stored = next(self.numbers)
         half = len(self.others)
         self.request = [*stored[:half], token, *self.others[1:]]
 
 
 class Works(BatchWorks):
-    """The work of our caches, which is the same on each framework, and of what they are
-    compared with.
+    """The workloads of our caches, and of the caches that they are compared with.
+
+    The workloads are the same on each framework.
 
     Attributes:
-        kv: makes a full cache of ours.
-        rotating: makes one with a window.
+        kv: makes our cache without a window.
+        rotating: makes our cache with a window.
     """
 
     kv: Callable[[], Any]
@@ -63,7 +67,7 @@ class Works(BatchWorks):
 
     @abstractmethod
     def open_peers(self, window: int | None = None, room: int = 0) -> list[Subject]:
-        """Makes released caches; the last of them grows, and can be copied and cut."""
+        """Makes released caches; the last cache grows, and can be copied and trimmed."""
 
     @abstractmethod
     def wait(self) -> object:
@@ -102,8 +106,11 @@ class Works(BatchWorks):
         ]
 
     def slide(self, window: int, wrapped: bool, length: int) -> Contenders:
-        """The same where the last `window` tokens stay, which fill a quarter of it or
-        have gone round it twice."""
+        """Measures updates of a cache that keeps the last `window` tokens.
+
+        Before the updates, the tokens fill a quarter of the window or, if `wrapped`, have
+        gone around it twice.
+        """
         context = 2 * window if wrapped else window // 4
         old, new = self.make(context), self.make(length)
         most = STEPS if wrapped else min(STEPS, (window - context) // length)
@@ -122,8 +129,11 @@ class Works(BatchWorks):
         return [*contenders, *self.limit_writes(new, 2 * window, most)]
 
     def decode(self, cells: int, full: bool) -> Contenders:
-        """A token for each of SEQUENCES sequences in one pool of cells, the mask
-        included; beside that in a pool of SMALLEST, which sees as many."""
+        """Measures a decoding step: the mask, and a token for each of SEQUENCES.
+
+        The step runs in a pool of `cells` cells and, for comparison, in a pool of
+        SMALLEST cells, in which it sees as many tokens.
+        """
         ours, small = (
             Decoding(size, full, self.open, self.make) for size in (cells, SMALLEST)
         )

@@ -35,8 +35,14 @@ from lockstep.harness.core.errors import UsageError
 
 
 def make_backend(hello: Hello, driver: Driver) -> Backend:
-    """The declaration. That kinds, operations and config fields exist is checked as for
-    every backend; see `harness.workers.registry`. Raises Malformed."""
+    """Makes a `Backend` from the declaration of a driver.
+
+    `harness.workers.registry` checks that the declared kinds, operations and config
+    fields exist, as for every backend.
+
+    Raises:
+        Malformed: the declaration is invalid.
+    """
     return Backend(
         name=hello.name,
         device=hello.device,
@@ -69,7 +75,7 @@ is one of this process."""
 
 
 def leave(array: Tensor) -> None:
-    """Overwrites nothing: a driver gets numbers, not memory of its caller."""
+    """Does nothing: a driver receives numbers, and not memory of its caller."""
 
 
 def make_kind(document: Any, location: str) -> Kind:
@@ -89,7 +95,11 @@ def make_kind(document: Any, location: str) -> Kind:
 
 
 def split_command(name: str) -> list[str]:
-    """The program and its arguments. No shell has a part in it. Raises UsageError."""
+    """Splits a driver's name into the program and its arguments, without a shell.
+
+    Raises:
+        UsageError: the command is invalid, or the program does not exist.
+    """
     text = name.removeprefix(DRIVER_PREFIX)
     try:
         command = shlex.split(text)
@@ -104,7 +114,11 @@ def split_command(name: str) -> list[str]:
 
 
 def find_program(program: str, name: str) -> str:
-    """Its path: in the current folder, or on PATH. Raises UsageError."""
+    """Returns the path of a program in the current folder or on PATH.
+
+    Raises:
+        UsageError: the program does not exist or is not executable.
+    """
     path = Path(program)
     if path.is_file():
         if not os.access(path, os.X_OK):
@@ -124,14 +138,19 @@ def find_program(program: str, name: str) -> str:
 
 
 def list_files(name: str) -> Iterator[Path]:
-    """The files that a driver is made of, as far as its command names them."""
+    """Lists the files that the command of a driver names."""
     for argument in split_command(name):
         if Path(argument).is_file():
             yield Path(argument)
 
 
 def load_driver(name: str, limits: Limits, protocol: Protocol) -> Backend:
-    """Starts the driver, and takes what it declares. Raises Broken, and UsageError."""
+    """Starts a driver, and makes a `Backend` from its declaration.
+
+    Raises:
+        Broken: the driver misbehaves.
+        UsageError: the command is invalid.
+    """
     driver = Driver(split_command(name), limits, protocol)
     hello = driver.start()
     try:
@@ -141,14 +160,14 @@ def load_driver(name: str, limits: Limits, protocol: Protocol) -> Backend:
 
 
 def get_driver(backend: Backend) -> Driver:
-    """The driver of a backend that `make_backend` has made."""
+    """Returns the driver of a backend that `make_backend` has made."""
     assert isinstance(backend.open, partial)
     driver: Driver = backend.open.args[0]
     return driver
 
 
 def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
-    """One empty cache in a driver, which is started if it does not run."""
+    """Opens an empty cache in a driver, which is started if it does not run."""
     driver.start()
     driver.post_dropped()
     kind = config["kind"]

@@ -1,4 +1,4 @@
-"""Proxies of the batched contract: batches, and the single caches of one row."""
+"""Proxies of the batched contract: batches, and single caches, which have one row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Config = Mapping[str, Any]
 
 
 class Batch(Cache):
-    """The rows of any kind."""
+    """The proxy of a batch of any kind."""
 
     contract = "batched"
 
@@ -31,7 +31,7 @@ class Batch(Cache):
 
 
 class BatchCache(Batch):
-    """The rows of batch-kv and batch-rotating."""
+    """The proxy of a batch of kind batch-kv or batch-rotating."""
 
     @property
     def offsets(self) -> list[int]:
@@ -51,13 +51,13 @@ class BatchCache(Batch):
 
 
 class BatchStateCache(BatchCache):
-    """The rows of batch-state."""
+    """The proxy of a batch of kind batch-state."""
 
     variant = "states"
 
 
 class BatchListCache(Batch):
-    """The rows of batch-list: several batches, which have the columns."""
+    """The proxy of a batch of kind batch-list, which consists of several batches."""
 
     variant = "list"
 
@@ -73,7 +73,7 @@ class BatchListCache(Batch):
 
 
 class ListCache(Cache):
-    """A single cache of batch-list: several caches, which have the tokens."""
+    """The proxy of a single cache of batch-list, which consists of several caches."""
 
     contract = "layer"
     variant = "list"
@@ -97,7 +97,7 @@ class ListCache(Cache):
         return copy
 
     def set_offsets(self, offsets: Sequence[int]) -> None:
-        """Takes the offset that an answer has for each part."""
+        """Sets the offset of each part from the offsets in an answer."""
         if len(offsets) != len(self.parts):
             text = f"offsets is {say(offsets)}; expected {len(self.parts)} integers"
             self.driver.reject(Malformed(f"{text}, one for each cache of the list"))
@@ -120,7 +120,7 @@ def open_rows(driver: Driver, number: int, config: Config) -> BatchCache:
 
 
 def open_layer(driver: Driver, number: int, config: Config) -> LayerCache:
-    """A single cache of one row."""
+    """Opens a single cache, which has a single row."""
     kind = LAYER[config["kind"].removeprefix(PREFIX)]
     single: LayerCache = kind(driver, number, config)
     return single
@@ -136,7 +136,7 @@ BATCHES: Mapping[str, tuple[Open, Open]] = {
 
 
 def open_batched(driver: Driver, number: int, config: Config) -> Cache:
-    """A batch, which uses up the caches that it was made of; or a single cache."""
+    """Opens a single cache, or makes a batch, which consumes its single caches."""
     open_batch, open_single = BATCHES[config["kind"]]
     if config["rows"] is None and config["caches"] is None:
         return open_single(driver, number, config)

@@ -1,6 +1,6 @@
-"""A driver: messages out, answers in.
+"""The client of a driver: sends messages and receives answers.
 
-It is started when it is needed, and again when it has misbehaved.
+The driver is started at its first use, and restarted after it has misbehaved.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ from lockstep.harness.core.errors import Broken, UsageError, clean
 
 
 STEP_SECONDS = 20.0
-"""A worker hangs if one step takes longer."""
+"""The time limit of a step, after which a worker counts as hung."""
 
 START_SECONDS = 60.0
-"""The same for loading a backend."""
+"""The time limit for loading a backend."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """The time and size of a driver's answers, and how strictly they are checked.
 
-    message_seconds: for the answer to a message; start_seconds: for that to the first.
-    line_bytes: of an answer; parsed, it takes some twenty times as much. strict: both
-    sides' messages are held against the schemas. unsupported: a registered backend runs
-    with versions of its packages that it is not tested with, too.
+    Attributes:
+        message_seconds: the time limit for the answer to a message.
+        start_seconds: the time limit for the answer to the first message.
+        line_bytes: the maximal size of an answer; a parsed answer takes about twenty
+            times as much memory.
+        strict: whether the messages of both sides are checked against the schemas.
+        unsupported: whether a registered backend also runs with untested versions of its
+            packages.
     """
 
     message_seconds: float = STEP_SECONDS / 2
@@ -63,20 +67,24 @@ class Limits:
 # --- messages ---------------------------------------------------------------------------
 
 
-# Letters that are said about one thing that a driver did.
+# The maximal length of a message about a driver's misbehavior.
 MOST_WORDS = 700
 
-# Seconds for an answer once a driver has hung: it will again while its program is
-# made shorter.
+# The time limit (in seconds) for an answer after a driver has hung, since it will hang
+# again while its program is shrunk.
 AFTER_HANG = 1.0
 
 
 class Driver:
-    """The program `command` at the other end of two pipes.
+    """The client of the program `command`, with which it communicates through pipes.
 
-    All caches of a backend are in one process. `run` is the number of that process;
-    objects of earlier processes are gone. is_fresh: whether no message was sent in this
-    step. on_send: called with the lines of messages before they are sent.
+    All caches of a backend are in a single process.
+
+    Attributes:
+        run: the number of the current process; objects of earlier processes are lost.
+        is_fresh: whether no message was sent in this step.
+        on_send: a function that is called with the lines of messages before they are
+            sent.
     """
 
     def __init__(
@@ -100,7 +108,7 @@ class Driver:
     # --- starting -----------------------------------------------------------------------
 
     def start(self) -> Hello:
-        """Starts the process unless it runs; what it has declared."""
+        """Starts the process unless it runs, and returns the driver's declaration."""
         if self.process is not None and self.hello is not None:
             return self.hello
         self.run += 1
@@ -125,31 +133,33 @@ class Driver:
     # --- messages -----------------------------------------------------------------------
 
     def ask(self, contract: str, message: str, **fields: Any) -> Any:
-        """Sends a message after the waiting ones.
+        """Sends the waiting messages and a message, and returns the message's answer.
 
         Args:
-            contract: whose message it is.
-            message: its name in the protocol.
-            fields: of the request.
+            contract: the contract of the message.
+            message: the name of the message in the protocol.
+            fields: the fields of the request.
 
         Returns:
-            Its answer, a struct.
+            The answer, a struct.
 
         Raises:
-            Exception: what the driver refuses; see `refusals.ERRORS`.
+            Exception: the driver refuses the message; see `refusals.ERRORS`.
             Broken: the driver misbehaves.
         """
         return self.exchange(contract, message, fields, self.seconds)
 
     def post(self, contract: str, message: str, **fields: Any) -> None:
-        """Sends a message together with the next one, which saves time: its answer is
-        not known before."""
+        """Queues a message, which is sent together with the next message to save time.
+
+        The answer to the queued message is not known before the next message is answered.
+        """
         self.message += 1
         request = encode(self.message, get_operation(message), fields)
         self.waiting.append((contract, message, request))
 
     def drop(self, run: int, sort: str, number: int) -> None:
-        """Nobody will name this cache or snapshot again."""
+        """Records that no message will name this cache or snapshot again."""
         if run == self.run:
             self.dropped.setdefault(sort, []).append(number)
 
@@ -196,9 +206,10 @@ class Driver:
         return answer
 
     def follow(self, is_over: bool) -> None:
-        """A step is over, or a program. At the end of a program the driver is asked to
-        drop its caches: if it does not answer, the last step is to blame, and not the
-        next program.
+        """Handles the end of a step or, if `is_over`, of a program.
+
+        At the end of a program, the driver is told to drop its caches. If it does not
+        answer, the failure is attributed to the last step, and not to the next program.
 
         Raises:
             Broken: the driver misbehaves.
@@ -210,7 +221,7 @@ class Driver:
             self.is_fresh = True
 
     def parse(self, contract: str, message: str, number: int, line: bytes) -> Any:
-        """Returns the answer to a message. Raises its refusal."""
+        """Parses the answer to a message; raises an exception if it is a refusal."""
         try:
             answer = decode(line)
             if answer.get("id") != number:
@@ -228,11 +239,11 @@ class Driver:
     # --- misbehaviour -------------------------------------------------------------------
 
     def reject(self, malformed: Malformed) -> NoReturn:
-        """The last answer has the wrong form."""
+        """Ends the process, and raises Broken, because its last answer is malformed."""
         self.misbehave("malformed", f"answered {self.current} wrongly: {malformed}")
 
     def misbehave(self, sort: str, problem: str, is_late: bool = False) -> NoReturn:
-        """Ends the process, and raises Broken with what it did."""
+        """Ends the process, and raises Broken with a description of the problem."""
         assert self.process is not None
         said = self.process.get_last_words()
         self.end()
@@ -256,11 +267,11 @@ class Driver:
 
 
 def ignore(requests: bytes) -> None:
-    """Nobody wants to see what is sent."""
+    """Ignores sent messages; the default of `on_send`."""
 
 
 def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
-    """One message, as a line."""
+    """Formats a message as a line."""
     plain: dict[str, Any] = {"id": number, "op": operation}
     arrays = ""
     for name, value in fields.items():
@@ -285,7 +296,7 @@ def check_request(kind: type[Struct], request: Any) -> None:
 
 
 def get_refusal(answer: Mapping[str, Any], *, strict: bool) -> Refusal | None:
-    """The error in an answer. Unless messages are strict it may have no text."""
+    """Returns the error in an answer, or None. If strict, the error must have a text."""
     if answer.get("error") is None:
         return None
     if not strict and answer.get("message") in ("", None):

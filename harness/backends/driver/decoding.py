@@ -1,4 +1,4 @@
-"""Parses lines and arrays of a driver, and describes their errors."""
+"""Parses the lines and arrays that a driver writes, and describes errors in them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ CHOICES = {
 
 
 class Malformed(Exception):
-    """An answer does not have the form that its message asks for."""
+    """An answer does not have the form that the protocol requires for its message."""
 
 
 def say(value: Any) -> str:
-    """A value of JSON, for a sentence."""
+    """Formats a JSON value for an error message."""
     if isinstance(value, list) and len(value) > 8:
         return f"a list of {len(value)}"
     return clean(json.dumps(value, ensure_ascii=False), 80)
@@ -80,7 +80,7 @@ DECODER = json.JSONDecoder(parse_constant=refuse)
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """A line as an object of JSON. Raises Malformed."""
+    """Parses a line, which must be a JSON object. Raises Malformed."""
     try:
         answer = DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
@@ -114,7 +114,7 @@ def parse(
 
 
 def explain(text: str, document: Any, location: str) -> str:
-    """Words for the error of msgspec in a document, with its place and its value."""
+    """Rewrites an error message of msgspec, with the location and the invalid value."""
     match = re.fullmatch(r"(.*?)(?: - at `(?:key` in `)?\$([^`]*)`)?", text, re.DOTALL)
     message, path = (match[1], match[2] or "") if match else (text, "")
     fields = re.findall(r"\.(\w+)", path)
@@ -137,8 +137,7 @@ def explain(text: str, document: Any, location: str) -> str:
 
 
 def require_no_more(document: Any, parsed: Any, location: str) -> None:
-    """Raises Malformed for a field that its struct does not have, however deep, and for
-    an item that stands twice in a set."""
+    """Raises Malformed for unknown fields at any depth, and for duplicates in a set."""
     if isinstance(parsed, frozenset) and len(parsed) != len(document):
         raise Malformed(f"{location} has an item twice")
     if isinstance(parsed, list | tuple) and location != "data":
@@ -169,8 +168,10 @@ SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
 
 
 def write_numbers(numbers: Sequence[float]) -> list[str]:
-    """Each with nine digits, which tell any two apart; but 0 has no sign. NaN is null,
-    infinity a text."""
+    """Formats numbers with nine digits, which distinguish all float32 numbers.
+
+    The sign of 0 is dropped. NaN becomes null, and infinity becomes a string.
+    """
     texts = list(map(KNOWN.get, numbers))
     if None not in texts:
         return texts  # type: ignore[return-value]
@@ -184,10 +185,11 @@ def write_numbers(numbers: Sequence[float]) -> list[str]:
 
 
 class Tensor:
-    """An array of some dtype: its content as float32, or bool.
+    """An array of any dtype. Its content is stored as float32 or bool.
 
     Attributes:
-        names_dtype: a message with it names its dtype, which is not the expected one.
+        names_dtype: whether a message with this array must state the dtype, because it
+            is not the expected dtype.
     """
 
     def __init__(self, content: npt.NDArray[Any], dtype: str) -> None:
@@ -208,7 +210,7 @@ class Tensor:
 
 
 class PromisedMask:
-    """The mask of the next update, which is requested in one message with the tokens."""
+    """The mask of the next update, which is requested in the update's message."""
 
     def __init__(self, length: int, rows: int) -> None:
         self.length, self.rows = length, rows
@@ -224,9 +226,10 @@ class PromisedMask:
 
 
 class WireArrays:
-    """The arrays of `harness.backends.interface.Arrays` on numpy.
+    """Implements `harness.backends.interface.Arrays` with numpy.
 
-    causal: how a mask "causal" is aligned.
+    Args:
+        causal: the alignment of a mask "causal".
     """
 
     def __init__(self, causal: Alignment = "lower-right") -> None:
@@ -242,7 +245,7 @@ class WireArrays:
         return get_tensor(array).dtype
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any) -> Tensor:
-        """In float32: a driver stores, and does not compute."""
+        """Computes attention in float32, since a driver only stores K and V."""
         scale = 1 / math.sqrt(keys.content.shape[3])
         scores = queries.content @ keys.content.swapaxes(2, 3) * np.float32(scale)
         length, columns = scores.shape[2:]
@@ -271,12 +274,12 @@ def get_tensor(array: Tensor | PromisedMask) -> Tensor:
 
 
 def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
-    """Parses an array of an answer. Raises Malformed.
+    """Converts an array of an answer to a tensor. Raises Malformed.
 
     Args:
-        array: as it was read.
-        name: its field.
-        dtype: the default.
+        array: the array of the answer.
+        name: the field that has the array.
+        dtype: the dtype if the array does not state its dtype.
     """
     if array is None:
         raise Malformed(f"{name} is null; expected an array")
@@ -286,7 +289,11 @@ def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
 
 
 def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
-    """null is NaN; what float32 cannot hold is infinite. A text is a `Special`."""
+    """Makes a float32 array. Raises Malformed.
+
+    null becomes NaN, a string is a `Special`, and numbers outside the range of float32
+    become infinite.
+    """
     if bool in set(map(type, data)):
         blame(data, name, lambda number: type(number) is not bool, "a number or null")
     try:
@@ -298,7 +305,7 @@ def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
 
 
 def make_flags(data: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
-    """0 or 1, false or true."""
+    """Makes a boolean array of 0 or 1, or of false or true. Raises Malformed."""
     if not (set(map(type, data)) <= {bool, int} and set(data) <= {0, 1}):
         blame(data, name, is_flag, "0 or 1")
     return np.array(data, np.bool_)
@@ -311,7 +318,7 @@ def is_flag(value: Any) -> bool:
 def blame(
     data: Sequence[Any], name: str, is_right: Callable[[Any], bool], expected: str
 ) -> None:
-    """Raises Malformed for the first number that is wrong."""
+    """Raises Malformed for the first invalid number."""
     for index, number in enumerate(data):
         if not is_right(number):
             raise Malformed(f"{name}.data[{index}] is {say(number)}; expected {expected}")
@@ -324,7 +331,7 @@ def make_mask(
     dtype: str,
     causal: Alignment,
 ) -> Tensor:
-    """The mask of an update: null where every column is seen, "causal", or an array."""
+    """Makes the mask of an update from null (all columns), "causal" or an array."""
     if mask is None or isinstance(mask, str):
         sizes = promised.length, promised.rows, columns
         return Tensor(spread_mask(mask, *sizes, causal), dtype)
@@ -334,7 +341,7 @@ def make_mask(
 def spread_mask(
     mask: str | None, length: int, rows: int, columns: int, causal: Alignment
 ) -> npt.NDArray[np.bool_]:
-    """A mask in a word as an array [rows, columns], for `length` queries."""
+    """Makes an array [rows, columns] from the mask None or "causal"."""
     if mask is None:
         return np.ones((rows, columns), np.bool_)
     first = columns - length if causal == "lower-right" else 0

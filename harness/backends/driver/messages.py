@@ -186,13 +186,13 @@ class Refusal(Answer, kw_only=True):
 
 
 def require_line(text: str, name: str) -> None:
-    """Raises ValueError for a text that is not one line of printable characters."""
+    """Raises ValueError for a text that is not a single line of printable characters."""
     if not text.strip() or clean(text) != text:
         raise ValueError(f"has a {name} that is not one line of printable text")
 
 
 def require_names(names: Iterable[str], sort: str) -> None:
-    """Raises ValueError for a name that cannot be the name of anything, or be shown."""
+    """Raises ValueError for names that are not 1 to 64 printable ASCII characters."""
     for name in names:
         if not (0 < len(name) <= 64 and name.isascii() and name.isprintable()):
             text = clean(ascii(name), 80)
@@ -326,7 +326,7 @@ cache tells, and the methods of prefix caches, of which an operation makes sever
 
 
 def get_operation(message: str) -> str:
-    """The `op` of a message, without its variant."""
+    """Returns the `op` of a message: its name without the variant."""
     return message.partition(".")[0]
 
 
@@ -410,7 +410,7 @@ class Protocol:
 
 
 def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
-    """A struct in which a field that may be left out is UNSET by default."""
+    """Defines a struct, in which optional fields are UNSET by default."""
     name = name.replace(".", "_")
     listed: list[Any] = [
         (field, kind, UNSET) if UnsetType in get_args(kind) else (field, kind)

@@ -16,13 +16,15 @@ from lockstep.harness.backends.paged import Entry, Pool
 
 
 class PagedCache(Cache):
-    """Has all methods of `harness.backends.paged.PagedCache`; a driver need not answer
-    those that its kind does not declare."""
+    """A proxy with all methods of `harness.backends.paged.PagedCache`.
+
+    A driver only needs to answer the methods that its kind declares.
+    """
 
     contract = "paged"
 
     def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """The message `open` opens a cache."""
+        """Opens a request; the message has another name, since `open` opens a cache."""
         self.call("open_request", request, tokens, namespace)
 
     def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:

@@ -1,4 +1,4 @@
-"""The process of a driver: lines go in, lines come out, within limits."""
+"""Runs the process of a driver, and exchanges lines with it within limits."""
 
 from __future__ import annotations
 
@@ -41,11 +41,16 @@ class Misbehaved(Exception):
 
 
 class Process:
-    """One run of the program `command`.
+    """A running process of the program `command`.
 
-    It stays in the process group of the worker: whoever ends that ends it, too. current:
-    what it is at, in words; answered: what it was at before. Raises OSError if the
-    program cannot be started.
+    The process stays in the process group of the worker, so that it ends with the group.
+
+    Attributes:
+        current: a description of the message that the process is answering.
+        answered: a description of the message before it.
+
+    Raises:
+        OSError: the program cannot be started.
     """
 
     def __init__(self, command: Sequence[str], line_bytes: int) -> None:
@@ -71,15 +76,15 @@ class Process:
     def exchange(
         self, request: bytes, names: Sequence[str], seconds: float
     ) -> list[bytes]:
-        """Writes whole lines; returns the answers without line ends.
+        """Writes complete lines, and returns the answers without line ends.
 
         Args:
             request: the lines.
             names: a description of each line.
-            seconds: for all answers.
+            seconds: the time limit for all answers together.
 
         Raises:
-            Misbehaved: the driver does not answer as it should.
+            Misbehaved: the driver violates the protocol, crashes or hangs.
         """
         self.current, self.seconds = names[0], seconds
         self.sent = self.lines = 0
@@ -100,7 +105,7 @@ class Process:
         return lines
 
     def check_silent(self) -> None:
-        """Requires that it says nothing without being asked, and has not ended."""
+        """Raises Misbehaved if the process wrote without a request, or has ended."""
         for number, _ in self.poll.poll(0):
             if number == self.errors:
                 self.hear()
@@ -136,8 +141,12 @@ class Process:
                 raise self.describe_end("closed its input") from None
 
     def wait(self, deadline: float, action: str) -> None:
-        """Until something has come, or can go. Raises Misbehaved when time is up, when
-        the driver is gone, or when it says too much."""
+        """Waits until the process has written, or can read.
+
+        Raises:
+            Misbehaved: the time limit is exceeded, or the process has ended or has
+                written too much.
+        """
         remaining = deadline - time.monotonic()
         ready = self.poll.poll(remaining * 1000) if remaining > 0 else ()
         if not ready and self.popen.poll() is not None:
@@ -169,7 +178,7 @@ class Process:
             )
 
     def hear(self) -> bool:
-        """Reads standard error; False if nothing comes now."""
+        """Reads standard error; returns False if no output is available."""
         try:
             heard = os.read(self.errors, CHUNK)
         except BlockingIOError:
@@ -182,7 +191,7 @@ class Process:
         return True
 
     def describe_end(self, otherwise: str) -> Misbehaved:
-        """Words for the end of the process, if it has ended."""
+        """Describes the end of the process, if it has ended."""
         try:
             code = self.popen.wait(GRACE)
             message = format_exit(code).removeprefix("the process ")
@@ -195,8 +204,10 @@ class Process:
         return Misbehaved("crash", f"{message} at {self.current}{half}")
 
     def has_read_nothing(self) -> bool:
-        """Whether the driver has read nothing since an earlier answer, if the system
-        reports how many bytes are still in the pipe."""
+        """Returns whether the driver has read nothing since its previous answer.
+
+        Returns False if the system does not report the number of bytes in the pipe.
+        """
         if self.lines or self.buffer or not self.answered:
             return False
         unread = array("i", [0])
@@ -205,18 +216,18 @@ class Process:
         return unread[0] == self.sent
 
     def show(self) -> str:
-        """The beginning of what has come."""
+        """Formats the beginning of the received output."""
         return clean(self.buffer[:200].decode(errors="replace"), 60)
 
     def get_last_words(self) -> str:
-        """The end of what it wrote on its standard error."""
+        """Returns the end of the output on standard error."""
         for _ in range(64):  # a driver that writes on and on is not heard to the end
             if not self.hear():
                 break
         return clean(self.stderr[-SHOWN:].decode(errors="replace"), SHOWN)
 
     def stop(self) -> None:
-        """Ends the process, whatever it does."""
+        """Kills the process."""
         self.popen.kill()
         self.popen.wait()
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
@@ -225,7 +236,7 @@ class Process:
 
 
 def get_number(stream: IO[bytes] | None) -> int:
-    """The descriptor of a stream; reading and writing does not wait."""
+    """Returns the file descriptor of a stream, and makes the stream non-blocking."""
     assert stream is not None
     os.set_blocking(stream.fileno(), False)
     return stream.fileno()

@@ -1,4 +1,4 @@
-"""Proxies: objects that stand for a cache, a snapshot or saved content in a driver."""
+"""Proxies: objects that represent a cache, a snapshot or saved content in a driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from lockstep.harness.core.errors import Broken
 
 
 class Proxy:
-    """Something in a driver that has a number. sort: caches, snapshots or saved."""
+    """A proxy of a numbered object in a driver.
+
+    Its sort is "caches", "snapshots" or "saved".
+    """
 
     sort = "caches"
     owned = True
@@ -30,7 +33,7 @@ class Proxy:
         self.driver, self.number, self.driver_run = driver, number, driver.run
 
     def release(self) -> None:
-        """It is not ours, or not any more: whoever has it drops it."""
+        """Gives up the ownership of the object, which its new owner drops."""
         self.owned = False
 
     def __del__(self) -> None:
@@ -57,13 +60,13 @@ class Saved(Proxy):
 class Cache(Proxy):
     """A cache in a driver.
 
-    It has a method for each message of its contract, whose arguments are the fields in
-    their order. Subclasses define methods that need more.
+    The proxy has a method for each message of its contract. The arguments of the method
+    are the fields of the message, in order. Subclasses define all other methods.
 
     Attributes:
-        contract: of its messages.
-        variant: sends messages "NAME.VARIANT" instead of NAME.
-        place: fields that all messages have.
+        contract: the contract of the cache's messages.
+        variant: the variant of messages: "NAME.VARIANT" is sent instead of NAME.
+        place: fields that are added to every message.
     """
 
     contract = ""
@@ -89,8 +92,10 @@ class Cache(Proxy):
         return variant if variant in self.table else name
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Sends the arguments as the fields of a message, and returns the fields of its
-        answer: None, one or several."""
+        """Sends a message whose fields are the arguments.
+
+        Returns None, the only field of the answer, or a tuple of its fields.
+        """
         message = self.get_message(name)
         requested, _ = self.table[message]
         fields = [field for field in requested if field not in messages.PLACE]
@@ -103,7 +108,7 @@ class Cache(Proxy):
         return tuple(values) if len(values) > 1 else values[0] if values else None
 
     def ask(self, name: str, **fields: Any) -> Any:
-        """The answer to a message about this cache, a struct."""
+        """Sends a message about this cache, and returns the answer, a struct."""
         self.require_run()
         for field, value in fields.items():
             if isinstance(value, Tensor):
@@ -112,12 +117,12 @@ class Cache(Proxy):
         return self.driver.ask(self.contract, self.get_message(name), **about, **fields)
 
     def require_run(self) -> None:
-        """The driver that has this cache must still run."""
+        """Raises Broken if the driver process that has this cache has ended."""
         if self.driver_run != self.driver.run or self.driver.process is None:
             raise Broken("crash", "the driver was ended before")
 
     def from_wire(self, name: str, value: Any) -> Any:
-        """A field of an answer as the harness knows it."""
+        """Converts a field of an answer to the form that the harness uses."""
         if isinstance(value, list):
             return [self.from_wire(name, item) for item in value]
         if isinstance(value, messages.Snapshot):
@@ -130,7 +135,7 @@ class Cache(Proxy):
         return self.make_tensor(name, value) if name in ARRAYS else value
 
     def make_tensor(self, name: str, array: messages.Array | None) -> Tensor:
-        """An array of an answer, in the dtype of the config unless it says another."""
+        """Converts an array of an answer; its default dtype comes from the config."""
         dtype = self.get_mask_dtype() if name == "mask" else self.get_dtype(name)
         try:
             return make_tensor(array, name, dtype)
@@ -138,11 +143,14 @@ class Cache(Proxy):
             self.driver.reject(malformed)
 
     def get_dtype(self, name: str) -> str:
-        """Returns the dtype of an array that does not say it."""
+        """Returns the dtype of an array that does not state its dtype."""
         return "float32" if name == "delta" else str(self.config["dtype"])
 
     def get_mask_dtype(self) -> str:
-        """Returns the dtype of a mask that does not say it: bool unless it is added."""
+        """Returns the dtype of a mask that does not state its dtype.
+
+        The dtype is bool, unless the config names a dtype or the mask is additive.
+        """
         config, dtype = self.config, str(self.config["dtype"])
         if "mask_dtype" in config:
             return config["mask_dtype"] or dtype
@@ -156,7 +164,10 @@ Open = Callable[[Driver, int, Mapping[str, Any]], Part]
 def open_parts(
     whole: Cache, configs: Iterable[Mapping[str, Any]], field: str, open_part: Open[Part]
 ) -> list[Part]:
-    """Opens a proxy for each part of a cache, whose messages name the part in `field`."""
+    """Opens a proxy for each part of a cache.
+
+    The messages of a proxy have the number of its part in the field `field`.
+    """
     parts = [open_part(whole.driver, whole.number, config) for config in configs]
     for number, cache in enumerate(parts):
         cache.place = {field: number}
@@ -169,7 +180,7 @@ UNSAID = ("id", "offset")
 
 
 def to_wire(value: Any) -> Any:
-    """An argument as a message has it."""
+    """Converts an argument to its form in a message."""
     if isinstance(value, Proxy):
         return value.number
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -181,7 +192,7 @@ def to_wire(value: Any) -> Any:
 
 
 class LayerCache(Cache):
-    """The part that kv, rotating and state share."""
+    """The common base class of kv, rotating and state caches."""
 
     contract = "layer"
     offset = 0
@@ -193,7 +204,7 @@ class LayerCache(Cache):
         return answer
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Some messages use up the snapshots that they name."""
+        """Sends a message; some messages consume the snapshots that they name."""
         answer = super().call(name, *arguments)
         for argument in arguments:
             if isinstance(argument, Snapshot) and name in ("split", "merge", "close"):
@@ -207,12 +218,12 @@ class LayerCache(Cache):
 
 
 class TokenCache(LayerCache):
-    """kv and rotating."""
+    """A proxy of a cache of kind kv or rotating."""
 
     promised = PromisedMask(0, 0)
 
     def make_mask(self, length: int, rows: int) -> PromisedMask:
-        """It comes with the update, in one message."""
+        """Returns a promised mask, which is requested in the update's message."""
         self.promised = PromisedMask(length, rows)
         return self.promised
 
@@ -234,7 +245,7 @@ KV = ("keys", "values")
 
 
 class StateCache(LayerCache):
-    """The state of a recurrent layer."""
+    """A proxy of a cache with the state of a recurrent layer."""
 
     variant = "states"
 
@@ -246,10 +257,11 @@ KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
 
 
 class UnifiedCache(Cache):
-    """Any kind but a wrapper; or one of the caches that a wrapper is made of.
+    """A proxy of a unified cache that is not a wrapper, or of a cache in a wrapper.
 
-    place: {"type": its number} in a wrapper. unput: the layers that were not yet put in
-    the open pass.
+    Attributes:
+        place: {"type": its number} for a cache in a wrapper.
+        unput: the layers that were not yet written in the open pass.
     """
 
     contract = "unified"
@@ -261,7 +273,10 @@ class UnifiedCache(Cache):
         self.variant = "image" if self.is_image else ""
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """All but reading and writing a layer ends the pass, `forward` begins one."""
+        """Sends a message, and tracks the open pass.
+
+        `forward` begins a pass. Any message except reading or writing a layer ends it.
+        """
         if name not in DURING_PASS:
             self.expect_layers(0)
         answer = super().call(name, *arguments)
@@ -270,13 +285,15 @@ class UnifiedCache(Cache):
         return answer
 
     def expect_layers(self, count: int) -> None:
-        """Opens a pass with so many layers. Putting an image where there is one is never
-        expected."""
+        """Opens a pass with `count` layers, or with no layer if the cache has images."""
         self.unput = frozenset(() if self.is_image else range(count))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """The first of a layer in a pass goes with the message that comes next: all there
-        is to answer is that it is done. Any other is one that may be refused."""
+        """Writes a layer.
+
+        The first write to a layer in a pass cannot be refused, so it is sent together
+        with the next message. Any other write may be refused, so it is sent immediately.
+        """
         if layer not in self.unput:
             self.call("put", layer, keys, values)
             return
@@ -295,8 +312,11 @@ DURING_PASS = ("put", "get", "cached", "read_states", "write_states")
 
 
 class WrapperCache(UnifiedCache):
-    """Several caches as one: each call goes to all; a pass is put and got by type of
-    cache."""
+    """A proxy of a wrapper, which consists of several caches.
+
+    Each call applies to all caches. The layers of a pass are written and read separately
+    for each type of cache.
+    """
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
@@ -327,12 +347,12 @@ class Counting(Cache):
     """A prefix cache that counts its requests."""
 
     def get_statistics(self) -> Any:
-        """Returns the answer, whose fields are the numbers."""
+        """Returns the statistics: an answer whose fields are numbers."""
         return self.ask("get_statistics")
 
 
 class PrefixCache(Counting):
-    """A session or a trie."""
+    """A proxy of a session or a trie."""
 
     contract = "prefix"
     opened: list[LayerCache | None] | None = None
@@ -364,7 +384,7 @@ class PrefixCache(Counting):
 
 
 class SlotsCache(Counting):
-    """Several users over one cache of many sequences."""
+    """A proxy of slots: several users share a cache of many sequences."""
 
     contract = "prefix"
     variant = "slot"

@@ -1,4 +1,4 @@
-"""The JSON Schemas of all messages."""
+"""Makes the JSON Schemas of all messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFERENCE = "common.json#/$defs/"
 
 
 def make_documents(protocol: Protocol) -> dict[str, Any]:
-    """Name of a file → its schemas."""
+    """Returns file name → the schemas in the file."""
     common = {name: describe([kind]) for name, kind in COMMON.items()}
     documents = {"common": common}
     for contract, messages in protocol.messages.items():
@@ -42,7 +42,7 @@ def make_documents(protocol: Protocol) -> dict[str, Any]:
 
 
 def describe(variants: Iterable[type[Struct]]) -> dict[str, Any]:
-    """The schema of a struct, or of one of several."""
+    """Returns the schema of a struct, or the alternatives of several structs."""
     different: list[dict[str, Any]] = []
     for kind in variants:
         schema = describe_one(kind)

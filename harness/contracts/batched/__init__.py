@@ -1,9 +1,12 @@
 """The batched contract: several requests in one cache.
 
-`model`: the config and the reference side. `system`: the side of a backend. `tokens`,
-`contents`, `rows`: one class for each operation. `parts`, `parts_system`: several caches
-for each layer. `states`: the abstract states. `domain`: small worlds. `rewrites`:
-simpler programs.
+* `model` defines the config and the reference model.
+* `system` runs a backend.
+* `tokens`, `contents` and `rows` define one class for each operation.
+* `parts` and `parts_system` support lists: several caches for each layer.
+* `states` defines the abstract states.
+* `domain` defines the small domains for `explore`.
+* `rewrites` yields simpler programs for shrinking.
 """
 
 from __future__ import annotations
@@ -80,10 +83,10 @@ NEXT: Mapping[str, Sequence[str]] = {
 """See `Contract.next`."""
 
 MOST_DRAWN = 100
-"""Configs that are drawn until a list is legal."""
+"""The maximum number of attempts to draw a legal config for a list."""
 
 LONG = 32
-"""One program in 32 is a long one."""
+"""Every 32nd program, on average, is long."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "window": (4, 1, 2, 3, 5, 8, 4, 2, 3, 5, 16, 33),
@@ -147,7 +150,7 @@ class BatchedContract(Contract):
     get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
-        if kind == LIST:  # its parts have these
+        if kind == LIST:  # the parts of a list have these fields
             operations = [name for name in operations if name not in ("state", "size")]
             return super().list_methods(kind, operations)
         written = ["read", "write"] if kind == "batch-state" else ["update"]

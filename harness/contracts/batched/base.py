@@ -1,4 +1,4 @@
-"""What the operations of the batched contract have in common."""
+"""Base classes and helpers of the batched contract's operations."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_R
 
 ROWS_OFFSETS = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
 OF_LISTS = ("error", "trimmed", "done")
-"""Fields that a list answers for all its caches."""
+"""The answer fields that a list has once for all its caches."""
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
 MOST_BATCHES = 16
 
 Fields = dict[str, Any] | None
-"""Drawn fields of an operation, or None if nothing can be asked."""
+"""The drawn fields of an operation; None if the operation is not legal now."""
 
 
 class BatchedOperation(Operation):
@@ -68,7 +68,7 @@ class BatchedOperation(Operation):
         return self.why_illegal_here(op, model)
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        """Says why `op` cannot be asked of a batch that exists."""
+        """Returns why `op` is illegal for an existing batch, or None."""
         return None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
@@ -80,12 +80,11 @@ class BatchedOperation(Operation):
         return None if fields is None else {"op": self.name, **fields, "cache": name}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        """Draws all fields but the batch; None if there is nothing to ask of it."""
+        """Draws all fields except the batch; None if the operation is not legal now."""
         return {}
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws what is wrong at any time, or the operation between the announcement of
-        padding and its end."""
+        """Draws an invalid call: wrong fields, or any call while padding is announced."""
         if not model.batches:
             return None
         name = source.pick(list(model.batches))
@@ -97,11 +96,11 @@ class BatchedOperation(Operation):
     def draw_wrong(
         self, source: Source, model: BatchedModel, batch: BatchedCache
     ) -> Fields:
-        """Draws fields that are wrong for a batch, or None."""
+        """Draws fields that the backend must refuse for a batch, or None."""
         return None
 
     def run(self, op: Op, side: Any) -> Answer:
-        """Calls the method of its name, and answers with the offsets."""
+        """Calls the method with the operation's name, and returns the offsets."""
         batch = side.batches[op["cache"]]
         fields = [op[name] for name in self.fields if name != "cache"]
         answer: Answer = side.ask_for(

@@ -1,4 +1,4 @@
-"""A reference batch that counts columns, for the conditions of the ledger."""
+"""Defines a reference batch that counts columns, for the conditions of the ledger."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ def list_parts(cache: Row) -> Sequence[Part]:
 
 
 def find_window(cache: Row) -> int | None:
-    """Returns the window; of a list, that of its first ring. None without a ring."""
+    """Returns the window of a ring, or of a list's first ring; None without a ring."""
     rings = (member for member in list_parts(cache) if isinstance(member, RotatingCache))
     return next((ring.window for ring in rings), None)
 
 
 class CountedBatch(BatchedCache):
-    """A reference batch with numbers about an implementation that stores padding.
+    """A reference batch that also tracks numbers of an implementation with padding.
 
     Attributes:
-        reached, ever: the largest width since it was opened or freed, and since it was
-            opened: some caches keep arrays that are empty, with the rows that they had.
-        written: columns that were written since it was made; a trim takes none back.
-        turned: columns that were written one at a time into a ring that was full, since
-            the last update of several columns, or of padded ones, which puts it in the
-            order of positions.
-        finalized: how often padding on the right was ended since it was made.
-        is_loaded: it was loaded, and no padding on the right was announced since.
+        reached: the largest width since the batch was opened or freed.
+        ever: the largest width since the batch was opened; some caches keep empty arrays
+            with their former rows.
+        written: the number of columns written since the batch was made; a trim does not
+            lower the number.
+        turned: the number of single columns written into a full ring since the last
+            update with several columns or with padding, which sorts the ring by position.
+        finalized: the number of calls of `finalize` since the batch was made.
+        is_loaded: whether the batch was loaded and no right padding was announced since.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:

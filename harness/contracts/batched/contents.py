@@ -1,4 +1,4 @@
-"""The operations that take tokens back, and those that read or copy a whole batch."""
+"""Defines operations that remove tokens, and operations on a whole batch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
 
 SLICED = ("batch-kv", "batch-rotating", LIST)
-"""Kinds whose rows may consist of tokens. A list with a state refuses to go back."""
+"""The kinds whose rows can consist of tokens; a list that contains a state refuses
+`trim` and `rollback`."""
 
 
 class Taking(BatchedOperation):
@@ -99,7 +100,7 @@ class Taking(BatchedOperation):
 
 
 def may_have_turned(batch: BatchedCache) -> bool:
-    """Says whether a ring that counts padding has dropped a column."""
+    """Tells whether a ring that counts padding has dropped a column."""
     return any(
         isinstance(member, RotatingCache) and batch.width > member.window
         for member in list_parts(batch.rows[0])

@@ -1,4 +1,4 @@
-"""The small worlds of the batched contract: two batches of two rows, a window of two."""
+"""Defines the batched contract's small domains: 2 batches of 2 rows, a window of 2."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def get_domain(kind: str, size: str) -> Domain:
     domain = DOMAINS[size]
     if kind != LIST:
         return domain
-    moves = [move for move in domain.moves if move["op"] != "size"]  # not of a state
+    moves = [move for move in domain.moves if move["op"] != "size"]  # states have no size
     return Domain(domain.config, moves)

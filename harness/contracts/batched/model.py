@@ -1,4 +1,4 @@
-"""The reference side of a batched program: batches and single caches, by name."""
+"""Defines the config of batched programs, and the reference batches and single caches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = (*ALONE, LIST)
 
 SIZES = ("window", "keep", "record", "chunk")
 OF_PARTS = (*SIZES, "heads", "key_dim", "value_dim", "conv_width")
-"""Fields that each part of a list has for itself."""
+"""The config fields that each part of a list may set separately."""
 
 CONFIG: Mapping[str, Schema] = {
     **LAYER_CONFIG,
@@ -57,23 +57,27 @@ CONFIG: Mapping[str, Schema] = {
         },
     },
 }
-"""Beyond the fields of a single cache: `pads_left`, whether a first update may have
-padding on the left; `offsets` "none" for a cache that tells no offset of each row; `ring`
-"columns" for a ring that counts padding, and refuses a trim once it has dropped a column;
-`caches`, the parts of a list, each with its kind and those fields that differ."""
+"""The fields of a single cache, and these additional fields:
+
+* `pads_left`: whether a first update may have padding on the left.
+* `offsets`: "none" for a cache that does not report the offset of each row.
+* `ring`: "columns" for a ring that counts padding as content, and refuses a trim once it
+  has dropped a column.
+* `caches`: the parts of a list, each with its kind and the fields that differ."""
 
 MOST_ROWS = 8
-"""Rows of a batch. Each column of an update takes so many tags."""
+"""The maximum number of rows of a batch. Each column of an update consumes this number of
+tags."""
 
 
 def get_single_config(config: Config) -> dict[str, Any]:
-    """Returns the config of a single cache: of one row."""
+    """Returns the config of a single cache with one row."""
     kind = config["kind"].removeprefix(PREFIX)
     return {**{name: config[name] for name in LAYER_CONFIG}, "kind": kind}
 
 
 def list_part_configs(config: Config) -> list[Config]:
-    """Makes a complete config for each part of a list; of others, theirs."""
+    """Makes a complete config for each part of a list; other kinds have one part."""
     if config["kind"] != LIST:
         return [config]
     sizes = {name: LAYER_CONFIG[name].get("default") for name in SIZES}
@@ -81,7 +85,7 @@ def list_part_configs(config: Config) -> list[Config]:
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Names the rule between its fields that a config breaks, or None."""
+    """Returns the rule between fields that a config breaks, or None."""
     if (config["kind"] == LIST) != bool(config["caches"]):
         return "a list needs caches, and only a list has them"
     if config["kind"] == LIST and any(config[name] for name in SIZES):
@@ -94,7 +98,8 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 REACH, LONG_REACH = 48, 320
-"""Offsets beyond the reach of a program show nothing new, but make every step slower."""
+"""The largest offsets of short and of long programs. Larger offsets slow every step down
+without new coverage."""
 
 
 FACTS: Mapping[str, str] = {
@@ -120,24 +125,24 @@ FACTS: Mapping[str, str] = {
     "moved": "1 if a row has other tokens afterwards than the one in its place before,"
     " otherwise 0",
 }
-"""Numbers before an operation, for the conditions of the ledger."""
+"""Name → meaning of the numbers before an operation, for the conditions of the ledger."""
 
 
 class BatchedModel:
     """The reference batches and single caches of one program, by name.
 
-    A name stands for a batch from `open` on. A name that was never opened is a single
-    cache, which exists, empty, as soon as it is named.
+    After `open`, a name stands for a batch. A name that was never opened stands for a
+    single cache, which exists and is empty from its first use on.
 
     Attributes:
-        singles: the single caches, as a program of the layer contract.
-        batches: the batches.
-        saved: what batches were saved as.
-        written: for each row, the tags of the last update of a batch; empty if that was
-            refused.
-        past: what happened to each batch since its last update, for the abstract states.
-        reach: bounds the offsets that are drawn.
-        last: the operation that was drawn last.
+        singles: the single caches, as the model of a layer program.
+        batches: name → batch.
+        saved: name → the saved content of a batch.
+        written: for each row, the tags of the last update of a batch; empty if that
+            update was refused.
+        past: batch → its events since its last update, for the abstract states.
+        reach: the upper bound of drawn offsets.
+        last: the name of the operation that was drawn last.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -165,11 +170,11 @@ class BatchedModel:
         return LayerModel(get_single_config(self.config), self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
-        """Returns the model of each part of a list; of others, the model."""
+        """Returns the models of all parts of a list; other kinds have one part."""
         return [self]
 
     def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:
-        """Returns what `make` answers for the model; of a list, for each part."""
+        """Returns the answer of `make` for the model, or for each part of a list."""
         return make(self)
 
     def put_batch(self, name: str, batch: CountedBatch) -> None:
@@ -191,34 +196,34 @@ class BatchedModel:
         self.singles.put_cache(name, cache)
 
     def drop(self, name: str) -> None:
-        """Unbinds a name: what it stood for is used up."""
+        """Removes the name of a batch or single cache that an operation has consumed."""
         self.batches.pop(name, None)
         self.singles.caches.pop(name, None)
 
     def note_extracted(self, name: str, batch: CountedBatch) -> None:
-        """Notes whether a row was taken out of a batch that has arrays."""
+        """Records whether a row was extracted from a batch that has arrays."""
         self.singles.updates[name] = Updates(is_none=not batch.written)
 
     def note_stacked(self, batch: CountedBatch, names: Sequence[str]) -> None:
-        """Notes that states are arrays also if they have read no token."""
+        """Records that a batch has arrays; a state has arrays even without tokens."""
         is_none = all(self.singles.updates[name].is_none for name in names)
         if self.config["kind"] == "batch-state" and not is_none:
             batch.written = max(batch.written, 1)
 
     def list_settled(self) -> list[str]:
-        """Lists the batches for which no padding is announced."""
+        """Lists the batches without announced padding."""
         return [name for name, batch in self.batches.items() if batch.coming is None]
 
     def ask(self, call: Callable[[], Any]) -> Answer:
         return ask(call)
 
     def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
-        """Answers with the offsets of a batch after `call`, or its refusal."""
+        """Runs `call`; returns the offsets of the batch, or the refusal."""
         answer = ask(call)
         return answer if "error" in answer else self.say_offsets(name)
 
     def say_offsets(self, name: str) -> Answer:
-        """Returns the offsets of a batch, as an answer has them."""
+        """Returns the offsets of a batch in the form of an answer."""
         return self.answer_offsets(self.batches[name])
 
     def answer_offsets(self, batch: BatchedCache) -> Answer:
@@ -261,7 +266,7 @@ class BatchedModel:
         }
 
     def list_rows(self) -> list[tuple[str, Cache]]:
-        """Lists all rows and single caches, with their names in words."""
+        """Lists the tokens of all rows and single caches, with their display names."""
         rows = [
             (f"row {number} of {name}", row)
             for name, batch in self.batches.items()
@@ -295,6 +300,6 @@ def list_tokens(rows: Iterable[Row]) -> list[list[Any]]:
 
 
 def answer_row(row: Cache, count: int) -> list[list[int]]:
-    """Lists what the last `count` queries of a row may attend to."""
+    """Lists the tokens that each of the last `count` queries of a row may attend to."""
     queries = range(row.offset - count, row.offset)
     return [get_tags(row.visible(query)) for query in queries]

@@ -1,4 +1,4 @@
-"""Lists: the reference of a layer with several caches, and what is drawn for one."""
+"""Supports lists: the reference of a layer with several caches, and the drawn configs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LISTS: Sequence[list[Mapping[str, Any]]] = (
         {"kind": "batch-kv", "key_dim": 8},
     ],
 )
-"""Caches of a list, in the combinations that models use, with small windows."""
+"""The caches of a list, in combinations that real models use, with small windows."""
 
 SPECIAL: list[Mapping[str, Any]] = [
     {"kind": "batch-kv", "chunk": 2},
@@ -51,7 +51,7 @@ class ListSingles(LayerModel):
 
 
 class ListModel(BatchedModel):
-    """Batches whose rows are lists. Each part answers for itself."""
+    """The batches whose rows are lists; each part gives its own answer."""
 
     def open_singles(self) -> LayerModel:
         config = get_single_config(self.config)

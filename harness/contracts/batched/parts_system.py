@@ -1,4 +1,4 @@
-"""A backend's side of lists: each part is read as a batch of its own kind."""
+"""Runs lists on a backend: each part is read as a batch of the part's kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class PartOf(Mapping[str, Any]):
-    """One part of each list, by the name of the list. A list may exchange its parts."""
+    """Maps the name of a list to one of its parts; a list may replace its parts."""
 
     def __init__(self, lists: Mapping[str, Any], number: int, count: int) -> None:
         self.lists, self.number, self.count = lists, number, count
@@ -38,7 +38,7 @@ class PartOf(Mapping[str, Any]):
 
 
 def visit(members: Iterable[T], call: Callable[[T, int], R]) -> list[R]:
-    """Calls with each part and its number; says in which part a promise was broken."""
+    """Calls a function with each part and its index; errors name the broken part."""
     results = []
     for number, member in enumerate(members):
         try:
@@ -71,7 +71,7 @@ class ListSystem(Batches):
         self.singles = ListSinglesSystem(setup, self)
 
     def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
-        """Opens the system of a part, which is told of no padding: the list is."""
+        """Opens the system of a part; padding is announced only to the list."""
 
         def open_batch(config_asked: Config) -> Any:
             return self.open(config_asked["rows"]).parts[number]
@@ -140,7 +140,7 @@ class ListSystem(Batches):
                 self.check_memory()
 
     def check_memory(self) -> None:
-        """Compares what the lists hold with what all their parts need."""
+        """Compares the memory of the lists with the need of all their parts."""
         if self.declared.held is not None:
             needs = [member.memory.weigh() for member in self.parts]
             need = Need(
@@ -151,7 +151,7 @@ class ListSystem(Batches):
     def finish(self) -> None:
         super().finish()
         self.check_memory()
-        self.watch.kept.clear()  # a part that is freed may change what it returned
+        self.watch.kept.clear()  # a freed part may change the arrays that it returned
         visit(self.parts, lambda member, _: member.finish())
 
 

@@ -1,4 +1,4 @@
-"""Simpler batched programs: fewer batches and rows, shorter updates, less padding."""
+"""Yields simpler batched programs: fewer batches and rows, shorter updates."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ LETTERS: Mapping[str, Callable[[int], str]] = {
     "cache": lambda number: chr(ord("a") + number),
     "saved": "s{}".format,
 }
-"""Batches and single caches are called a, b, c, and saved contents s0, s1, …."""
+"""Sort of names → a function from an index to a name: batches and single caches are a,
+b, c; saved contents are s0, s1, …."""
 
 
 def merge_updates(first: Op, second: Op) -> Op | None:
-    """Joins two updates of one batch or cache in a row."""
+    """Merges two consecutive updates of one batch or cache."""
     updates = first["op"] == second["op"] == "update"
     if not updates or first["cache"] != second["cache"] or second["left"]:
         return None
@@ -33,11 +34,11 @@ def merge_updates(first: Op, second: Op) -> Op | None:
 
 
 LISTS = ("left", "lengths", "counts")
-"""Fields with a number for each row."""
+"""The fields with one number per row."""
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out one row of the batches of a name, wherever it is spoken of."""
+    """Removes one row of the batches with one name from all operations."""
     opened = [op for op in ops if op["op"] == "open"]
     for name in dict.fromkeys(op["cache"] for op in opened):
         most = max(op["rows"] for op in opened if op["cache"] == name)
@@ -46,7 +47,7 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def leave_out(op: Op, row: int) -> Op:
-    """Returns an operation on a batch that has one row fewer."""
+    """Returns the operation for a batch with one row fewer."""
     changed: dict[str, Any] = {}
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)
@@ -62,7 +63,7 @@ def leave_out(op: Op, row: int) -> Op:
 
 
 def list_simpler(op: Op) -> Iterator[Op]:
-    """Simpler forms of one operation."""
+    """Yields simpler forms of one operation."""
     if op["op"] == "update":
         if op["left"] is not None:
             yield {**op, "left": None}
@@ -84,7 +85,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
 
 
 def lower(op: Op, field: str, least: int) -> Iterator[Op]:
-    """Lowers one number of a list, by as much as possible or by one."""
+    """Yields the numbers with one number lowered, by the maximum or by one."""
     for index, number in enumerate(op[field]):
         for smaller in sorted({least, number - 1}):
             if least <= smaller < number:
@@ -92,7 +93,7 @@ def lower(op: Op, field: str, least: int) -> Iterator[Op]:
 
 
 def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out an announcement; or one column of it, and of an update behind it."""
+    """Removes a padding announcement, or one column of it and of a later update."""
     for index, op in find(ops, "pad_right"):
         after = [at for at, _ in find(ops, "finalize") if at > index]
         if after:
@@ -106,7 +107,7 @@ def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Makes one cache of a list plain, or takes a size from it, or lowers one."""
+    """Makes one cache of a list plain, or removes or lowers one of its sizes."""
     members, plain = config["caches"], {"kind": "batch-kv"}
     for index, member in enumerate(members):
         if member != plain:

@@ -1,4 +1,4 @@
-"""The operations that move whole rows: in and out of a batch, and between batches."""
+"""Defines the operations that move whole rows into, out of or between batches."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Stack(BatchedOperation):
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         singles = list(model.singles.caches)
-        if not source.below(4):  # a name that is new stands for an empty cache
+        if not source.below(4):  # a new name stands for an empty cache
             taken = {*singles, *model.batches}
             singles += [name for name in SINGLES if name not in taken][:1]
         if not singles:

@@ -13,15 +13,16 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 
 MAKERS = ("open", "stack", "load")
-"""Operations that find no batch: they make one."""
+"""The operations that make a batch."""
 
 
 class Situation:
-    """An operation that is about to run on a batch.
+    """An operation on a batch, before it runs.
 
     Attributes:
-        length: columns of an update, else None.
-        windows, chunks: the sizes that caches of the batch have.
+        length: the number of columns of an update, else None.
+        windows: the windows of the batch's caches.
+        chunks: the chunk sizes of the batch's caches.
     """
 
     def __init__(self, op: Op, model: BatchedModel) -> None:
@@ -36,7 +37,7 @@ class Situation:
         self.chunks = [config["chunk"] for config in configs if config["chunk"]]
 
     def ends_chunk(self) -> bool:
-        """Whether some row ends where a chunk does."""
+        """Whether some row ends at the end of a chunk."""
         return any(
             offset and offset % chunk == 0
             for chunk in self.chunks
@@ -44,11 +45,11 @@ class Situation:
         )
 
     def is_apart(self) -> bool:
-        """Whether rows are in different chunks."""
+        """Whether the ends of rows are in different chunks."""
         return any(self.shortest // size < self.longest // size for size in self.chunks)
 
     def turns(self) -> bool:
-        """Whether an update fills a ring and goes on at its beginning."""
+        """Whether an update fills a ring and continues at the ring's beginning."""
         longest, length = self.longest, self.length
         return length is not None and any(
             longest <= window < longest + length for window in self.windows
@@ -56,7 +57,7 @@ class Situation:
 
 
 STATES = (
-    State("single"),  # the operation is about a single cache
+    State("single"),  # the operation uses a single cache
     State("empty", lambda case: not case.width),
     State("one-row", lambda case: len(case.offsets) == 1),
     State(
@@ -133,7 +134,7 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: BatchedModel) -> list[str]:
-    """Names the states that `op` is about to run in: those of its batch."""
+    """Returns the names of the states of the operation's batch before `op` runs."""
     if op["op"] in MAKERS or op["cache"] not in model.batches:
         return ["single"]
     return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]

@@ -1,4 +1,4 @@
-"""A backend's side of a batched program: its batches and single caches, by name."""
+"""Runs a batched program on a backend: its batches and single caches, by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lockstep.harness.core.payload import Margins, Table
 from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
-"""What padding holds where NaN would spoil attention."""
+"""The content of padding where NaN would make attention invalid."""
 
 MOST_ATTENDING = 4
 
@@ -43,9 +43,9 @@ class Written(NamedTuple):
     """The columns of an update.
 
     Attributes:
-        length: how many there are.
-        begins: for each row, the columns of padding before its tokens.
-        tags: the tokens of each row.
+        length: the number of columns.
+        begins: for each row, the number of padding columns before its tokens.
+        tags: for each row, the tags of its tokens.
     """
 
     length: int
@@ -53,7 +53,7 @@ class Written(NamedTuple):
     tags: Sequence[range]
 
     def list_queries(self, row: int) -> range:
-        """Lists the columns of a row's tokens."""
+        """Returns the columns that hold a row's tokens."""
         return range(self.begins[row], self.begins[row] + len(self.tags[row]))
 
 
@@ -61,9 +61,9 @@ class Batches(System):
     """The batches and single caches of one program in a backend, by name.
 
     Attributes:
-        singles: the single caches, as a program of the layer contract.
-        saved: what batches were saved as.
-        needed: what a batch must have.
+        singles: the single caches, as the system of a layer program.
+        saved: name → the saved content of a batch.
+        needed: the required attributes of a batch.
     """
 
     singles: Any
@@ -71,8 +71,8 @@ class Batches(System):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        # Columns that a row does not have come back with those that others have. Where
-        # they go through attention, they must be finite: 0 · NaN is NaN.
+        # A batch also returns columns that only other rows have. If these columns go
+        # through attention, they must be finite: 0 · NaN is NaN.
         self.config["poison"] = self.backend.poison and not self.every
         self.batches: dict[str, Any] = {}
         self.saved: dict[str, Any] = {}
@@ -101,7 +101,7 @@ class Batches(System):
         self.singles.put_cache(name, cache)
 
     def drop(self, name: str) -> None:
-        """Unbinds a name: what it stood for is used up."""
+        """Removes the name of a batch or single cache that an operation has consumed."""
         if self.backend.lifetime == "until-write":
             self.watch.drop(name)
         self.batches.pop(name, None)
@@ -115,7 +115,7 @@ class Batches(System):
         self.batches[name].load(self.saved[saved])
 
     def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
-        """Calls the backend; answers with the offsets of a batch, or the refusal."""
+        """Calls the backend; returns the offsets of a batch, or the refusal."""
         answer = self.ask(call)
         return answer if "error" in answer else self.say_offsets(name)
 
@@ -129,19 +129,20 @@ class Batches(System):
         padding: Sequence[int] | None,
         rows: Sequence[Any],
     ) -> Answer:
-        """Appends columns and reads what the query of each token sees.
+        """Appends columns and lists the tokens that each new token sees.
 
         Args:
-            name: of the batch.
+            name: the name of the batch.
             written: the columns.
-            padding: columns before the tokens of each row; None for none.
-            rows: the reference rows, after the update.
+            padding: the number of padding columns before the tokens of each row; None
+                for no padding.
+            rows: the reference rows after the update.
         """
         self.pad_left(name, padding)
         return self.write(name, written, rows)
 
     def write(self, name: str, written: Written, rows: Sequence[Any]) -> Answer:
-        """Does the same behind padding that was announced."""
+        """Appends columns after padding on the right was announced."""
         raise NotImplementedError
 
     def pad_left(self, name: str, padding: Sequence[int] | None) -> None:
@@ -149,7 +150,7 @@ class Batches(System):
         if padding is not None and any(padding):
             arrays = list(padding)
             self.batches[name].pad_left(arrays)
-            arrays.clear()  # the caller's list: a cache must not rely on it
+            arrays.clear()  # the caller owns the list: a cache must not keep a reference
 
 
 class BatchedSystem(Batches):
@@ -178,8 +179,8 @@ class BatchedSystem(Batches):
         return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
 
     def read_numbers(self, arrays: Any, name: str, rows: int | None = None) -> list[int]:
-        """Returns whole numbers from a list or an array: one for each row, of `rows` if
-        that is given."""
+        """Returns integers from a list or an array, one per row; `rows` is the required
+        count, or None for any."""
         if not isinstance(arrays, list | tuple):
             arrays = to_numpy(self.arrays, arrays, name).tolist()
         numbers = read_list(arrays, name, rows)
@@ -208,7 +209,7 @@ class BatchedSystem(Batches):
         return {"caches": shown}
 
     def append(self, name: str, written: Written, rows: Sequence[Cache]) -> list[Answer]:
-        """Appends columns of K and V; lists what every query of each row sees."""
+        """Appends columns of K and V; lists the tokens that each query of a row sees."""
         batch, length = self.batches[name], written.length
         mask, arrays = batch.make_mask(length), self.feed(written)
         with self.lend(name, "update", arrays):
@@ -224,10 +225,13 @@ class BatchedSystem(Batches):
         ]
 
     def advance_states(self, name: str, written: Written) -> list[Answer]:
-        """Reads the states, folds in the columns that the cache takes for tokens, and
-        writes; lists what the state at every column of each row has read.
+        """Reads the states, folds in the new columns, and writes the states.
 
-        A column of padding has a tag that no token has.
+        Folds in the columns that the cache treats as tokens. A padding column has a tag
+        that no token has.
+
+        Returns:
+            For each row and each column, the tokens that the state has read.
         """
         batch, recurrence = self.batches[name], self.singles.recurrence
         length, begins, tags = written
@@ -269,14 +273,14 @@ class BatchedSystem(Batches):
         return [{"visible": visible} for visible in shown]
 
     def look_at_offsets(self, batch: Any, rows: int) -> tuple[Any, list[int] | None]:
-        """Returns the offsets as the batch hands them out, and what they are now."""
+        """Returns the offsets object of a batch, and its current numbers."""
         if self.config["offsets"] == "none":
             return None, None
         offsets = batch.offsets
         return offsets, self.read_numbers(offsets, "offsets", rows)
 
     def check_offsets(self, offsets: Any, offsets_before: list[int] | None) -> None:
-        """Checks that what was handed out before an update holds what it held."""
+        """Checks that an update did not change previously returned offsets."""
         if (
             offsets_before is not None
             and self.read_numbers(offsets, "offsets") != offsets_before
@@ -288,8 +292,10 @@ class BatchedSystem(Batches):
             )
 
     def feed(self, written: Written) -> tuple[Array, Array]:
-        """Makes K and V [rows, heads, length, dim] of the tokens, and of padding: NaN, or
-        huge numbers where these arrays go through attention."""
+        """Makes K and V [rows, heads, length, dim] of tokens and padding.
+
+        Padding is NaN, or huge numbers if the arrays go through attention.
+        """
         filling = HUGE if self.every else np.nan
         keys, values = (
             self.spread(table, written, filling)
@@ -298,7 +304,7 @@ class BatchedSystem(Batches):
         return keys, values
 
     def spread(self, table: Table, written: Written, filling: float) -> Array:
-        """Makes an array [rows, heads, length, dim] of tokens, filled up elsewhere."""
+        """Makes an array [rows, heads, length, dim] of tokens and a fill value."""
         shape = len(written.tags), table.heads, written.length, table.dim
         array = np.full(shape, filling, np.float32)
         for row, tags in enumerate(written.tags):
@@ -307,7 +313,7 @@ class BatchedSystem(Batches):
         return self.arrays.from_numpy(array, self.config["dtype"])
 
     def read_columns(self, pair: Any, rows: Sequence[Cache]) -> list[list[Column]]:
-        """Reads what stands in each column of each row."""
+        """Identifies the content of each column of each row."""
         keys, values = self.reader.check_forms(
             *split_pair(pair, "update"), "update", len(rows)
         )
@@ -327,7 +333,7 @@ class BatchedSystem(Batches):
     def show(
         self, mask: Mask, length: int, columns: Sequence[list[Column]]
     ) -> list[list[list[Column]]]:
-        """Lists, for each row, what each of its queries sees."""
+        """Lists, for each row, the tokens that each of its queries sees."""
         width, rows = len(columns[0]), len(columns)
         masks: list[Any] = [mask] * rows
         if mask is not None and not isinstance(mask, str):
@@ -341,7 +347,7 @@ class BatchedSystem(Batches):
     def update_wrongly(
         self, name: str, rows: int, length: int, padding: Sequence[int] | None
     ) -> None:
-        """Asks for an update that breaks a rule of usage."""
+        """Calls an update that the backend must refuse."""
         if padding is not None:
             self.batches[name].pad_left(list(padding))
         self.write_wrongly(name, rows, length)
@@ -358,7 +364,7 @@ class BatchedSystem(Batches):
         batch.update(keys, zeros((*shape, config["value_dim"]), config["dtype"]))
 
     def read_state(self, name: str, rows: Sequence[Cache]) -> Answer:
-        """Reads what each row holds, less older tokens that may come along."""
+        """Reads the tokens of each row, without the reference's older tokens."""
         answer = self.ask(lambda: self.batches[name].state())
         if "error" in answer:
             return answer
@@ -393,7 +399,7 @@ class BatchedSystem(Batches):
         name, self.references = op["cache"], model.batches
         if name not in model.batches:
             if name not in model.singles.caches:
-                return  # nothing was opened, and to ask for a single cache makes it
+                return  # nothing was opened; a lookup would create the single cache
             single = {**op, "length": op.get("length", 0)}
             self.singles.verify_memory(single, model.singles)
             return
@@ -406,7 +412,7 @@ class BatchedSystem(Batches):
         if op["op"] == "extract" and op["into"] in self.singles.caches:
             cache, of_singles = self.singles.caches[op["into"]], self.singles.memory
             of_singles.note(cache, model.singles.get(op["into"]), 0)
-            opened = of_singles.open(cache)  # a row may take its room along
+            opened = of_singles.open(cache)  # a row may keep the space it had allocated
             opened.peak = max(opened.peak, memory.get(name).columns)
         if op["op"] == "clone" and is_done:
             room = memory.get(name)
@@ -416,15 +422,18 @@ class BatchedSystem(Batches):
             memory.check()
 
     def finish(self) -> None:
-        """Checks arrays and memory; then frees all batches, if that is declared, and
-        checks that nothing is left."""
+        """Checks arrays and memory at the end of the program.
+
+        If the backend reports its memory and declares `free`, also frees all batches and
+        checks that their memory is released.
+        """
         self.singles.finish()
         self.memory.check()
         if self.declared.held is not None and "free" in self.declared.operations:
             self.check_released()
 
     def check_released(self) -> None:
-        """Frees all batches; not if one of them waits for announced columns."""
+        """Frees all batches, unless one batch waits for announced columns."""
         references = self.references.values()
         if any(reference.coming is not None for reference in references):
             return
@@ -434,8 +443,10 @@ class BatchedSystem(Batches):
         self.memory.check_released(self.open, rows)
 
     def verify_attention(self, written: Written, rows: Sequence[Cache]) -> None:
-        """Puts the last update through the framework's attention and compares with the
-        reference in double precision: the last query of each row, of four at most."""
+        """Runs the framework's attention on the last update and checks the result.
+
+        Compares the last query of at most four rows with the double-precision reference.
+        """
         if self.last is None or not self.config["value_dim"]:
             return
         keys, values, mask, _ = self.last
@@ -450,8 +461,7 @@ class BatchedSystem(Batches):
 
 
 def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Returns a mask in this shape: axes of size 1 are repeated and missing ones added,
-    as attention does. Raises Broken if it does not broadcast."""
+    """Broadcasts a mask to a shape, as attention does; raises Broken if it cannot."""
     try:
         return np.broadcast_to(content, shape)
     except ValueError:
@@ -460,7 +470,7 @@ def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number, of Python or of numpy."""
+    """Tells whether a value is a Python or numpy integer."""
     return isinstance(value, Integral) or (
         isinstance(value, float) and value.is_integer()
     )

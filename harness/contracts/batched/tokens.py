@@ -1,4 +1,4 @@
-"""The operations that write tokens to a batch, read them and take them back."""
+"""Defines the operations that open a batch, write tokens and announce padding."""
 
 from __future__ import annotations
 
@@ -101,8 +101,7 @@ class Update(OnEither):
         return None
 
     def count_tags(self, op: Op) -> int:
-        """Counts a tag in each column for every row that a batch may have, so that tags
-        do not depend on how many it has."""
+        """Counts `MOST_ROWS` tags per column, so that tags do not depend on the rows."""
         return int(op["length"]) * MOST_ROWS
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
@@ -154,7 +153,7 @@ class Update(OnEither):
         return model.tell(lambda member: self.answer_rows(member, name))
 
     def answer_rows(self, model: BatchedModel, name: str) -> Answer:
-        """Answers for each row with what its new tokens see, and where they are."""
+        """Returns, for each row, the positions of its new tokens and what they see."""
         batch, tells = model.batches[name], model.config["offsets"] == "rows"
         rows = []
         for row, tags in zip(batch.rows, model.written, strict=True):
@@ -196,7 +195,7 @@ def get_written(op: Op, model: BatchedModel) -> Written:
 
 
 def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Fields:
-    """Draws a first update with padding on the left: of none for one row at least."""
+    """Draws a first update with left padding; at least one row has no padding."""
     length = draw_length(source, model, batch) + source.below(3)
     padded = [source.pick((0, length - 1, source.below(length))) for _ in batch.rows]
     padded[source.below(len(padded))] = 0
@@ -206,13 +205,14 @@ def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Field
 def get_row_tags(
     first: int, length: int, counts: Sequence[int], padded: Sequence[int] | None
 ) -> list[range]:
-    """Returns the tags of each row's tokens; those of padding are skipped.
+    """Returns the tags of each row's tokens; the tags of padding columns are skipped.
 
     Args:
         first: the tag of the first column of the first row.
-        length: columns of the update.
-        counts: tokens of each row.
-        padded: columns of padding before them; None for none.
+        length: the number of columns of the update.
+        counts: the number of tokens of each row.
+        padded: the number of padding columns before the tokens of each row; None for no
+            padding.
     """
     begins = [
         first + row * length + columns_before
@@ -257,7 +257,7 @@ class PadRight(BatchedOperation):
     def run(self, op: Op, side: Any) -> Answer:
         name, lengths = op["cache"], list(op["lengths"])
         answer: Answer = side.ask_for(name, lambda: side.batches[name].pad_right(lengths))
-        lengths.clear()  # the caller's list: a cache must not rely on it
+        lengths.clear()  # the caller owns the list: a cache must not keep a reference
         return answer
 
 
@@ -270,7 +270,7 @@ class Finalize(BatchedOperation):
     name, weight = "finalize", 5
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
-    writes = True  # rows may be moved together
+    writes = True  # the cache may move rows to remove padding
     happened = "finalized"
     text = "end the padding on the right"
 
@@ -283,8 +283,10 @@ class Finalize(BatchedOperation):
         return {"op": self.name, "cache": source.pick(ready)} if ready else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws the end of no padding, or an early one, in the plainest states only: each
-        other one would be a cell that every run has to reach."""
+        """Draws a `finalize` without padding or too early, in the simplest states only.
+
+        In any other state, the call would add a cell that every run must reach.
+        """
         wrong = [
             name
             for name, batch in model.batches.items()

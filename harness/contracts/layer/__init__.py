@@ -1,8 +1,11 @@
 """The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
 
-`model`: the config and the reference. `system`: the side of a backend. `operations`: one
-class for each. `states`, `rewrites`, `domain`: abstract states, simpler programs and
-small worlds.
+* `model` defines the config and the reference model.
+* `system` runs a backend; `snapshots` tracks the backend's open snapshots.
+* `operations` defines one class for each operation.
+* `states` defines the abstract states.
+* `rewrites` yields simpler programs for shrinking.
+* `domain` defines the small domains for `explore`.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ NEXT: Mapping[str, Sequence[str]] = {
 """See `Contract.next`."""
 
 LONG = 32
-"""One program in 32 is a long one."""
+"""Every 32nd program, on average, is long."""
 
 SIZES = ("heads", "key_dim", "value_dim", "dtype")
 HEEDED: Mapping[str, Sequence[str]] = {
@@ -53,7 +56,7 @@ HEEDED: Mapping[str, Sequence[str]] = {
     "rotating": ("window", *SIZES),
     "state": (*SIZES, "conv_width"),
 }
-"""Kind → the fields of its config that a cache has to heed."""
+"""Kind → the config fields that a cache of this kind must respect."""
 
 SETTINGS: Mapping[str, tuple[Any, ...]] = {"keep": (0, 1, 2), "chunk": (None, 2, 3)}
 
@@ -71,13 +74,13 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 def restrict_options(
     name: str, kind: str, config: Config, options: Sequence[Any]
 ) -> Sequence[Any]:
-    """Leaves out the values of a field that a kind of layer cache cannot have.
+    """Returns the values of a field without those that a kind of cache cannot have.
 
     Args:
         name: the field.
         kind: kv, rotating or state.
-        config: drawn as far as the fields before this one.
-        options: the values.
+        config: the partial config; all fields before `name` are drawn.
+        options: the values to choose from.
     """
     if name == "window" and kind != "rotating":
         return ()

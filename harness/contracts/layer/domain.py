@@ -1,4 +1,4 @@
-"""The small worlds of the layer contract: two caches, two snapshots, a window of two."""
+"""Defines the layer contract's small domains: 2 caches, 2 snapshots, a window of 2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DOMAINS = {
     "small": Domain(CONFIG, SMALL),
     "standard": Domain(LARGER, STANDARD),
 }
-"""No two names are exchanged: each snapshot has moves of its own, and cache a is there
+"""The domains have no renamings: each snapshot has different moves, and cache a exists
 from the start."""
 
 

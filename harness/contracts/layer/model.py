@@ -1,4 +1,4 @@
-"""The config of a layer program, and the reference: its caches and snapshots by name."""
+"""Defines the config of a layer program, and the reference caches and snapshots."""
 
 from __future__ import annotations
 
@@ -52,15 +52,22 @@ CONFIG: Mapping[str, Schema] = {
     "variant": VARIANT,
     "scope": SCOPE,
 }
-"""Beyond the common fields: `keep` sinks of a rotating cache, and whether it can `record`
-what slides out, for later trims; `chunk` of chunked attention in a kv cache; `conv_width`
-of a state; `mask_form` "additive" asks for numbers. Two change no answer: `variant`, the
-number of one of several ways that a cache has to do the same, 0 for the one that it would
-choose; `scope`, see `Backend.scopes`."""
+"""The fields that only layer caches have:
+
+* `keep`: the number of sink tokens of a rotating cache.
+* `record`: whether a rotating cache records evicted tokens, for later trims.
+* `chunk`: the chunk size for chunked attention in a kv cache.
+* `conv_width`: the convolution width of a state.
+* `mask_form`: the form of masks; "additive" requests numbers.
+
+Two fields change no answer:
+
+* `variant`: the index of one of several equivalent code paths; 0 for the default choice.
+* `scope`: see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Names the rule between its fields that a config breaks, or None."""
+    """Returns the rule between fields that a config breaks, or None."""
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
         return "a rotating cache needs a window"
@@ -85,12 +92,12 @@ def open_cache(config: Config) -> Cache:
 
 
 REACH, LONG_REACH = 64, 640
-"""Offsets beyond the reach of a program show nothing new, but make every step slower. A
-few programs reach far, past the growth steps and windows that caches really have."""
+"""The largest offsets of short and of long programs. Larger offsets slow every step down
+without new coverage. Long programs exceed the growth steps and windows of real caches."""
 
 
 class Updates(NamedTuple):
-    """Facts about the updates of a cache since it was empty."""
+    """Facts about the updates of a cache since the cache was last empty."""
 
     begun: int = 0
     pending: int = 0
@@ -107,11 +114,11 @@ class LayerModel:
     A cache exists, empty, as soon as it is named.
 
     Attributes:
-        past: what happened to each cache since its last update, for the abstract states.
-        updates: of each cache, for the conditions of the ledger.
-        reach: bounds the offsets that are drawn.
-        last: the operation that was drawn last.
-        taken: the tag at which each snapshot got its name.
+        past: cache → its events since its last update, for the abstract states.
+        updates: cache → facts about its updates, for the conditions of the ledger.
+        reach: the upper bound of drawn offsets.
+        last: the name of the operation that was drawn last.
+        taken: snapshot → the tag of the next token when the snapshot got its name.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -134,7 +141,7 @@ class LayerModel:
         return open_cache(self.config)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
-        """Returns the answer that a cache gives; of a list, the answers of its parts."""
+        """Returns a cache's answer, or the answers of all parts of a list."""
         return make(cache)
 
     def put_cache(self, name: str, cache: Cache) -> None:
@@ -146,14 +153,13 @@ class LayerModel:
         return None if name is None else self.snapshots[name]
 
     def consume(self, name: str | None) -> Snapshot | None:
-        """Unbinds a name; returns its snapshot."""
+        """Removes the name of a snapshot and returns the snapshot."""
         return None if name is None else self.snapshots.pop(name, None)
 
     def put_snapshot(
         self, name: str | None, snapshot: Snapshot | None, cache: str
     ) -> list[int] | None:
-        """Binds a snapshot of a cache to its name, or unbinds the name; returns the
-        range."""
+        """Gives a snapshot its name, or removes the name for None; returns the range."""
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
@@ -172,11 +178,11 @@ class LayerModel:
         return None if is_known else f"there is no snapshot {name}"
 
     def list_ends(self) -> list[int]:
-        """Lists where each snapshot ends."""
+        """Lists the end position of each snapshot."""
         return [snapshot.end for snapshot in self.snapshots.values()]
 
     def note_update(self, name: str, begin: int, length: int) -> None:
-        """Keeps the facts about updates; see `LayerContract.facts`."""
+        """Updates the facts about a cache's updates; see `LayerContract.facts`."""
         updates = self.updates[name]
         self.updates[name] = Updates(
             max(updates.begun, begin),
@@ -206,7 +212,7 @@ class LayerModel:
 
 
 def get_range(snapshot: Any) -> list[int] | None:
-    """Returns [begin, end] of a snapshot, the reference's or a backend's."""
+    """Returns [begin, end] of a snapshot of the reference or of a backend."""
     if snapshot is None:
         return None
     read_object(snapshot, ("begin", "end"), "the cache", "a snapshot")
@@ -214,7 +220,7 @@ def get_range(snapshot: Any) -> list[int] | None:
 
 
 def list_places(cache: Cache) -> list[HeldToken]:
-    """Lists where a cache has its tokens; those before the window are old."""
+    """Lists a cache's tokens with positions; tokens before the window are old."""
     older = {token.tag for token in cache.older()}
     return [
         HeldToken(token.tag, token.position, (), token.tag in older)

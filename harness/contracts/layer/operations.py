@@ -1,4 +1,4 @@
-"""The operations of the layer contract: one class for each."""
+"""Defines the operations of the layer contract, one class for each operation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
 MAX_CACHES = 16
 
 Fields = dict[str, Any] | None
-"""Drawn fields of an operation, or None if nothing can be asked."""
+"""The drawn fields of an operation; None if the operation is not legal now."""
 
 
 class LayerOperation(Operation):
@@ -82,7 +82,7 @@ class LayerOperation(Operation):
         return None if op is None else {"op": self.name, **op, "cache": cache}
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
-        """Draws all fields but the cache; None if there is nothing to ask of it."""
+        """Draws all fields except the cache; None if the operation is not legal now."""
         return {}
 
     def describe(self, op: Op) -> str:
@@ -90,7 +90,7 @@ class LayerOperation(Operation):
         return self.describe_here(op) + ("" if name == "a" else f" in cache {name}")
 
     def describe_here(self, op: Op) -> str:
-        """The same, without the cache."""
+        """Formats the operation without the name of its cache."""
         fields = [name for name in self.fields if name != "cache"]
         listed = f"{self.name} {format_fields(op, fields)}".rstrip()
         return self.text.format_map(op) or listed
@@ -113,8 +113,8 @@ CACHES = ("a", "b", "c")
 
 
 FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype")
-"""What may differ in arrays of a wrong form: their sizes, K and V of different lengths,
-their dtype. A state takes no length of 0, and no write past a capture."""
+"""The properties that can be wrong in arrays: a size, the length (K and V differ) or the
+dtype. For a state, "length" means a length of 0 or a write past a capture."""
 
 
 class Update(LayerOperation):
@@ -177,7 +177,7 @@ class Update(LayerOperation):
         return {"length": length if 1 <= length <= longest else 1 + length % 5}
 
     def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:
-        """Lists lengths that end at a boundary, one before it, or one after."""
+        """Lists the update lengths that end at a boundary, one before or one after it."""
         config, edges = model.config, list[int]()
         if window := config["window"]:
             room = window - offset
@@ -186,7 +186,7 @@ class Update(LayerOperation):
         edges += [step - offset % step, step - offset % step + 1]
         if chunk:
             edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
-        # Other tokens at an offset known from elsewhere may be mistaken for those.
+        # A cache may confuse new tokens with earlier tokens at the same offset.
         offsets_known = [*model.get(cache).captures.scheduled, *model.list_ends()]
         offsets_known += [target.offset for target in model.caches.values()]
         return edges + [at - offset for at in offsets_known if at > offset]
@@ -227,7 +227,7 @@ class Update(LayerOperation):
 
 
 def has_capture_within(cache: Cache, length: int) -> bool:
-    """Returns whether a state has a capture to make before the last of some tokens."""
+    """Tells whether a state must make a capture before the last of the new tokens."""
     ahead = range(cache.offset + 1, cache.offset + length)
     scheduled = cache.captures.scheduled
     return isinstance(cache, StateCache) and any(at in ahead for at in scheduled)
@@ -303,7 +303,7 @@ class Trim(LayerOperation):
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *counts])}
 
     def draw_misuse(self, source: Source, model: LayerModel) -> Op:
-        """A negative number of tokens."""
+        """Draws a trim of a negative number of tokens."""
         cache = source.pick(sorted(model.caches))
         return {"op": self.name, "count": -1 - source.below(3), "cache": cache}
 
@@ -549,7 +549,7 @@ class Merge(LayerOperation):
             if parent != child and earlier.end == after.begin
         ]
         names = list(model.snapshots)
-        # Of a kv cache the two have to be adjacent, or it is a usage error.
+        # For a kv cache, two snapshots that are not adjacent are a usage error.
         apart = model.config["kind"] != "kv"
         if apart and len(names) > 1 and not source.below(16 if pairs else 1):
             first = source.below(len(names))
@@ -642,8 +642,11 @@ class Prepare(LayerOperation):
         return {"offsets": sorted(ahead)}
 
     def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
-        """Draws offsets behind the cache, or that do not ascend; seldom any while
-        captures were not taken yet, which is always at hand."""
+        """Draws offsets before the cache's end, or offsets that do not ascend.
+
+        While captures are not taken yet, every call is invalid; seven of eight draws
+        then return None.
+        """
         cache = source.pick(sorted(model.caches))
         offset = model.get(cache).offset
         wrong = [[offset + 1, offset], [offset, offset]]
@@ -657,7 +660,7 @@ class Prepare(LayerOperation):
     def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])
         answer = side.ask(lambda: cache.prepare(offsets))
-        offsets.clear()  # the caller's list: a cache must not rely on it
+        offsets.clear()  # the caller owns the list: a cache must not keep a reference
         return answer if "error" in answer else {}
 
     def describe_here(self, op: Op) -> str:
@@ -694,7 +697,7 @@ class Take(LayerOperation):
         return {"into": names[: len(scheduled)]}
 
     def run(self, op: Op, side: Any) -> Answer:
-        """Captures beyond the names that are given get none, and are closed."""
+        """Takes the captures; captures without a name are closed."""
         captures = read_list(side.get(op["cache"]).take(), "take")
         pairs = zip_longest(op["into"][: len(captures)], captures)
         return {
@@ -708,7 +711,7 @@ class Take(LayerOperation):
 
 
 def breaks_usage(op: Op, model: LayerModel) -> bool:
-    """Says whether a merge or a prepare breaks a rule of usage."""
+    """Tells whether a merge or a prepare is an invalid call."""
     if op["op"] == "prepare":
         cache = model.get(op["cache"])
         return cache.captures.why_not(op["offsets"], cache.offset) is not None

@@ -1,4 +1,4 @@
-"""Simpler layer programs: fewer caches and snapshots, shorter updates."""
+"""Yields simpler layer programs: fewer caches and snapshots, shorter updates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lockstep.harness.contracts.rewrites import Rewrite, find, join_names, repla
 from lockstep.harness.core.document import MAX_LENGTH
 
 FEW = 10
-"""With so few operations left, one is left out for tokens more in others."""
+"""The largest program in which shrinking removes an operation by lengthening updates."""
 
 MOST_ADDED = 3
-"""Tokens more, at most."""
+"""The maximum number of tokens that are added for a removed operation."""
 
 
 def merge_updates(first: Op, second: Op) -> Op | None:
-    """Joins two updates of one cache in a row."""
+    """Merges two consecutive updates of one cache."""
     updates = first["op"] == second["op"] == "update"
     if not updates or first["cache"] != second["cache"]:
         return None
@@ -27,7 +27,7 @@ def merge_updates(first: Op, second: Op) -> Op | None:
 
 
 def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Puts the input of an operation in the place of its output."""
+    """Removes an operation, and uses its input in place of its output."""
     for index, op in enumerate(ops):
         for sort, source, result in list_passed_on(op):
             names = {result: source}
@@ -36,7 +36,7 @@ def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """A snapshot in the place of captures that were prepared and taken."""
+    """Replaces prepared and taken captures by a snapshot."""
     for index, op in find(ops, "take"):
         earlier_ops = [earlier for earlier in ops[:index] if earlier["op"] != "prepare"]
         for name in op["into"]:
@@ -46,8 +46,11 @@ def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_shorter_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """An update that is shorter by half or by a token, or gone, and every offset after it
-    as much lower; the same without the offsets."""
+    """Shortens an update by all but one token, half, or one token, or removes it.
+
+    Yields each program twice: with all later offsets lowered by the same amount, and with
+    the offsets unchanged.
+    """
     for index, op in find(ops, "update"):
         length, after = op["length"], ops[index + 1 :]
         for less in sorted({length - 1, length // 2, 1} - {0}, reverse=True):
@@ -58,7 +61,7 @@ def list_shorter_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_single_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """One update in the place of two neighbours, shorter than both together."""
+    """Replaces two adjacent updates by one update, shorter than both together."""
     for index in range(len(ops) - 1):
         merged = merge_updates(ops[index], ops[index + 1])
         if merged is not None:
@@ -67,8 +70,10 @@ def list_single_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_longer_updates(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """An operation fewer, and one update or two longer in its stead, with every offset
-    after the first of them as much higher or as it was."""
+    """Removes an operation and lengthens one or two updates.
+
+    The offsets after the first longer update rise by the same amount, or stay.
+    """
     for left_out in range(len(ops) if len(ops) <= FEW else 0):
         shorter = replace_at(ops, left_out)
         updates = [index for index, _ in find(shorter, "update")]
@@ -91,8 +96,7 @@ OFFSETS = ("from", "target", "at")
 
 
 def move_offsets(op: Op, by: int) -> Op:
-    """Every offset that the operation names, higher or lower; 0 is the beginning, and
-    stays."""
+    """Returns the operation with all its offsets moved; an offset of 0 stays."""
 
     def move(offset: int) -> int:
         return max(0, offset + by) if offset else 0
@@ -107,12 +111,15 @@ LETTERS: Mapping[str, Callable[[int], str]] = {
     "cache": lambda number: chr(ord("a") + number),
     "snapshot": "s{}".format,
 }
-"""Caches are called a, b, c and snapshots s0, s1, …."""
+"""Sort of names → a function from an index to a name: caches are a, b, c, snapshots s0,
+s1, …."""
 
 
 def list_passed_on(op: Op) -> list[tuple[str, str, str]]:
-    """("snapshot" or "cache", input, output) of an operation without which its input can
-    stand for its output."""
+    """Lists (sort, input, output) of an operation whose output its input can replace.
+
+    The sort is "snapshot" or "cache".
+    """
     halves = [op[half] for half in ("parent", "child") if op.get(half)]
     if op["op"] == "clone":
         return [("cache", op["cache"], op["into"])]

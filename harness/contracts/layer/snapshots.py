@@ -1,4 +1,4 @@
-"""The open snapshots of one program in a backend, each with the cache that made it."""
+"""Tracks a backend's open snapshots, each with the cache that made the snapshot."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Made(NamedTuple):
 
 
 class OpenSnapshots:
-    """Snapshots by name.
+    """The open snapshots of one program, by name.
 
-    A snapshot is closed through the cache that made it, whatever has happened to that
-    cache: it may have been freed, or another may have got its name.
+    A snapshot is closed through the cache that made it, even if that cache was freed or
+    its name now belongs to another cache.
 
     Args:
         closes: whether the backend declares `close`.
@@ -33,14 +33,14 @@ class OpenSnapshots:
         return None if name is None else self.owned[name].snapshot
 
     def consume(self, name: str | None) -> Any:
-        """Unbinds a name; returns its snapshot."""
+        """Removes the name of a snapshot and returns the snapshot."""
         opened = self.owned.pop(name, None) if name is not None else None
         return opened and opened.snapshot
 
     def bind(self, name: str | None, snapshot: Any, maker: Any) -> None:
-        """Gives a snapshot a name, and closes the one that had it before.
+        """Gives a snapshot a name, and closes the snapshot that had this name before.
 
-        A snapshot that gets no name is closed at once.
+        A snapshot without a name is closed immediately.
         """
         opened = None if snapshot is None else Made(snapshot, maker)
         if name is None:
@@ -56,11 +56,11 @@ class OpenSnapshots:
         opened.maker.close(opened.snapshot)
 
     def discard(self, opened: Made | None, description: str) -> None:
-        """Closes a snapshot for which no operation asks.
+        """Closes a snapshot that no operation of the program closes.
 
         Args:
-            opened: the snapshot; None if there is none.
-            description: name the snapshot, and the reason.
+            opened: the snapshot, or None.
+            description: the name of the snapshot and the reason, for the message.
 
         Raises:
             Broken: the backend raised.
@@ -82,9 +82,9 @@ def call_aside(call: Callable[[], Any], operation: str, description: str) -> Non
     """Calls the backend for an operation that the program does not have.
 
     Args:
-        call: calls it.
-        operation: the operation.
-        description: name it, and the reason.
+        call: calls the backend.
+        operation: the name of the operation.
+        description: the object of the call and the reason, for the message.
 
     Raises:
         Broken: the backend raised.

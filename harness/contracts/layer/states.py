@@ -10,15 +10,17 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 
 LONG_AFTER = 12
-"""Tokens after which a snapshot that is not what its cache holds is an old one."""
+"""The number of tokens after which a snapshot that differs from its cache is old."""
 
 
 class Situation:
     """An operation that is about to run on a cache, which is not empty of sizes alone.
 
     Attributes:
-        length: tokens of an update, else 0.
-        step, window, chunk: of the config; None while the cache is empty.
+        length: the number of tokens of an update, else 0.
+        step: the growth step, or None if the cache does not grow by steps.
+        window: the window of the config; None while the cache is empty.
+        chunk: the chunk size of the config; None while the cache is empty.
     """
 
     def __init__(self, op: Op, model: LayerModel) -> None:
@@ -33,7 +35,7 @@ class Situation:
 
     @cached_property
     def outlived(self) -> bool:
-        """Whether some snapshot ends with a token that the cache does not hold there."""
+        """Whether the last token of some snapshot is no longer in the cache."""
         snapshots, tokens = self.model.snapshots.values(), self.cache.tokens
         return any(snapshot.tokens[-1] not in tokens for snapshot in snapshots)
 
@@ -46,7 +48,7 @@ class Situation:
         return self.restored and self.model.get_age(self.op["snapshot"]) >= LONG_AFTER
 
     def count_crossed(self) -> int:
-        """Counts the scheduled captures that an update goes past."""
+        """Counts the scheduled captures that an update reaches or passes."""
         crossed = range(self.offset + 1, self.offset + self.length + 1)
         return sum(offset in crossed for offset in self.cache.captures.scheduled)
 
@@ -141,7 +143,7 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: LayerModel) -> list[str]:
-    """Names the states that `op` is about to run in: those of its cache."""
+    """Returns the names of the states of the operation's cache before `op` runs."""
     if op["cache"] not in model.caches:
         return ["empty", "unwritten"]
     return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]

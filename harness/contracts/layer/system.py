@@ -1,4 +1,4 @@
-"""A backend's caches and snapshots of one layer program, by name."""
+"""Runs a layer program on a backend: its caches and snapshots, by name."""
 
 from __future__ import annotations
 
@@ -68,25 +68,24 @@ class LayerSystem(System):
         self.caches[name] = cache
 
     def drop(self, name: str) -> None:
-        """Unbinds a name: its cache is used up."""
+        """Removes the name of a cache that an operation has consumed."""
         self.memory.opened.pop(id(self.caches.pop(name, None)), None)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
-        """Returns the answer that a cache gives; of a list, the answers of its parts."""
+        """Returns a cache's answer, or the answers of all parts of a list."""
         return make(cache)
 
     def find_snapshot(self, name: str | None) -> Any:
         return self.snapshots.find(name)
 
     def consume(self, name: str | None) -> Any:
-        """The snapshot, whose name is free from now on."""
+        """Removes the name of a snapshot and returns the snapshot."""
         return self.snapshots.consume(name)
 
     def put_snapshot(
         self, name: str | None, snapshot: Any, cache: str
     ) -> list[int] | None:
-        """Binds a snapshot that a cache has made, see `OpenSnapshots.bind`; returns its
-        range."""
+        """Names a new snapshot, see `OpenSnapshots.bind`, and returns its range."""
         reported = get_range(snapshot)
         self.snapshots.bind(name, snapshot, self.get(cache))
         return reported
@@ -129,7 +128,7 @@ class LayerSystem(System):
             self.get(name).write(conv, delta, length)
 
     def update_wrongly(self, name: str, wrong: str, length: int) -> Answer:
-        """Writes arrays of another form; see `operations.FORMS`."""
+        """Writes arrays of a wrong form; see `operations.FORMS`."""
         cache, config = self.get(name), dict(self.config)
         batch = 2 if wrong == "batch" else 1
         dtype = "float32" if wrong == "dtype" else config["dtype"]
@@ -153,11 +152,13 @@ class LayerSystem(System):
         return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
 
     def read_all(self, operation: str, name: str, reference: Cache) -> Answer:
-        """Reads what `state` or `view` returns, less older tokens that may come along.
+        """Reads the result of `state` or `view`, without the reference's older tokens.
+
+        A cache may return these older tokens or omit them.
 
         Args:
             operation: "state" or "view".
-            name: of the cache.
+            name: the name of the cache.
             reference: the reference of the cache.
         """
         cache = self.get(name)
@@ -201,8 +202,11 @@ class LayerSystem(System):
             self.memory.check()
 
     def finish(self) -> None:
-        """Checks arrays and memory; then closes and frees everything, if both are
-        declared, and checks that nothing is left."""
+        """Checks arrays and memory at the end of the program.
+
+        If the backend reports its memory and declares `close` and `free`, also closes
+        and frees everything, and checks that the memory is released.
+        """
         super().finish()
         self.check_memory()
         declares = {"close", "free"} <= self.declared.operations
@@ -219,9 +223,11 @@ class LayerSystem(System):
     def verify_attention(
         self, visible: Callable[[int], Sequence[Token]], tags: Sequence[int], offset: int
     ) -> None:
-        """Puts the last update through the framework's attention and compares with the
-        reference in double precision, four rows at most: that is slow. Its tokens have
-        these tags, and end at `offset`."""
+        """Runs the framework's attention on the last update and checks the result.
+
+        At most four rows are compared with the double-precision reference, which is slow.
+        The tokens of the update have the given tags and end at `offset`.
+        """
         if self.last is None or not self.config["value_dim"]:
             return
         keys, values, mask, length = self.last
@@ -237,7 +243,7 @@ class LayerSystem(System):
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:
-    """Tags first, in order; then words."""
+    """Sorts columns: tags first, in ascending order, then descriptions."""
     tags: list[Any] = [column for column in columns if not isinstance(column, str)]
     texts = [column for column in columns if isinstance(column, str)]
     return [*sorted(tags), *sorted(texts)]

@@ -1,10 +1,13 @@
-"""The paged contract: requests whose K and V lie in blocks, behind tables.
+"""The paged contract: requests whose K and V are in blocks that tables list.
 
-`model`: the config and the reference side. `base`, `operations`, `branches`, `transfers`:
-one class for each operation. `system`: the side of a backend. `contents`: of
-its blocks. `reading`: its answers in the right form. `checks`: what holds after every
-operation. `states`: the abstract states. `drawn`, `domain`: what is drawn, and small
-worlds. `rewrites`: simpler programs.
+* `model` defines the config and the reference model.
+* `base`, `operations`, `branches` and `transfers` define one class for each operation.
+* `system` runs a backend; `contents` keeps the contents of its blocks.
+* `reading` converts the backend's answers and rejects malformed answers.
+* `checks` and `reuse` define the checks after every operation.
+* `states` defines the abstract states.
+* `drawn` and `domain` define the drawn configs and the small domains for `explore`.
+* `rewrites` yields simpler programs for shrinking.
 """
 
 from __future__ import annotations
@@ -103,8 +106,11 @@ class PagedContract(Contract):
         return [*super().list_methods(kind, operations), "tables", "copies"]
 
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
-        """Without K and V there is no attention, without a host nothing on it; "reuse" is
-        about the entries."""
+        """Lists the methods that a cache of `config` needs for the declared `tells`.
+
+        "reuse" needs `entries`. `attend` is needed only if the backend stores K and V,
+        `host_entries` only if the config has host blocks.
+        """
         names = {"entries" if name == "reuse" else name for name in tells}
         names -= {"attend"} if config["data"] == "tags" else set()
         return sorted(names if config["host"] else names - {"host_entries"})
@@ -138,14 +144,17 @@ class PagedContract(Contract):
     def draw_operation(
         self, source: Source, model: PagedModel, operations: Sequence[str]
     ) -> Op | None:
-        """In some programs mostly one that leads on to a load: seven are needed."""
+        """Draws an operation; if `goes_far`, two of three draws lead to a load.
+
+        A load needs a sequence of seven operations, which random choice rarely draws.
+        """
         if model.goes_far and source.below(3):
             following = [name for name in propose_next(model) if name in operations]
             operations = following or operations
         return super().draw_operation(source, model, operations)
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Those of transfers in programs that are to lead there, else the others."""
+        """Lists the cells of transfers if `goes_far`, else all remaining cells."""
         wanted = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
         if len(wanted) == len(cells):
             return cells
@@ -159,8 +168,11 @@ class PagedContract(Contract):
     def propose_misuse(
         self, source: Source, model: PagedModel, operations: Sequence[str]
     ) -> Op | None:
-        """Often one of a request that waits for a transfer, while there is one; in
-        programs that are to lead there, seldom another one."""
+        """Draws an invalid call, or None.
+
+        While a request waits for a transfer, three of four draws use `schedule` or
+        `load`. Otherwise, if `goes_far`, three of four draws return None.
+        """
         if any(item.awaited for item in model.cache.requests.values()):
             if source.below(4):
                 operations = [item for item in ("schedule", "load") if item in operations]

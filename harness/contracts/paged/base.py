@@ -1,4 +1,4 @@
-"""What the operations of the paged contract have in common."""
+"""Base classes and helpers of the paged contract's operations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ NAMESPACE: Schema = {
     "pattern": r"^[A-Za-z0-9_.-]{0,32}(?![\s\S])",
     "default": None,
 }
-"""What K and V depend on beside the tokens: an adapter, an image, a salt."""
+"""The namespaces that are drawn. K and V depend on the namespace and on the tokens; a
+namespace stands for an adapter, an image or a salt."""
 
 ALPHABET = (1, 2, 1, 1, 2, 1, 0, 65_537)
 LETTERS = "abcdefgh"
 
 Fields = dict[str, Any] | None
-"""Drawn fields of an operation, or None if nothing can be asked."""
+"""The drawn fields of an operation; None if the operation is not legal now."""
 
 
 def draw_tokens(source: Source, count: int) -> list[int]:
@@ -35,7 +36,7 @@ def draw_tokens(source: Source, count: int) -> list[int]:
 
 
 def leave(values: Sequence[Any]) -> Any:
-    """Leaves the choice to the backend, if there is one; the likeliest comes first."""
+    """Returns the only value, or {"one_of": values} with the most likely value first."""
     return values[0] if len(values) == 1 else {"one_of": list(values)}
 
 
@@ -63,7 +64,7 @@ class PagedOperation(Operation):
         return answer
 
     def note(self, op: Op, model: PagedModel) -> None:
-        """Notes that it has happened."""
+        """Records the operation in the model's events."""
         if self.happens:
             model.past[op["request"]].add(self.happens)
         if self.changes:
@@ -82,15 +83,15 @@ class OnRequest(PagedOperation):
         return self.why_illegal_here(op, model, request)
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        """Says why it cannot be asked of a request that exists."""
+        """Returns why the operation is illegal for an existing request, or None."""
         return None
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        """Says whether it must be refused for a request that exists."""
+        """Tells whether the backend must refuse the operation for an existing request."""
         return False
 
     def suits(self, model: PagedModel, name: str, request: Request) -> bool:
-        """Says whether it can be asked of a request now."""
+        """Tells whether the operation is legal for a request now."""
         op = self.complete({"op": self.name, "request": name})
         illegal = self.why_illegal_here(op, model, request)
         return illegal is None and not self.is_misuse(model, request)
@@ -105,15 +106,14 @@ class OnRequest(PagedOperation):
         return None if extra is None else {"request": name, **extra}
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Returns those of the names that are the most interesting ones."""
+        """Returns the names of the requests that are most likely to reveal bugs."""
         return names
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         return {}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws the same of a request that does not exist, beside one that does, or of
-        one for which it must be refused."""
+        """Draws a call for an unknown request, or for a request that must be refused."""
         requests = model.cache.requests
         if not requests:
             return None
@@ -125,5 +125,5 @@ class OnRequest(PagedOperation):
         return {"op": self.name, "request": name, **self.get_anything()}
 
     def get_anything(self) -> Mapping[str, Any]:
-        """Returns the other fields that have no default."""
+        """Returns arbitrary values for the remaining fields without a default."""
         return {}

@@ -1,4 +1,4 @@
-"""What holds in every block manager after every operation, where it can be told."""
+"""Checks the invariants of a block manager after every operation, if it reports them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
 
 Slot = tuple[int, int]
-"""A block, and a place in it. A state takes the whole block: its place is 0."""
+"""(block, index in the block). A state takes the whole block, with index 0."""
 
 
 class Place(NamedTuple):
-    """What a slot must hold.
+    """The content that a slot must hold.
 
     Attributes:
         group: the number of the group.
         position: the position, or for a state the position of the last token it has read.
-        tag: of the content.
+        tag: the tag of the content.
     """
 
     group: int
@@ -31,8 +31,7 @@ class Place(NamedTuple):
 
 
 def locate(config: Config, table: Table, group: int, position: int) -> Slot | None:
-    """Returns the slot of a position in the table of a group; None if it has none, or if
-    that cannot be told."""
+    """Returns the slot of a position in a group's table; None if missing or unknown."""
     if isinstance(table, Ring):
         return None
     settings = config["groups"][group]
@@ -68,14 +67,13 @@ def list_ends(start: int, end: int, block: int) -> list[int]:
 
 
 def list_blocks(table: Table) -> list[int]:
-    """Lists the blocks that a request holds for a group."""
+    """Lists the blocks in the table of one group of a request."""
     entries = table.blocks if isinstance(table, Ring) else table
     return [block for block in entries if block is not None]
 
 
 def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
-    """Raises Broken if a table has a block twice, or if two requests share a slot whose
-    contents differ."""
+    """Raises Broken if a table lists a block twice, or a shared slot has two contents."""
     users: dict[Slot, tuple[str, Place]] = {}
     for name, request in model.cache.requests.items():
         if not request.is_held:
@@ -111,12 +109,12 @@ def check_twice(name: str, group: int, table: Table) -> None:
 def check_contents(
     model: PagedModel, name: str, tables: Tables, memory: Mapping[Slot, Any]
 ) -> None:
-    """Raises Broken if something is missing that the next token of a request needs.
+    """Raises Broken if content is missing that the next token of a request needs.
 
     Args:
         model: the reference.
-        name: of the request.
-        tables: of it.
+        name: the name of the request.
+        tables: the tables of the request.
         memory: slot → (group, tag).
     """
     request = model.cache.requests[name]
@@ -139,12 +137,12 @@ def check_contents(
 
 
 def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
-    """Raises Broken if references are not what the tables hold, or if blocks are lost.
+    """Raises Broken if reference counts do not match the tables, or if blocks are lost.
 
     Args:
-        tables: of the requests that hold slots.
-        pool: as the backend tells it.
-        capacity: how many blocks there were in the beginning.
+        tables: request → its tables, for requests that hold slots.
+        pool: the pool that the backend reports.
+        capacity: the initial number of blocks.
     """
     holders_of = Counter(
         block
@@ -179,11 +177,11 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
 
 
 def check_evicted(evicted: Any, pool: Pool) -> None:
-    """Raises Broken if more blocks were evicted than there were to evict.
+    """Raises Broken if more blocks were evicted than could be evicted.
 
     Args:
-        evicted: as the backend answered.
-        pool: before.
+        evicted: the backend's answer.
+        pool: the pool before the operation.
     """
     if isinstance(evicted, int) and evicted > len(pool.cached):
         message = (
@@ -200,19 +198,21 @@ def check_refusal(
     pool: Pool,
     reserved: int = 0,
 ) -> None:
-    """Raises Broken if a request got no slots though there were blocks enough.
+    """Raises Broken if a request got no slots although there were enough blocks.
 
-    With several groups nothing can be said: a block of one may be of no use to another.
-    Nor where the requests of a step read more tokens than all blocks hold, those that
-    they share counted for each: a step may have room for so many reads only.
+    Nothing is checked with several groups, because a block of one group may be unusable
+    for another group. Nothing is checked either if the requests of a step together read
+    more tokens than all blocks hold, where a shared token counts once per request: a step
+    may limit the number of reads.
 
     Args:
         model: the reference.
-        name: of the request.
-        end: where its step ends at most.
-        tables: of the request, if it holds slots.
-        pool: before.
-        reserved: blocks beyond those of the config, that the backend may keep for drafts.
+        name: the name of the request.
+        end: the largest position at which its step may end.
+        tables: the tables of the request, if it holds slots.
+        pool: the pool before the operation.
+        reserved: the number of blocks, in addition to the config's blocks, that the
+            backend may keep for drafts.
     """
     if len(model.cache.groups) > 1:
         return
@@ -246,12 +246,12 @@ def check_refusal(
 
 
 def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> None:
-    """Raises Broken if a block that a transfer reads or writes may be given out.
+    """Raises Broken if a free block is still read or written by a transfer.
 
     Args:
-        blocks: that may be given out.
-        busy: block → the transfer.
-        memory: where they are.
+        blocks: the blocks that the backend may give out.
+        busy: block → the name of the transfer that uses it.
+        memory: the name of the memory that contains the blocks.
     """
     for block in blocks:
         if block in busy:
@@ -271,14 +271,15 @@ def check_entries(
     memory: Mapping[Slot, Any],
     tables: Mapping[str, Tables] | None = None,
 ) -> None:
-    """Raises Broken if an entry names a block that does not hold what it stands for, and
-    that the step is not about to write, either.
+    """Raises Broken if an entry names a block with other content than the entry's tokens.
+
+    Content that the current step is about to write counts as present.
 
     Args:
         model: the reference.
-        entries: as the backend tells them.
+        entries: the entries that the backend reports.
         memory: slot → (group, tag).
-        tables: of the requests that hold slots in this memory, if they do.
+        tables: request → its tables, for requests that hold slots in this memory.
     """
     coming = set(list_coming(model, tables)) if tables else set()
     for entry in entries:
@@ -306,7 +307,7 @@ def check_entries(
 def list_coming(
     model: PagedModel, tables: Mapping[str, Tables]
 ) -> Iterator[tuple[Slot, tuple[int, int]]]:
-    """Lists the slots that the step writes, each with the group and the tag."""
+    """Yields (slot, (group, tag)) for each slot that the current step writes."""
     for name in model.cache.step:
         request = model.cache.requests[name]
         for need in list_places(model, request, request.end):
@@ -317,7 +318,7 @@ def list_coming(
 
 
 def name_content(content: Any) -> str:
-    """Words for what a slot holds."""
+    """Describes the content of a slot."""
     if content is None:
         return "nothing"
     return str(content) if isinstance(content, str) else f"token {content[1]}"
@@ -327,7 +328,7 @@ def name_content(content: Any) -> str:
 
 
 class EventBook:
-    """The entries that events tell of."""
+    """The entries that result from all events so far."""
 
     def __init__(self) -> None:
         self.entries: Counter[tuple[int, str | None, tuple[int, ...]]] = Counter()
@@ -341,7 +342,7 @@ class EventBook:
             self.entries[key] += 1 if name == "stored" else -1
 
     def check(self, entries: Sequence[Entry]) -> None:
-        """Raises Broken if there are other entries."""
+        """Raises Broken if the reported entries differ from the events' entries."""
         real = Counter(
             (entry.group, entry.namespace, tuple(entry.tokens)) for entry in entries
         )

@@ -1,4 +1,4 @@
-"""The contents of blocks, where the harness plays the model and its transfers."""
+"""Keeps the contents of blocks; the harness acts as the model and copies transfers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from lockstep.harness.contracts.paged.checks import Slot
 from lockstep.harness.core.errors import Broken
 
 Pairs = Sequence[tuple[int, int]]
-"""Blocks to copy: from, to."""
+"""The blocks to copy: (source block, target block)."""
 
 Memory = dict[Slot, tuple[int, int]]
-"""What each slot holds: the number of its group, and a tag."""
+"""Slot → its content: the group number and a tag."""
 
 
 class Transfer(NamedTuple):
-    """Blocks to copy: from the device to other memory, or back."""
+    """A transfer of blocks from the device to host memory, or from host to device."""
 
     pairs: Pairs
     leaves: bool
 
     def list_blocks(self, on_host: bool) -> list[int]:
-        """Lists its blocks on one side."""
+        """Lists the transfer's blocks in host memory or on the device."""
         return [pair[on_host == self.leaves] for pair in self.pairs]
 
 
 class Contents:
-    """What all blocks hold.
+    """The contents of all blocks.
 
     Attributes:
-        device: what the model has written where the tables said, and what has landed.
-        host: of other memory.
-        transfers: those that are under way, by name.
+        device: the contents of device blocks: tokens that the model has written, and
+            completed transfers.
+        host: the contents of host blocks.
+        transfers: the transfers in progress, by name.
     """
 
     def __init__(self) -> None:
@@ -41,15 +42,15 @@ class Contents:
         self.transfers: dict[str, Transfer] = {}
 
     def copy(self, pairs: Pairs) -> None:
-        """Copies blocks of the device, in this order."""
+        """Copies blocks within the device, in the given order."""
         for pair in pairs:
             copy_block(self.device, self.device, *pair)
 
     def begin(self, name: str, pairs: Pairs, leaves: bool) -> None:
-        """Begins a transfer: nobody may read what it writes until it is over.
+        """Begins a transfer; its target blocks must not be read until it ends.
 
         Raises:
-            Broken: another one that is under way needs what it writes.
+            Broken: another transfer in progress uses a target block.
         """
         begun = Transfer(pairs, leaves)
         written = {target for _, target in pairs}
@@ -66,7 +67,7 @@ class Contents:
         clear(self.host if leaves else self.device, written)
 
     def list_busy(self, on_host: bool) -> dict[int, str]:
-        """Maps the blocks of one side that transfers need to the names of these."""
+        """Returns block → name of the transfer that uses it, on the host or device."""
         return {
             block: name
             for name, transfer in self.transfers.items()
@@ -77,8 +78,12 @@ class Contents:
         return len(self.transfers[name].pairs) if name in self.transfers else 0
 
     def end(self, name: str, arrived: int | None = None) -> None:
-        """Copies the first blocks of a transfer, or all, as they are now, over what is in
-        their targets now: a block that another has got meanwhile has a wrong content."""
+        """Ends a transfer: copies its first `arrived` blocks, or all for None.
+
+        The copy takes the current contents of the source blocks and overwrites the
+        target blocks. If the backend has reused a target block during the transfer, the
+        content of that block becomes wrong.
+        """
         pairs, leaves = self.transfers.pop(name)
         source, target = self.host, self.device
         if leaves:
@@ -94,7 +99,7 @@ class Contents:
 
 
 def copy_block(source: Memory, target: Memory, block: int, copied: int) -> None:
-    """Copies all of a block, over all of another."""
+    """Replaces the content of one block by the content of another block."""
     moved = {
         (copied, at): content
         for (transfer, at), content in source.items()

@@ -1,4 +1,4 @@
-"""The small worlds of the paged contract: two requests, blocks of two tokens."""
+"""Defines the paged contract's small domains: two requests, blocks of two tokens."""
 
 from __future__ import annotations
 

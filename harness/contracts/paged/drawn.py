@@ -1,4 +1,4 @@
-"""What is drawn for the config of paged programs."""
+"""Defines the values that the generator draws for the config of paged programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]] = {
         [full(2), sliding(2, 3), state(4)],
     ),
 }
-"""The groups that are drawn for a kind, the simplest first."""
+"""Kind → the groups that the generator draws, the simplest first."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "blocks": (12, 8, 6, 4, 16, 24, 40),
@@ -62,4 +62,4 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 
 FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
-"""The same for states alone, of which a request needs few."""
+"""The numbers of blocks drawn if all groups are states; a request needs few states."""

@@ -1,4 +1,4 @@
-"""The config of paged programs, and the reference side."""
+"""Defines the config of paged programs and the reference model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BLOCKS, MOST_LENGTH = 256, 256
 
 
 def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
-    """Makes the schema of a group of one of these types, which has these sizes."""
+    """Makes the schema of a group with one of these types and with these sizes."""
     properties = {
         "type": {"enum": list(types)},
         "block": integer(1, 16),
@@ -60,31 +60,39 @@ CONFIG: Mapping[str, Schema] = {
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
 }
-"""`groups`: layers that attend alike and share a table; `block`: tokens of a block, and
-of a state group how far apart states are kept; `width`: of a window, the token itself
-included, or of a chunk. `blocks`: those that requests can have, of all groups together.
-`hash_block`: a hit is a multiple of it; null for the largest that divides every block.
-`max_length`: tokens and drafts of a request. `drop_last`: of the longest possible hit the
-last unit is computed again, for its outputs (EAGLE). `lookahead`: the most drafts.
-`host`: blocks of other memory, to which the device's are copied and from which they come
-back; 0 for none. A disk behind it is the same with more blocks: no answer, and nothing
-that is checked, tells where a block lies that is not on the device.
-`aligned`: steps may be shorter than asked for, or put off, so that they end where a state
-is kept. `data`: "backend" if the backend stores K and V; with "tags" the harness does.
+"""The config fields:
 
-Which of its states a state group keeps is no field: the backend chooses, and whatever it
-keeps leads to hits that are allowed."""
+* `groups`: the groups of layers that attend to the same positions and share a table.
+  `block` is the number of tokens of a block; in a state group, `block` is the distance
+  between kept states. `width` is the width of a window, the token itself included, or of
+  a chunk.
+* `blocks`: the number of blocks for requests, over all groups.
+* `hash_block`: the length of a hit is a multiple of this number; null for the largest
+  number that divides every block size.
+* `max_length`: the maximum number of tokens of a request, drafts included.
+* `drop_last`: whether the last unit of the longest possible hit is computed again to get
+  its outputs (EAGLE).
+* `lookahead`: the maximum number of drafts.
+* `host`: the number of host blocks, to which device blocks are offloaded; 0 for none.
+  A disk counts as more host blocks: no answer and no check depends on where a block
+  outside the device is stored.
+* `aligned`: whether the backend may shorten or postpone steps so that they end at a
+  position where a state is kept.
+* `data`: "backend" if the backend stores K and V, "tags" if the harness does.
+
+No field determines which states a state group keeps. The backend chooses, and any choice
+leads to allowed hits."""
 
 MOST_REQUESTS = 6
 
 
 def get_unit(config: Config) -> int:
-    """Returns what every hit is a multiple of."""
+    """Returns the unit of hits: the length of every hit is a multiple of the unit."""
     return int(config["hash_block"] or gcd(*(item["block"] for item in config["groups"])))
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Names the rule between its fields that a config breaks, or None."""
+    """Returns the rule between fields that a config breaks, or None."""
     types = [group["type"] for group in config["groups"]]
     kind = config["kind"]
     if kind == HYBRID and len(set(types)) < 2:
@@ -102,18 +110,18 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 def name_group(config: Config, number: int) -> str:
-    """Names a group in reports: "group 0 (full)"."""
+    """Formats a group for reports: "group 0 (full)"."""
     return f"group {number} ({config['groups'][number]['type']})"
 
 
 class Transfer(NamedTuple):
-    """A transfer that is under way.
+    """A transfer in progress.
 
     Attributes:
-        request: that it was begun for.
-        blocks: on the device, that it copies.
-        content: of an offload, what the request had computed; None if nobody may reuse
-            that any more.
+        request: the request that the transfer was begun for.
+        blocks: the number of device blocks that are copied.
+        content: the content that the request had computed when its offload began; None
+            for a load, or if the content must not be reused any more.
     """
 
     request: Request
@@ -126,32 +134,34 @@ class PagedModel:
 
     Args:
         config: a complete config.
-        rows: unused: answers are told of positions.
+        rows: unused; answers do not list rows.
 
     Attributes:
         tag: the tag of the next token.
         cache: the reference.
-        tags: content → its tag. The n-th new content of a program has, if the operations
-            before used up m tags, a tag from m on.
-        past: request → what has happened to it, for the abstract states.
-        happened: what has happened to any.
-        told: the contents of requests that ended, for new ones to begin with.
-        ran: of each request of the last step its name, and where that began and ended.
-        leaning: the requests of this step that reuse what the step computes.
-        spans: request → where its latest step began, and where its slots may end, for
-            counting blocks.
-        transfers: those that are under way, by name.
-        copied: blocks that were offloaded so far.
-        offloaded: contents that were copied to other memory.
-        away: those that may have been evicted from the device since, in part or all.
-        landed: of the offload that has landed last, what it was about; None if nobody may
-            reuse that.
-        arrived: the request for which a load has just landed; None if it has gone.
-        withdrawn: those that nobody may reuse since.
-        saved: what was saved last, of the reference and of `offloaded`.
-        goes_far: transfers are drawn so that they lead to loads.
-        sampled: request → how many tokens it had computed when it first sampled since it
-            was given slots or went back.
+        tags: content → its tag. An operation gives new contents the tags from `tag` on.
+        past: request → its events, for the abstract states.
+        happened: the events of all requests.
+        told: the contents of ended requests; the generator lets new requests begin with
+            these contents.
+        ran: (name, begin, end) of each request in the last step.
+        leaning: the requests of this step that reuse tokens computed in the same step.
+        spans: request → (begin of its latest step, largest end of its slots), to count
+            blocks.
+        transfers: the transfers in progress, by name.
+        copied: the number of blocks that were offloaded so far.
+        offloaded: the contents that were copied to host memory.
+        away: the offloaded contents that may be partly or completely evicted from the
+            device.
+        landed: the content of the transfer that ended last, if it was an offload that
+            landed and may be reused; else None.
+        arrived: the request for which a load has just landed; None if the request has
+            ended.
+        withdrawn: the offloaded contents that must not be reused any more.
+        saved: the saved contents of the reference, and the saved `offloaded`.
+        goes_far: whether the generator draws transfers that lead to loads.
+        sampled: request → its number of computed tokens at the first sampling since it
+            was given slots or rewound.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -183,9 +193,9 @@ class PagedModel:
     # --- tags ---------------------------------------------------------------------------
 
     def name_contents(self, name: str, begin: int) -> None:
-        """Gives tags to the contents of a request from position `begin` on.
+        """Assigns tags to the contents of a request from position `begin` on.
 
-        Those that an earlier token had keep theirs.
+        A content that already has a tag keeps the tag.
         """
         request = self.cache.requests[name]
         for number, position in enumerate(range(begin, len(request.known))):
@@ -198,7 +208,7 @@ class PagedModel:
         return [self.get_tag(request, position) for position in range(begin, end)]
 
     def list_live(self) -> Mapping[int, int]:
-        """Maps the tag of each token that a request has computed to its position."""
+        """Returns tag → position of all tokens that any request has computed."""
         return {
             self.get_tag(request, position): position
             for request in self.cache.requests.values()
@@ -206,8 +216,10 @@ class PagedModel:
         }
 
     def list_held(self, op: Op) -> Sequence[Held]:
-        """Lists what each request has computed, the one that `op` is about first; of a
-        step, for each group of its requests."""
+        """Lists the computed tokens of each request, the request of `op` first.
+
+        For "run", lists the tokens once per group for each request of the step.
+        """
         if op["op"] == "run":
             names = self.cache.step or [name for name, _, _ in self.ran]
             return [
@@ -233,8 +245,10 @@ class PagedModel:
         return [hit for hit in hits if self.cache.can_hit(name, hit)]
 
     def must_have_room(self, name: str, end: int) -> bool:
-        """Says whether a request must get slots up to position `end`: if all requests
-        fit although none shares a block."""
+        """Tells whether the backend must have room for a request up to position `end`.
+
+        It must have room if all requests fit without sharing a block.
+        """
         needed = sum(
             self.count_blocks(name_held, *self.spans[name_held])
             for name_held, request in self.cache.requests.items()
@@ -247,16 +261,18 @@ class PagedModel:
         return needed + self.count_blocks(name, start, end) <= blocks
 
     def may_cache(self) -> bool:
-        """Says whether there may be blocks that can be hit and that no request holds."""
+        """Tells whether blocks may exist that can be hit and that no request holds."""
         requests = self.cache.requests.values()
-        computed = any(item.computed for item in requests)  # a window may have left some
+        computed = any(item.computed for item in requests)  # blocks outside the window
         past = any(tokens for _, tokens in self.cache.past)
         return self.cache.prefix_cache and (computed or past)
 
     def may_put_off(self, name: str, start: int, count: int) -> bool:
-        """Says whether a request with states may wait although there is room: because
-        `count` tokens from `start` on do not reach the end of a block, or because another
-        request of the step computes a state that it could reuse later."""
+        """Tells whether the backend may postpone a request with states despite free room.
+
+        It may if `count` tokens from `start` on do not reach the end of a block, or if
+        another request of the step computes a state that this request could reuse.
+        """
         if not self.config["aligned"]:
             return False
         blocks = [
@@ -272,14 +288,14 @@ class PagedModel:
         )
 
     def note_leaning(self, name: str, hit: int) -> None:
-        """Notes a hit that reuses what this step computes."""
+        """Records the request if its hit reuses tokens computed in the same step."""
         if not self.cache.can_hit(name, hit, in_step=False):
             self.leaning.add(name)
 
     # --- transfers ----------------------------------------------------------------------
 
     def begin_transfer(self, op: Op, copied: int) -> None:
-        """Notes how many blocks a transfer copies."""
+        """Records a new transfer of `copied` blocks."""
         request, content = self.cache.requests[op["request"]], None
         if op["op"] == "offload":
             content = request.get_content(request.computed - 1)
@@ -301,16 +317,16 @@ class PagedModel:
         return next((name for name, item in requests if item is owner), None)
 
     def find_loader(self, transfer: str) -> str | None:
-        """Returns the name of the request that waits for it."""
+        """Returns the name of the request that waits for a transfer, or None."""
         requests = self.cache.requests.items()
         return next((name for name, item in requests if item.transfer == transfer), None)
 
     def is_of(self, name: str, end: int, contents: Sequence[Content]) -> bool:
-        """Says whether one of these contents begins with `end` tokens of a request."""
+        """Tells whether any of `contents` begins with the first `end` request tokens."""
         return begins(self.cache.requests[name].get_content(end - 1), contents)
 
     def is_live(self, name: str) -> bool:
-        """Says whether another request has computed the first unit of this one."""
+        """Tells whether some request has computed the first unit of this request."""
         request = self.cache.requests[name]
         first = request.get_content(min(self.unit, len(request.tokens)) - 1)
         requests = self.cache.requests.values()
@@ -319,8 +335,11 @@ class PagedModel:
         )
 
     def note_letting_go(self, name: str, reuse: bool) -> None:
-        """Notes that a request is about to go: what it has computed is on the device
-        then, or nobody may reuse it."""
+        """Records that a request is about to let go of its slots.
+
+        Its computed tokens then stay on the device, or, if `reuse` is False, must not be
+        reused any more.
+        """
         request = self.cache.requests.get(name)
         if not reuse:
             self.transfers = {
@@ -340,7 +359,7 @@ class PagedModel:
             ]
 
     def restore(self) -> None:
-        """Begins anew with what was saved."""
+        """Resets the model to the saved contents; all requests end."""
         assert self.saved is not None
         requests = self.cache.requests.values()
         self.told += [(item.namespace, item.tokens) for item in requests]
@@ -353,7 +372,7 @@ class PagedModel:
     # --- counting -----------------------------------------------------------------------
 
     def why_too_long(self, length: int) -> str | None:
-        """Says why no request can have so many tokens; None if it can."""
+        """Returns the reason why no request can have `length` tokens, or None."""
         if length > self.config["max_length"]:
             return f"{length} tokens are more than {self.config['max_length']}"
         groups = self.config["groups"]
@@ -364,12 +383,17 @@ class PagedModel:
         return None
 
     def count_blocks(self, name: str, start: int, end: int) -> int:
-        """Counts the most blocks that a request may hold whose step begins and ends
-        there, if it shares none."""
+        """Counts the maximum number of blocks that a request may hold without sharing.
+
+        Args:
+            name: the request.
+            start: the position where its step begins.
+            end: the position where its step ends.
+        """
         total = 0
         for group, config in zip(self.cache.groups, self.config["groups"], strict=True):
             block = config["block"]
-            # A state: the one before the step, and those at the ends of blocks.
+            # A state group holds the state before the step, and one at each block end.
             first = max(0, start - 1) if group.type == "state" else group.first(start)
             last = end + self.config["lookahead"]
             total += -(-last // block) - first // block
@@ -377,12 +401,14 @@ class PagedModel:
         return total
 
     def count_whole(self, computed: int) -> int:
-        """Counts the most whole blocks of so many tokens."""
+        """Counts the whole blocks of `computed` tokens, over all groups."""
         return sum(computed // group["block"] for group in self.config["groups"])
 
     def copies_blocks(self, name: str, block: int) -> bool:
-        """Says whether a block may have been copied for a request, which writes to it
-        while another still needs the old one."""
+        """Tells whether a request may hold a copy of a block.
+
+        A block is copied if the request writes to it while another request needs it.
+        """
         return bool(self.unit % block or self.past[name] & {"forked", "rewound"})
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
@@ -424,8 +450,7 @@ class PagedModel:
         }
 
     def count_slid(self, name: str, request: Request) -> int | None:
-        """Counts the tokens of `sampled` and behind that have left the window of the
-        first sliding group."""
+        """Counts the tokens from `sampled` on that have left the first group's window."""
         begins = [
             item.first(request.computed - 1)
             for item in self.cache.groups
@@ -436,7 +461,7 @@ class PagedModel:
 
 
 def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]]) -> bool:
-    """Says whether one of several contents begins with another."""
+    """Tells whether any content in `longer` begins with `content`."""
     name, tokens = content
     return any(
         name == space and tokens == tuple(longer_tokens[: len(tokens)])

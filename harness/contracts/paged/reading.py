@@ -1,4 +1,4 @@
-"""What a paged cache tells, in the right form."""
+"""Validates the reports of a paged cache and converts them to the harness's types."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from lockstep.harness.core.errors import Broken, format_plain
 
 
 def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
-    """Returns the tables of request `name`, one for each group.
+    """Returns the tables of a request, one table for each group.
 
-    stores: the backend holds the memory; else nothing tells what is in a ring.
+    Args:
+        answer: the backend's report.
+        name: the name of the request.
+        groups: the number of groups.
+        stores: whether the backend stores K and V; otherwise the content of a ring is
+            unknown.
     """
     return [
         read_table(item, name, stores) for item in read_list(answer, "tables", groups)
@@ -36,7 +41,7 @@ def read_table(answer: Any, name: str, stores: bool) -> Table:
 
 
 def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
-    """Returns the blocks to copy, from and to, that `name` has returned."""
+    """Returns the (source, target) blocks to copy that the method `name` returned."""
     pairs = [read_list(item, name, 2) for item in read_list(answer, name)]
     for pair in pairs:
         require_blocks(name, pair)
@@ -44,7 +49,7 @@ def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
 
 
 def read_pool(answer: Any) -> Pool:
-    """Returns the pool, without the references of blocks that nobody holds."""
+    """Returns the pool, without reference counts of blocks that no request holds."""
     read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
@@ -84,7 +89,7 @@ def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:
 
 
 def read_entry(answer: Any, name: str, groups: int) -> Entry:
-    """Returns an entry, its tokens as a tuple; `groups` is how many groups there are."""
+    """Returns an entry with its tokens as a tuple; `groups` is the number of groups."""
     group, namespace, listed, block = read_list(answer, name, len(Entry._fields))
     tokens = tuple(read_list(listed, name))
     if not (isinstance(group, int) and 0 <= group < groups):

@@ -1,4 +1,4 @@
-"""That everything that could be reused is: it can be hit, and hits are the longest."""
+"""Checks that all reusable content can be hit, and that each hit is the longest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
 
 Prefix = tuple[int, str | None, tuple[int, ...]]
-"""What an entry stands for: the group, the namespace and the tokens."""
+"""The content of an entry: (group, namespace, tokens)."""
 
 
 def list_prefixes(entries: Iterable[Entry]) -> set[Prefix]:
@@ -34,8 +34,10 @@ def find_longest(model: PagedModel, request: Request, entries: Sequence[Entry]) 
 
 
 def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix]) -> bool:
-    """Says whether there is an entry for each block that a request holds after a hit; for
-    one that the hit fills in part, of that part."""
+    """Tells whether each block that a request holds after a hit has an entry.
+
+    For a block that the hit fills partly, the entry must cover the filled tokens.
+    """
     for number, group in enumerate(model.cache.groups):
         block = model.config["groups"][number]["block"]
         first = max(0, hit - 1) if group.type == "state" else group.first(hit)
@@ -47,7 +49,7 @@ def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix])
 
 
 def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
-    """Raises Broken if a request reuses less than it could."""
+    """Raises Broken if a request's hit is shorter than the longest possible hit."""
     hit = answer.get("start", answer.get("hit"))
     if isinstance(hit, int) and hit < longest:
         raise Broken(
@@ -59,13 +61,13 @@ def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
 def check_published(
     model: PagedModel, settled: Sequence[tuple[str, int, int]], entries: Sequence[Entry]
 ) -> None:
-    """Raises Broken if what has just become known and computed cannot be hit.
+    """Raises Broken if tokens that have just become known and computed cannot be hit.
 
     Args:
         model: the reference, after the operation.
-        settled: of each request its name, and where these tokens begin and end. Of those
-            that a step has computed, drafts are not known yet.
-        entries: after the operation.
+        settled: (request, begin, end) of these tokens; drafts of the step are excluded,
+            since they are not known yet.
+        entries: the entries after the operation.
     """
     if not model.cache.prefix_cache:
         return
@@ -87,13 +89,13 @@ def check_landed(
     memory: Mapping[Slot, tuple[int, int]],
     entries: Sequence[Entry],
 ) -> None:
-    """Raises Broken if something has landed in other memory that nobody can load.
+    """Raises Broken if content has landed in host memory but cannot be loaded.
 
     Args:
         model: the reference, after the operation.
-        blocks: of other memory, that have been written.
-        memory: slot → (group, tag); the blocks are full.
-        entries: of other memory, after the operation.
+        blocks: the host blocks that the transfer has written; they are full.
+        memory: the content of host memory: slot → (group, tag).
+        entries: the host entries after the operation.
     """
     listed = {
         (entry.group, model.tags.get((entry.namespace, tuple(entry.tokens))))

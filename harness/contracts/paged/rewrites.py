@@ -1,4 +1,4 @@
-"""Simpler paged programs: fewer requests, shorter and plainer tokens, smaller groups."""
+"""Yields simpler paged programs: fewer requests, simpler tokens, smaller groups."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ LETTERS: Mapping[str, Callable[[int], str]] = {
 
 
 def merge(first: Op, second: Op) -> Op | None:
-    """Joins two evictions."""
+    """Merges two evictions into one."""
     if first["op"] == second["op"] == "evict":
         return {**first, "count": min(256, first["count"] + second["count"])}
     return None
 
 
 def leave_out_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out all that one request, or one transfer, does; or lets one name stand for
-    two."""
+    """Removes all operations of one request or one transfer, or joins two names."""
     for sort in LETTERS:
         named = {name for op in ops for name in list_names(op, OPERATIONS, sort)}
         names = sorted(named)
@@ -42,7 +41,7 @@ def leave_out_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def unify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """All requests in one namespace; no drafts at all; one token for all."""
+    """Drops all namespaces, drops all drafts, or replaces one token by 1 everywhere."""
     if any(op.get("namespace") for op in ops):
         yield [{**op, "namespace": None} if "namespace" in op else op for op in ops]
     if any(op.get("drafts") for op in ops):
@@ -60,7 +59,7 @@ def replace_token(op: Op, token: int, new: int) -> Op:
 
 
 def list_shorter(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out the same positions at the beginning of all requests."""
+    """Removes the same positions at the beginning of all requests."""
     opened = [op["tokens"] for op in ops if op["op"] == "open"]
     most = min((len(tokens) for tokens in opened), default=1) - 1
     for fewer in list_steps(most):
@@ -74,7 +73,7 @@ MINIMUMS = {"count": 1, "kept": 0, "to": 1, "sampled": 1, "arrived": 0}
 
 
 def list_simpler(op: Op) -> Iterator[Op]:
-    """Simpler forms of one operation."""
+    """Yields simpler forms of one operation."""
     tokens = op.get("tokens", ())
     for fewer in list_steps(len(tokens) - 1):
         yield {**op, "tokens": tokens[: len(tokens) - fewer]}
@@ -90,7 +89,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Proposes a group fewer, one layer in each, and smaller blocks and widths."""
+    """Yields configs with one group fewer, one layer per group, or smaller sizes."""
     groups = config["groups"]
     for index in range(len(groups) if len(groups) > 1 else 0):
         yield {**config, "groups": replace_at(groups, index)}, ops

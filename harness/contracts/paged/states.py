@@ -14,7 +14,7 @@ from lockstep.harness.contracts.states import State, StateTable, list_true, neve
 
 
 class Situation:
-    """What one request is doing before an operation."""
+    """The situation of one request before an operation."""
 
     def __init__(self, name: str, model: PagedModel) -> None:
         self.name, self.model = name, model
@@ -27,14 +27,14 @@ class Situation:
         return self.is_held and self.request.end == self.computed and not self.sampled
 
     def has_passed(self, *types: str) -> bool:
-        """Whether more is computed than a window, or a chunk, shows."""
+        """Whether the computed tokens exceed a group's window or chunk."""
         groups = self.model.cache.groups
         return any(
             self.computed > group.width > 0 and group.type in types for group in groups
         )
 
     def is_shared(self) -> bool:
-        """Whether another request has computed the first block of this one, too."""
+        """Whether another request has computed the same first block."""
         if not self.computed:
             return False
         length = min(self.computed, self.model.unit)
@@ -96,14 +96,14 @@ STATES = (
 )
 NAMES = [state.name for state in STATES]
 FORMS = NAMES[: NAMES.index("block-end")]
-"""What the request that an operation is about is doing."""
+"""The states that describe the phase of an operation's request."""
 LENGTHS = NAMES[len(FORMS) : NAMES.index("hit")]
 SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
-"""Happened since the request was given slots."""
+"""The events of a request since it was given slots."""
 REQUEST_PAST = [*SINCE, "preempted"]
 BESIDE = ["alone", "shared", "offloading"]
 PAST = NAMES[NAMES.index("freed") :]
-"""Happened to any request. "orphaned": it let go of its slots while they were loaded."""
+"""The events of any request. "orphaned": a request let go of its slots during a load."""
 
 RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 
@@ -115,7 +115,7 @@ IGNORES: Mapping[str, Sequence[str]] = {
     "save": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
     "restore": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
 }
-"""Operation → states that it does not depend on; they are not counted."""
+"""Operation → the states that do not affect it; these cells are not counted."""
 
 MATTERS: Mapping[str, Sequence[str]] = {
     "loading": ("landed", "failed", "preempt", "free"),
@@ -126,11 +126,11 @@ MATTERS: Mapping[str, Sequence[str]] = {
     "failed": ("match", "schedule", "run", "free", "offload", "load", "landed"),
     "restored": ("match", "schedule", "run", "evict"),
 }
-"""State → operations that it makes a difference to; the others ignore it."""
+"""State → the only operations that the state affects."""
 
 
 def can_have(state: str, config: Config) -> bool:
-    """Says whether programs with a config may find a state."""
+    """Tells whether programs with a config can reach a state."""
     types = {group["type"] for group in config["groups"]}
     blocks = {one["block"] for one in config["groups"] if one["type"] != "state"}
     missing = {
@@ -144,7 +144,7 @@ def can_have(state: str, config: Config) -> bool:
 
 
 def is_of_transfers(state: str, operation: str) -> bool:
-    """Says whether only programs with transfers find a state, or have an operation."""
+    """Tells whether a state or an operation occurs only in programs with transfers."""
     names = ("offload", "load", "landed", "failed")
     return operation in names or (state in MATTERS and state != "restored")
 
@@ -156,8 +156,7 @@ def is_counted(state: str, operation: str) -> bool:
 
 
 def get_states(op: Op, model: PagedModel) -> list[str]:
-    """Names the states that `op` is about to run in: of its request, or of all that it is
-    about."""
+    """Returns the names of the states of all requests of `op`, before `op` runs."""
     requests = model.cache.requests
     name = op.get("request", op.get("source"))
     if "transfer" in op and name is None:
@@ -180,7 +179,7 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
 
 
 def judge(name: str, model: PagedModel) -> list[str]:
-    """Names the states of one request."""
+    """Returns the names of the states of one request."""
     past = [state for state in REQUEST_PAST if state in model.past[name]]
     return [*TABLE.find(Situation(name, model)), *past]
 
@@ -209,7 +208,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
 
 
 def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
-    """Says whether callers have the duty not to make a call with this value."""
+    """Tells whether the backend's preconditions exclude a call with this value."""
     ranges = [
         duty.when[name]
         for duty in declared.duties

@@ -1,4 +1,4 @@
-"""The paged cache of one program in a backend, and the memory that its tables name."""
+"""The paged cache of one program in a backend, with the contents of its blocks."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class Part(NamedTuple):
 
 
 class PagedSystem(System):
-    """The scheduler's side of a backend's cache.
+    """Acts as the scheduler and calls a backend's cache.
 
-    Each operation has a method of its name.
+    Each operation has a method with the operation's name.
 
     Attributes:
-        cache: of the backend.
-        contents: of all blocks.
-        saved: the backend's store, and the contents at that time.
-        told: the tables of each request after the last operation.
-        pool: as it was told then; None if it is not.
+        cache: the cache of the backend.
+        contents: the contents of all blocks.
+        saved: the backend's saved store, and the contents at that time.
+        told: request → its tables after the last operation.
+        pool: the pool after the last operation; None if the backend does not report it.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -135,8 +135,10 @@ class PagedSystem(System):
         return {"start": start, "count": count}
 
     def watch_hit(self, op: Op, model: PagedModel) -> Answer:
-        """Matches or schedules a request; one that waits reuses as much as it can, if
-        that is promised."""
+        """Matches or schedules a request, and checks the hit of a waiting request.
+
+        The hit must be the longest possible hit if the backend promises this.
+        """
         request = model.cache.requests.get(op["request"])
         longest = 0
         if "reuse" in self.declared.tells and request and not request.is_held:
@@ -199,7 +201,7 @@ class PagedSystem(System):
         return answer
 
     def failed(self, op: Op) -> Answer:
-        """The last copy at least has not arrived."""
+        """Ends a transfer of which at least the last copy has not arrived."""
         most = self.contents.count_copies(op["transfer"]) - 1
         arrived = min(op["arrived"], max(0, most))
         answer = self.call({**op, "arrived": arrived}, "transfer", "arrived")
@@ -214,7 +216,7 @@ class PagedSystem(System):
         return {"saved": "result" in answer}
 
     def restore(self, op: Op) -> Answer:
-        """Puts what was saved into a fresh cache, whose blocks hold what they held."""
+        """Restores the saved store into a fresh cache, with the saved contents."""
         assert self.saved is not None
         store, contents = self.saved
         self.contents, self.events = contents.clone(), EventBook()
@@ -224,10 +226,10 @@ class PagedSystem(System):
     # --- the step -----------------------------------------------------------------------
 
     def run(self, step: Sequence[tuple[str, int, int]], model: PagedModel) -> Answer:
-        """Plays the model: copies blocks, writes in every layer and reads.
+        """Acts as the model: copies blocks, then writes and reads in every layer.
 
         Args:
-            step: of each request its name, and where its step begins and ends.
+            step: (request, begin, end) for each request of the step.
             model: the reference after the step.
         """
         self.copy_blocks()
@@ -249,20 +251,20 @@ class PagedSystem(System):
         return {"caches": answers}
 
     def copy_blocks(self) -> None:
-        """Copies what the backend asks for, in its order."""
+        """Copies the blocks that the backend requests, in the backend's order."""
         self.contents.copy(read_copies(self.cache.copies(), "copies"))
 
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
     def read_state(self, task: Part) -> list[Any]:
-        """Reads the state before the step; of other groups nothing."""
+        """Reads the state before the step; returns nothing for other types of groups."""
         if not task.start or not self.is_state(task.group):
             return []
         return self.read(task, task.start - 1, task.start)
 
     def write(self, task: Part, model: PagedModel) -> None:
-        """Writes what the step computes to the slots that the table names."""
+        """Writes the tokens or the state of the step to the slots in the table."""
         if isinstance(task.table, Ring):
             return
         request = model.cache.requests[task.name]
@@ -286,7 +288,7 @@ class PagedSystem(System):
                 )
 
     def answer(self, task: Part, state: Sequence[Any], model: PagedModel) -> Answer:
-        """Says what a group of layers reads for one request."""
+        """Returns the tokens or the state that one group reads for one request."""
         where = f"request {task.name}, {name_group(self.config, task.group)}"
         if self.is_state(task.group):
             return {"where": where, "state": list(state)}
@@ -297,7 +299,7 @@ class PagedSystem(System):
         return {**answer, "slots": self.read(task, first, task.end)}
 
     def read(self, task: Part, begin: int, end: int) -> list[Any]:
-        """Reads positions: the tag of each, or words for what is none."""
+        """Reads positions: returns a tag for each, or a description of other content."""
         contents: list[Any] = []
         for position in range(begin, end):
             slot = locate(self.config, task.table, task.group, position)
@@ -320,8 +322,7 @@ class PagedSystem(System):
         answers: Sequence[Answer],
         model: PagedModel,
     ) -> None:
-        """Lets the backend write and read K and V, layer by layer; adds what it read to
-        the answers."""
+        """Lets the backend write and read K and V in each layer; extends the answers."""
         layer, groups = 0, len(model.cache.groups)
         for group, settings in enumerate(self.groups):
             for _ in range(settings["layers"]):
@@ -401,12 +402,12 @@ class PagedSystem(System):
         return read_tables(tables, name, len(self.groups), self.stores)
 
     def tell_held(self) -> dict[str, list[tuple[str, str]]]:
-        """Puts the tables in words: their blocks, and with whom each is shared."""
+        """Formats the tables: the blocks, and the requests that share each block."""
         busy = self.contents.list_busy(on_host=False)
         return tell_tables(self.told, busy, self.config)
 
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
-        """Checks all that holds after every operation; see `checks`."""
+        """Runs the checks that follow every operation; see `checks`."""
         holding = [name for name, item in model.cache.requests.items() if item.is_held]
         tables = self.told = {name: self.read_tables(name) for name in holding}
         self.copy_blocks()  # nothing is written before the next step
@@ -448,7 +449,7 @@ class PagedSystem(System):
         return read_entries(self.cache.host_entries(), groups, "host_entries")
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
-        """Checks that there was no room for a request, whose step would end there."""
+        """Checks that a refused request, whose step would end at `end`, had no room."""
         if self.pool is not None:
             spare = self.capacity - self.config["blocks"]
             reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
@@ -460,7 +461,7 @@ def count_blocks(pool: Pool) -> int:
 
 
 def rename(answer: Answer, name: str) -> Answer:
-    """Returns an answer whose result has this name."""
+    """Returns the answer with its field "result" renamed to `name`."""
     return answer if "error" in answer else {name: answer.get("result")}
 
 

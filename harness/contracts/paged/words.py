@@ -1,4 +1,4 @@
-"""The tables of a paged cache in words, for reports."""
+"""Formats the tables of a paged cache for reports."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lockstep.harness.contracts.paged.checks import list_blocks
 from lockstep.harness.contracts.paged.model import name_group
 
 Facts = dict[str, list[tuple[str, str]]]
-"""What is told about: pairs of a name and words."""
+"""Title of a request or of one of its groups → pairs of a name and a description."""
 
 
 def tell_tables(
     tables_told: Mapping[str, Tables], busy: Mapping[int, str], config: Config
 ) -> Facts:
-    """Says which blocks each request holds, and with whom it shares them.
+    """Lists the blocks of each request, with the requests that share each block.
 
     Args:
         tables_told: request → its tables.
-        busy: block → the transfer that reads or writes it.
-        config: of the program.
+        busy: block → the name of the transfer that reads or writes it.
+        config: the config of the program.
     """
     users: dict[int, list[str]] = {}
     for name, tables in tables_told.items():
@@ -42,7 +42,7 @@ def tell_tables(
 
 
 def name_block(block: int | None, name: str, users: Mapping[int, Sequence[str]]) -> str:
-    """Words for a block in the table of a request: its number, and who else holds it."""
+    """Formats a block in a request's table: its number, and the other holders."""
     if block is None:
         return "–"
     sharers = [sharer for sharer in users[block] if sharer != name]

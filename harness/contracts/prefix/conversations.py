@@ -1,4 +1,4 @@
-"""Both sides of a session or a trie: the reference, and a backend with its layers."""
+"""Defines model and system of a session or a trie, with the layers below."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ConversationModel(PrefixModel):
 
     Attributes:
         cache: the session or the trie.
-        trie: the same if it is a trie, else None.
-        tags: (tag of the token before, token) → tag, of each token that was computed. The
-            tag before stands for all tokens before it.
+        trie: `cache` if it is a trie, else None.
+        tags: (tag of the previous token, token) → tag, for each computed token. The
+            previous tag identifies all previous tokens.
         checkpoints: the offsets at which the next request is captured.
         refusing: the numbers of the layers that refuse in the next request.
-        reused: the number of tokens of the request that were there when it began.
+        reused: the number of the request's tokens that it reused when it began.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -271,7 +271,7 @@ class ConversationModel(PrefixModel):
 
 
 def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
-    """Finds what the rows of a layer see from position `begin` on, if there are any."""
+    """Lists the tokens that the rows of a layer from position `begin` on see."""
     if layer is None or begin is None or layer.offset <= begin:
         return {}
     return {"visible": get_rows_visible(layer.cache, begin)}
@@ -288,8 +288,8 @@ class WatchedCache:
         count_bytes: (begin, end) → bytes of the snapshot of [begin, end).
 
     Attributes:
-        refusing: whether `restore` refuses, as a layer that cannot do it may.
-        failing: whether it refuses by an exception.
+        refusing: whether `restore` refuses, as a layer may that cannot go back.
+        failing: whether `restore` refuses by raising an exception.
         open: id → open snapshot.
         broken: the first mistake; the caller may have caught the exception.
     """
@@ -373,9 +373,10 @@ class ConversationSystem(PrefixSystem):
     """The session or trie of one program in a backend.
 
     Attributes:
-        layers: the side of each layer, which writes and reads it; None without a cache.
-        watched: the caches that the backend was given to build on; empty if it brings
-            its own.
+        layers: for each layer, the system that writes and reads the layer; None for a
+            layer without a cache.
+        watched: the caches that the harness gave to the backend; empty if the backend
+            brings its own.
     """
 
     def __init__(self, setup: Setup) -> None:

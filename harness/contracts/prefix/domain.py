@@ -1,4 +1,4 @@
-"""The small worlds of the prefix contract: two tokens, two layers, two users."""
+"""Defines the prefix contract's small domains: two tokens, two layers, two users."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Draws requests, and mistakes of usage.
+"""Draws requests and invalid calls.
 
-Requests have few different tokens, so that conversations collide. They are made from
-earlier ones, so that conversations repeat, grow, are cut and part.
+Requests have few distinct tokens, so that conversations collide. Requests are made from
+earlier requests, so that conversations repeat, grow, are cut and branch.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
 def draw_past_parting(
     source: Source, model: PrefixModel, partings: Mapping[Path, Sequence[Path]]
 ) -> list[int]:
-    """Draws a request that helps to evict the capture where conversations part.
+    """Draws a request that helps to evict the capture where conversations branch.
 
-    For that, all paths after it must have been used later, and the layers must stand
-    elsewhere.
+    The eviction requires that all paths after the capture were used later, and that the
+    layers hold another path.
 
     Args:
-        source: of choices.
+        source: the source of choices.
         model: the reference.
-        partings: as in `list_partings`.
+        partings: the result of `list_partings`.
     """
     path = source.pick(list(partings))
     if partings[path]:
@@ -75,9 +75,10 @@ def draw_past_parting(
 
 
 def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[int]:
-    """Draws the tokens that are generated after the request: in half of the cases none.
+    """Draws the tokens that are generated after the request.
 
-    Of the others, half repeat what came after the same request before, if anything did.
+    Half of the draws have no tokens. A quarter repeat the tokens that followed the same
+    request earlier, if there are any.
     """
     most = model.reach - len(request)
     if most < 1 or source.below(2):
@@ -106,9 +107,10 @@ def draw_count(source: Source, remaining: int) -> int:
 def draw_misuse(
     source: Source, model: PrefixModel, operations: Sequence[str]
 ) -> Op | None:
-    """Draws one of `operations` that must be refused now, or None.
+    """Draws a call of one of `operations` that the backend must refuse now, or None.
 
-    All are drawn before one is chosen, so that the same choices lead to the same program.
+    Draws a call of every operation before choosing one, so that equal choices lead to
+    equal programs.
     """
     wrong: list[Op] = [
         {"op": "begin", "tokens": []},

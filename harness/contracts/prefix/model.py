@@ -1,4 +1,4 @@
-"""The config of prefix programs, and the base classes of both of their sides."""
+"""Defines the config of prefix programs, and the base classes of model and system."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OWNERS: Mapping[str, Sequence[str]] = {
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Names the rule between its fields that a config breaks, or None."""
+    """Returns the rule between fields that a config breaks, or None."""
     kind = config["kind"]
     for name, owners in OWNERS.items():
         if kind not in owners and config[name] != CONFIG[name].get("default"):
@@ -102,7 +102,7 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 def why_illegal_spec(spec: str | None, kind: str) -> str | None:
-    """Names the rule that an entry of `layers` breaks, or None."""
+    """Returns the rule that an entry of `layers` breaks, or None."""
     if spec is None:
         return "slots need a cache in every layer" if kind == "slots" else None
     name, *sizes = spec.split(":")
@@ -116,7 +116,7 @@ def why_illegal_spec(spec: str | None, kind: str) -> str | None:
 # --- the caches below -------------------------------------------------------------------
 
 CHECKPOINTS = 4
-"""Number of checkpoints that a recurrent cache keeps of each state."""
+"""The number of checkpoints that a recurrent cache keeps for each state."""
 
 LAYER_DEFAULTS, UNIFIED_DEFAULTS = (
     {name: schema.get("default") for name, schema in schemas.items()}
@@ -247,7 +247,7 @@ COUNTS = ("requests", "hits", "asked", "reused")
 class PrefixModel(ABC):
     """The reference of one program.
 
-    An operation is carried out by the method of its name, or of its `act`:
+    Each operation calls the method with the name in its `act`, or with its own name:
 
     * begin: opens a request.
     * feed: computes a pass, in all layers or in the first `layers`, and adds the tokens
@@ -257,24 +257,24 @@ class PrefixModel(ABC):
 
     Args:
         config: a complete config.
-        rows: compute the answers of each row; costs time that drawing does not need.
+        rows: whether to compute the answer of each row; drawing skips this to save time.
 
     Attributes:
         tag: the tag of the next token.
         fed: the tags of the last pass; may be empty if `rows` is false.
         broken: the users whose last pass broke off.
         past: recent events, for the abstract states.
-        told: the latest conversations, from which others are drawn.
+        told: the latest conversations, from which new requests are drawn.
         closed: the tokens that were stored when a request ended, the latest first.
         alphabet: the tokens that are drawn.
-        reach: the length of the longest request that is drawn.
-        counts: over all requests, how many were opened, how many of them reused a token,
-            and the tokens that they had and reused.
+        reach: the maximum length of drawn requests.
+        counts: the number of opened requests, of requests that reused a token, of all
+            tokens in requests, and of reused tokens; see `COUNTS`.
     """
 
     has_users = False
-    """Whether each request belongs to a user. Then an operation on a request that is not
-    open is skipped; otherwise it is a mistake of usage."""
+    """Whether each request belongs to a user. With users, an operation on a request that
+    is not open is skipped; without users, it is an invalid call."""
 
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
@@ -291,7 +291,7 @@ class PrefixModel(ABC):
     # --- statistics ---------------------------------------------------------------------
 
     def count_request(self, tokens: int, remaining: int) -> None:
-        """Counts a request of `asked` tokens, of which some remain to be computed."""
+        """Counts a request; `remaining` of its tokens are not computed yet."""
         reused = tokens - remaining
         for name, counted in zip(COUNTS, (1, reused > 0, tokens, reused), strict=True):
             self.counts[name] += counted
@@ -301,7 +301,7 @@ class PrefixModel(ABC):
 
     @abstractmethod
     def describe_store(self) -> Answer:
-        """Counts the tokens that are stored, and in a trie their bytes."""
+        """Counts the stored tokens; in a trie, counts their bytes too."""
 
     # --- the open requests --------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class PrefixModel(ABC):
 
     @abstractmethod
     def draw_user(self, source: Source) -> dict[str, str]:
-        """Draws the field `user` of one with an open request; {} for the first user."""
+        """Draws the field `user` of an open request; {} for the first user."""
 
     @abstractmethod
     def draw_new_user(self, source: Source) -> dict[str, str] | None:
@@ -337,11 +337,10 @@ class PrefixModel(ABC):
 
     @abstractmethod
     def get_oldest(self) -> list[int]:
-        """Returns the stored conversation that was not used for the longest time."""
+        """Returns the least recently used stored conversation."""
 
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
-        """Maps each path that was captured because conversations part there to the stored
-        paths after it that were used before it."""
+        """Returns captured branching path → the stored longer paths used before it."""
         return {}
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
@@ -365,17 +364,17 @@ NO_TOKEN = -1
 
 CHANGE: Op = {"op": "change"}
 CHANGES = {CHANGE["op"]}
-"""Stands for any operation of a prefix cache: each may write to the caches below."""
+"""Represents any operation of a prefix cache; each may write to the caches below."""
 
 
 class PrefixSystem(ABC):
     """The cache of one program in a backend.
 
-    It has the methods of `PrefixModel` for operations. Each takes one more argument: the
-    reference, after the operation.
+    The system has the operation methods of `PrefixModel`. Each method takes an additional
+    argument: the reference after the operation.
 
     Attributes:
-        builds_on: whether the backend builds the cache on caches that it is given.
+        builds_on: whether the backend builds the cache on caches that the harness gives.
         given: the config that the cache was opened with.
     """
 
@@ -391,8 +390,8 @@ class PrefixSystem(ABC):
         """Opens the cache.
 
         Args:
-            caches: the caches that it may build on.
-            below: the configs of the caches below, whether given or its own.
+            caches: the caches that the backend may build on.
+            below: the configs of the caches below, both given caches and the backend's.
         """
         fields = {"poison": self.backend.poison, "below": below}
         self.given = {
@@ -427,7 +426,7 @@ class PrefixSystem(ABC):
 
     @abstractmethod
     def verify_attention(self, model: Any) -> None:
-        """Puts the last pass through the framework's attention."""
+        """Runs the framework's attention on the last pass and checks the result."""
 
     @abstractmethod
     def verify_memory(self, op: Op, model: Any) -> None:

@@ -1,7 +1,7 @@
-"""Simpler prefix programs: fewer tokens, fewer different ones, plainer configs.
+"""Yields simpler prefix programs: fewer tokens, fewer distinct tokens, simpler configs.
 
-A limit in bytes shrinks along with the tokens: with fewer or smaller tokens, a limit that
-was just too low would be high enough.
+A limit in bytes shrinks together with the tokens. Otherwise, with fewer or smaller
+tokens, a limit that was slightly too low would become high enough.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockstep.harness.core.document import MAX_LENGTH
 LISTS = ("tokens", "generate")
 PASSES = ("feed", "break")
 MOST_TRIED = 5
-"""Number of tokens that are tried as a replacement for another."""
+"""The maximum number of tokens that are tried as a replacement for a token."""
 
 
 def merge_feeds(first: Op, second: Op) -> Op | None:
-    """Joins two passes of one user in a row, if nothing was generated between them."""
+    """Merges two consecutive passes of one user, if the first generated no tokens."""
     same = first["op"] == second["op"] == "feed" and first["user"] == second["user"]
     count = first.get("count", 0) + second.get("count", 0)
     if not same or first["generate"] or count > MAX_LENGTH:
@@ -31,8 +31,8 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
 
 
 def simplify_requests(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out a request, whose tokens the next one computes; or asks for its generated
-    tokens from the start."""
+    """Removes a request whose tokens the next request then computes, or moves a request's
+    generated tokens into its `begin`."""
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
         request = ask_at_once(ops[begin:end])
@@ -46,7 +46,7 @@ def close_cancelled(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def drop_tokens(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Leaves out the token at one place of all requests, or one in one list."""
+    """Removes the token at one index of all requests, or one token of one list."""
     longest = max((len(op["tokens"]) for _, op in find(ops, "begin")), default=0)
     for position in range(longest):
         shorter = [leave_out_token(op, position) for op in ops]
@@ -171,11 +171,12 @@ Weigh = Callable[[Config, Sequence[Op]], int]
 
 
 def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Changed]:
-    """Proposes simpler configs, and the operations that go with them.
+    """Yields simpler configs with the operations that fit them.
 
-    They have a layer fewer, also in the operations that name layers; a plain layer in its
-    place; smaller windows; plain dimensions, with limits in proportion; captures at every
-    token in the place of a request; lower limits, also with one token fewer.
+    The steps remove a layer (also from operations that name layers) or replace it by a
+    plain layer, shrink windows, use plain dimensions with limits in proportion, use
+    captures at every token in place of a request, or lower limits, with or without one
+    token fewer.
 
     Args:
         config: a complete config.

@@ -1,4 +1,4 @@
-"""Both sides of slots, which are users over one unified cache."""
+"""Defines model and system of slots, in which users share one unified cache."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ USERS = ("a", "b", "c", "d")
 
 
 class WatchedReference:
-    """The reference cache under the slots, which can be told to refuse a removal.
+    """The reference cache under the slots; it can be set to refuse a removal.
 
     Attributes:
-        refusing: whether it refuses the next removal of a tail.
-        refused: whether it did so in the last operation.
+        refusing: whether the cache refuses the next removal of a tail.
+        refused: whether the cache refused a removal in the last operation.
     """
 
     def __init__(self, model: UnifiedModel) -> None:
@@ -99,12 +99,12 @@ class SlotsModel(PrefixModel):
     def note_begin(
         self, tokens: Sequence[int], earlier: Sequence[Sequence[int]], number: int
     ) -> None:
-        """Notes whether a request copied another slot, or dropped what its own slot held.
+        """Records whether a request copied another slot or dropped its own slot's tokens.
 
         Args:
             tokens: the tokens of the request.
-            earlier: the tokens of each slot before it.
-            number: the slot that it got.
+            earlier: the tokens of each slot before the request.
+            number: the slot of the request.
         """
         length_kept, old_tokens = len(self.slots.slots[number].tokens), earlier[number]
         if length_kept and tokens[:length_kept] != old_tokens[:length_kept]:
@@ -135,7 +135,7 @@ class SlotsModel(PrefixModel):
         return {**answer, **self.describe_slot(number)}
 
     def count_next(self, number: int) -> int:
-        """Returns the most tokens that a slot can compute in one pass."""
+        """Returns the maximum number of tokens that a slot can compute in one pass."""
         remaining = len(self.slots.slots[number].remaining)
         return min(remaining, self.slots.context - self.slots.keep)
 

@@ -22,7 +22,7 @@ MET = (
     State("extension"),
     State("divergence"),
     State("no-match"),
-    # What it meets in the layers, in a trie, or in slots.
+    # A request's situation in the layers, in a trie, or in slots.
     State("one-token-left", needs="layers"),
     State("shortened", needs="layers captures"),
     State("ran-ahead", needs="layers break"),
@@ -35,7 +35,7 @@ MET = (
     State("captured-in-part", needs="trie break captures"),
     State("no-slot", needs="slots"),
 )
-"""A request meets these as it begins: only `begin` finds them."""
+"""The states that only `begin` can find."""
 
 NOTED = (
     State("broken-off", needs="break"),
@@ -91,8 +91,11 @@ TABLE = StateTable(STATES, RULES)
 
 
 def list_features(kind: str, declared: Kind) -> set[str]:
-    """Lists "layers" for a session or a trie; "captures" if a layer cannot be cut
-    anywhere, "windows" if one has a window."""
+    """Lists the features of a kind.
+
+    "layers" stands for a session or a trie, "captures" for a layer that cannot be cut at
+    every position, "windows" for a layer with a window.
+    """
     models = declared.config.get("layers", ())
     specs = {spec for layers in models for spec in layers}
     features = {
@@ -107,7 +110,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
 
 
 def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
-    """Names the states that `op` is about to run in."""
+    """Returns the names of the states before `op` runs."""
     states, tokens = list(model.past), list(op.get("tokens", ()))
     begins = bool(tokens) and set(map(type, tokens)) <= {int}
     if isinstance(model, ConversationModel):
@@ -136,7 +139,7 @@ def match(tokens: list[int], model: PrefixModel) -> tuple[int, Sequence[list[int
 
 
 def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
-    """Names the state of a request by its match with what is stored; see `match`."""
+    """Returns the state of a request by its match with stored paths; see `match`."""
     if not stored:
         return "nothing-stored"
     if matched == 0:
@@ -147,7 +150,7 @@ def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) ->
 
 
 def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
-    """Names the states that a request is about to meet in the layers."""
+    """Returns the names of the states in the layers before a request begins."""
     matched, stored = match(tokens, model)
     layers, trie, most = model.cache.cached, model.trie, min(matched, len(tokens) - 1)
     windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
@@ -166,7 +169,7 @@ def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
 
 
 def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
-    """Names the states that a request is about to meet in a trie.
+    """Returns the names of the states in a trie before a request begins.
 
     Args:
         tokens: the request.

@@ -1,9 +1,11 @@
 """The unified contract: many sequences in one pool, positions chosen by the caller.
 
-`model`: the config, and the reference model of a program. `forward`, `operations`: one
-class for each operation. `states`: the abstract states that generation should reach.
-`system`, `reader`: a backend's side. `rewrites`: simpler programs. `domain`: small
-worlds.
+* `model` defines the config and the reference model of a program.
+* `forward` and `operations` define one class for each operation.
+* `states` defines the abstract states that generation should reach.
+* `system` and `reader` run a backend and read its answers.
+* `rewrites` yields simpler programs for shrinking.
+* `domain` defines the small domains for `explore`.
 """
 
 from __future__ import annotations
@@ -58,14 +60,15 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "permuted_values": (False, True),
     "shift": (True, True, True, False),
 }
-"""Field → the values that are drawn for it. For "memory" they are its excess over the
-window; None for no limit."""
+"""Config field → the values that the generator draws. The values of "memory" are the
+excess over the window; None stands for no limit."""
 
 STATEFUL: Mapping[str, Sequence[Any]] = {
     "sequences": (1, 2, 3, 4, 5, 6, 4, 9),
     "slots": (None, 1, 2, 3, None, None),
 }
-"""The same for recurrent caches, where one pass is to separate several shared states."""
+"""Config field → the values drawn for recurrent caches; with many sequences, one pass can
+separate several shared states."""
 
 LONG = 32
 FAR: Sequence[Mapping[str, int]] = (
@@ -76,8 +79,8 @@ FAR: Sequence[Mapping[str, int]] = (
     {"sequences": 64, "capacity": 5, "batch": 8},
     {"sequences": 2, "capacity": 160, "batch": 130},
 )
-"""One program in 32 has one of these configs: past the sizes at which arrays of metadata
-grow, with many sequences, or with prompts so long that their masks are made otherwise."""
+"""Every 32nd program, on average, has one of these configs: so large that metadata arrays
+grow, with many sequences, or with prompts so long that masks are made differently."""
 
 PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 2}),
@@ -91,7 +94,7 @@ PAIRS: Sequence[Sequence[Mapping[str, Any]]] = (
     ({"kind": "causal"}, {"kind": "swa", "window": 1}, {"kind": "chunked", "chunk": 2}),
     ({"kind": "causal"}, {"kind": "encoder"}),
 )
-"""Caches of a wrapper, in the combinations that models use."""
+"""The caches of a wrapper, in combinations that real models use."""
 
 
 POOL = (
@@ -106,7 +109,7 @@ HEEDED: Mapping[str, Sequence[str]] = {
     "encoder": POOL,
     "recurrent": (*POOL, "slots", "interval", "checkpoints", "conv_width"),
 }
-"""Kind → the fields of its config that a cache has to heed."""
+"""Kind → the config fields that a cache of this kind must respect."""
 
 
 class UnifiedContract(Contract):
@@ -180,8 +183,11 @@ class UnifiedContract(Contract):
     def draw_operation(
         self, source: Source, model: UnifiedModel, operations: Sequence[str]
     ) -> Op | None:
-        """Draws an operation. While sequences share a state, it is often one that makes
-        others share another, or one that separates them in one pass."""
+        """Draws an operation.
+
+        While sequences share one state, half of the draws make sequences share a second
+        state; with several shared states, half of the draws separate them by a pass.
+        """
         shared = model.list_shared_states()
         if shared and not source.below(2):
             name = "copy_prefix" if len(shared) < 2 else "forward"
@@ -191,7 +197,7 @@ class UnifiedContract(Contract):
     def draw_caches(
         self, source: Source, config: Config, declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
-        """Draws caches that keep the rules between the fields."""
+        """Draws the caches of a wrapper such that the config is legal."""
         options = declared.config.get("caches", PAIRS)
         fitting = [
             caches
@@ -206,14 +212,14 @@ class UnifiedContract(Contract):
         return {"op": "remove", "sequence": model.unclear, "begin": 0, "end": None}
 
     def get_tag_dimension(self, config: Config) -> int:
-        """Tags are read from values: keys depend on positions."""
+        """Returns the dimension of V; tags are not read from K, which is rotated."""
         return int(config["value_dim"])
 
     def fit_config(self, config: Config, op: Op) -> Config:
         return {**config, "batch": max(config["batch"], len(op["positions"]))}
 
     def complete_move(self, move: Op, model: UnifiedModel) -> Op | None:
-        """Moves the rows of a pass to the next positions of their sequences."""
+        """Sets the positions of a pass to the next positions of its sequences."""
         op = self.operations[move["op"]].complete(move)
         if op["op"] == "forward":
             rows = enumerate(op["sequences"])
@@ -233,16 +239,16 @@ BELONGS = {
     "checkpoints": ("recurrent", "wrapper"),
     "caches": (),
 }
-"""Field → the kinds that have it; all kinds have the other fields."""
+"""Config field → the kinds that have this field; all kinds have the unlisted fields."""
 
 
 def add_limits(window: int, excess: int | None) -> int:
-    """Returns a memory that is larger than the window; 0 for no limit."""
+    """Returns the memory, `excess` larger than the window; 0 for no limit."""
     return 0 if excess is None or window == 0 else window + excess
 
 
 def drop_slots(config: dict[str, Any]) -> dict[str, Any]:
-    """Resets the fields of recurrent caches if there is none."""
+    """Resets the fields of recurrent caches if no cache is recurrent."""
     if any(cache["kind"] == "recurrent" for cache in config["caches"]):
         return config
     return {**config, "slots": None, "interval": None, "checkpoints": 1}

@@ -84,14 +84,14 @@ class UnifiedOperation(Operation):
         return model.follow(lambda content: self.run_on_content(op, content))
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        """Carries `op` out on one of the contents that the reference may have."""
+        """Runs `op` on one of the reference's possible contents."""
         answer = self.run(op, model)
         if self.changes:
             model.close(answer.get("error"))
         return answer
 
     def follows(self, expected: Answer) -> bool:
-        """Only between several contents."""
+        """Tells whether the expected answer leaves a choice to the backend."""
         return get_first_allowed(expected) is not expected
 
     def resolve(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
@@ -102,7 +102,7 @@ class UnifiedOperation(Operation):
 
 
 MOST_OTHERS = 16
-"""Contents beside the first that a wrapper may have; no pass is asked for beyond that."""
+"""The maximum number of alternative contents of a wrapper; then passes are illegal."""
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
@@ -261,7 +261,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         width = source.between(2, count)
         chosen = [(start + step) % count for step in range(width)][:most]
     if model.copied is not None and not source.below(3):
-        # Behind the tokens of its source that it does not have, as if it had them.
+        # After its source's tokens, as if the sequence had these tokens.
         begin = max(map(model.get_end, range(count)))
         return [(begin + step, model.copied) for step in range(min(most, 4))]
     shared = model.list_shared_states()

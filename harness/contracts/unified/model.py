@@ -1,4 +1,4 @@
-"""The config of a unified program, and the reference model of its cache."""
+"""Defines the config of a unified program and the reference model of its cache."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ CAUSAL = ("causal", *SLIDING, "chunked")
 SIMPLE = (*CAUSAL, "encoder", "recurrent")
 
 IMAGE = 3
-"""Number of vectors that the encoder makes of an image. Their tags follow those of the
-rows."""
+"""The number of vectors that the encoder makes from an image. The tags of these vectors
+follow the tags of the rows."""
 
 MAX_SEQUENCES = 64
 MAX_ROWS = 1024
-"""Most rows of a pass."""
+"""The maximum number of rows of a pass."""
 
 MAX_STORED = 1 << 26
-"""Most numbers that a cache may have room for: 256 MiB in float32."""
+"""The maximum number of floats that a cache may store: 256 MiB in float32."""
 
 LIMIT: Schema = optional(integer(0, MAX_POSITION))
 SIZES: Mapping[str, Schema] = {"window": LIMIT, "memory": LIMIT, "chunk": LIMIT}
@@ -103,14 +103,20 @@ CONFIG: Mapping[str, Schema] = {
     "scope": SCOPE,
     "shift": {"type": "boolean", "default": True},
 }
-"""In addition to the common fields: `caches` of a wrapper, which override its sizes;
-`slots`, `interval` and `checkpoints` of a recurrent cache; `rope_bases`, which the layers
-take in turn; `permuted_values` for V with its columns last.
+"""The fields that only the unified contract has:
 
-Four change no answer. `at_once`: the layers of a pass are put by one call of `put_all`.
-`small`: a cache that has a simpler path for little work takes it up to so many numbers;
-null for its own limits. `variant`: the number of one of several ways that a cache has to
-do the same; 0 for the one that it would choose. `scope`: see `Backend.scopes`."""
+* `caches`: the caches of a wrapper, whose sizes override the wrapper's sizes.
+* `slots`, `interval`, `checkpoints`: the sizes of a recurrent cache.
+* `rope_bases`: the rotation bases; the layers take the bases in turn.
+* `permuted_values`: whether the columns of V are its last axis.
+
+Four fields change no answer:
+
+* `at_once`: one call of `put_all` puts all layers of a pass.
+* `small`: the maximum size, in numbers, of work for which a cache takes its simpler path;
+  null for the cache's own limits.
+* `variant`: the index of one of several equivalent code paths; 0 for the default choice.
+* `scope`: see `Backend.scopes`."""
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -141,7 +147,8 @@ RECURRENT = ("slots", "interval", "checkpoints")
 
 NEEDS = {"swa": ("window",), "swa-memory": ("window", "memory"), "chunked": ("chunk",)}
 MAY_HAVE = {"recurrent": ("window", "memory")}
-"""Kind → the sizes that it needs; those that it may also have, if a backend says so."""
+"""Kind → the required sizes (`NEEDS`), and the sizes that a backend may additionally
+declare (`MAY_HAVE`)."""
 
 
 def why_illegal_part(config: Config) -> str | None:
@@ -160,7 +167,7 @@ def why_illegal_part(config: Config) -> str | None:
 
 
 def count_numbers(config: Config) -> int:
-    """Counts the numbers that the cache of a part has room for."""
+    """Counts the numbers that the cache of a part can store."""
     cache, key_dim, value_dim = open_part(config), config["key_dim"], config["value_dim"]
     room = cache.room if isinstance(cache, CausalCache) else IMAGE
     numbers = room * (key_dim + value_dim)
@@ -179,7 +186,7 @@ def list_part_configs(config: Config) -> list[Mapping[str, Any]]:
 
 
 def open_part(config: Config) -> Part:
-    """Opens the reference of a part; raises ValueError for sizes that do not fit."""
+    """Opens the reference of a part; raises ValueError for inconsistent sizes."""
     sizes = config["sequences"], config["capacity"], config["batch"]
     padding, shift = config["cache_padding"], config["shift"]
     if config["kind"] == "encoder":
@@ -198,7 +205,7 @@ def open_part(config: Config) -> Part:
 
 @dataclass(frozen=True)
 class Turns:
-    """The number of times that a key was turned, and the distance in all."""
+    """The number of times that a key was rotated, and the total distance."""
 
     count: int = 0
     distance: int = 0
@@ -209,7 +216,7 @@ NEVER = Turns()
 
 @dataclass(frozen=True)
 class Saved:
-    """Saved content: the tokens, and how often each key had been turned."""
+    """Saved content: the tokens, and the rotations of each key."""
 
     tokens: Sequence[SharedToken]
     turns: Mapping[int, Turns]
@@ -220,19 +227,20 @@ class UnifiedModel:
 
     Attributes:
         parts: the caches that have layers.
-        causal: those of them that hold tokens.
-        turns: for each part, tag → how often its key was turned.
+        causal: the parts that hold tokens.
+        turns: for each part, tag → the rotations of the token's key.
         past: the events since the last pass.
         ever: all events.
-        moved: the sequence that was cut in its middle since the last pass.
-        copied: the sequence that got a part of another since the last pass.
+        moved: the sequence whose keys a removal has moved since the last pass.
+        copied: the sequence that received a copied prefix since the last pass.
         tags: the tags of the rows of the last pass.
-        fixed: the encoder parts that had a put, which fixes the form of an image.
-        others: models with other contents that are possible too: what a pass that a
-            wrapper refused has left is not known until an answer tells it.
-        unclear: the sequence of a removal that was refused by the last operation.
-        choices: during an operation, the right answers, each with the model that it
-            leads to; empty if there is only one.
+        fixed: the indices of the encoder parts that have stored an image; the first
+            image fixes the shape.
+        others: models with alternative contents. After a wrapper refuses a pass, its
+            content is unknown until an answer shows it.
+        unclear: the sequence whose removal the last operation refused; else None.
+        choices: during an operation, the right answers, each with the resulting model;
+            empty if only one content is possible.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -265,7 +273,7 @@ class UnifiedModel:
         self.cache = WrapperCache(self.parts) if is_wrapper else self.parts[0]
 
     def fork(self, members: Sequence[Part]) -> UnifiedModel:
-        """Returns a model that has come the same way, with other parts."""
+        """Returns a copy of this model with other parts and the same history."""
         forked = copy(self)
         forked.put_parts(members)
         forked.turns = [dict(turns) for turns in self.turns]
@@ -274,7 +282,7 @@ class UnifiedModel:
         return forked
 
     def spread(self, batch: Batch) -> None:
-        """Takes every content as possible that a wrapper may have after it refused."""
+        """Sets `others` to the contents that a wrapper may have after a refused pass."""
         assert isinstance(self.cache, WrapperCache)
         outcomes = map(self.fork, self.cache.list_outcomes(batch))
         _, *self.others = {str(model.list_tokens()): model for model in outcomes}.values()
@@ -283,11 +291,11 @@ class UnifiedModel:
         return [get_tokens(member) for member in self.parts]
 
     def follow(self, ask: Callable[[UnifiedModel], Answer]) -> Answer:
-        """Carries an operation out on every content that is possible.
+        """Runs an operation on every possible content.
 
         Returns:
-            The answer, or all answers that are right; `settle` then drops the contents
-            that do not lead to the observed one.
+            The answer, or all right answers; `settle` then drops the contents that do
+            not match the observed answer.
         """
         self.unclear = None
         if not self.others:
@@ -307,14 +315,14 @@ class UnifiedModel:
         return choose(list({str(answer): answer for answer, _ in self.choices}.values()))
 
     def become(self, models: Sequence[UnifiedModel]) -> None:
-        """Goes on as the first of these models, the others being possible too."""
+        """Takes over the first model's content; the rest become the alternatives."""
         chosen, *alternatives = models
         vars(self).update(
             {**vars(chosen), "others": alternatives, "choices": self.choices}
         )
 
     def settle(self, observed: Answer) -> None:
-        """Drops the contents that would have led to another answer."""
+        """Drops the contents that do not match the observed answer."""
         possible = [
             model
             for answer, model in self.choices
@@ -346,17 +354,17 @@ class UnifiedModel:
         return {"room": self.get_room(), "rows": len(op.get("positions", ()))}
 
     def get_end(self, sequence: int) -> int:
-        """Returns the position after the last one that some part stores."""
+        """Returns 1 + the last position of a sequence that any part stores."""
         return max([member.get_end(sequence) for member in self.causal], default=0)
 
     def list_resumptions(self, sequence: int) -> list[int]:
-        """Lists the positions after the checkpoints of a sequence's states."""
+        """Lists 1 + the position of each checkpoint of a sequence's states."""
         states = (member for member in self.parts if isinstance(member, RecurrentCache))
         slots = [member.slots[sequence] for member in states if sequence in member.slots]
         return [get_place(read) + 1 for slot in slots for read in slot.checkpoints]
 
     def list_shared_states(self) -> list[list[int]]:
-        """Lists the sequences that share each state with another."""
+        """Lists, for each shared state, the sequences that share the state."""
         outcomes = []
         for member in self.parts:
             if isinstance(member, RecurrentCache):
@@ -370,7 +378,7 @@ class UnifiedModel:
         return outcomes
 
     def get_room(self) -> int:
-        """Counts the tokens that still fit, before anything is evicted."""
+        """Counts the tokens that fit without eviction."""
         rooms = [member.room - len(member.tokens) for member in self.causal]
         return min(rooms, default=self.config["batch"])
 
@@ -379,7 +387,7 @@ class UnifiedModel:
     ask = staticmethod(ask)
 
     def forward(self, op: Op) -> Answer:
-        """Announces a pass; answers the tokens that its rows see."""
+        """Announces a pass; returns the tokens that each row sees."""
         batch = get_batch(op)
         tags = range(self.tag, self.tag + len(batch))
         answer = self.ask(lambda: self.cache.forward(batch, tags, op["reserve"]))
@@ -404,7 +412,7 @@ class UnifiedModel:
         return self.answer_pass(batch) if self.rows else {}
 
     def open(self, config: Config) -> None:
-        """Opens one more cache, and drops it."""
+        """Opens an additional cache and discards it."""
         for member in list_part_configs(config):
             open_part(member)
 
@@ -425,14 +433,19 @@ class UnifiedModel:
         return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
 
     def list_keys(self) -> list[Mapping[int, int]]:
-        """Lists, for each part, tag → position of the tokens whose keys depend on it."""
+        """Lists, for each part, tag → position of tokens with position-dependent keys."""
         return [
             {tag: position for tag, position, _ in get_tokens(member)}
             for member in self.parts
         ]
 
     def note_turns(self, sequence: int, keys_before: Sequence[Mapping[int, int]]) -> None:
-        """Notes the keys that a removal turned; `keys_before`: `list_keys` before it."""
+        """Records the keys that a removal rotated.
+
+        Args:
+            sequence: the sequence of the removal.
+            keys_before: the result of `list_keys` before the removal.
+        """
         for member, turns, old in zip(self.parts, self.turns, keys_before, strict=True):
             for tag, position, _ in get_tokens(member):
                 distance = abs(position - old[tag])
@@ -443,20 +456,23 @@ class UnifiedModel:
                     self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
 
     def close(self, error: str | None = None) -> None:
-        """Ends the open pass, as a change does. A refusal only does so in a wrapper,
-        where some caches may have changed before one refused."""
+        """Ends the open pass after an operation that changes the cache.
+
+        A refusal ends the pass only in a wrapper, where some caches may have changed
+        before another cache refused; an invalid call never ends the pass.
+        """
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):
             self.batch = None
 
 
 def count_pass_tags(op: Op) -> int:
-    """Counts the tags of a pass: one for each row, and those of the last image."""
+    """Counts the tags of a pass: one tag per row, and `IMAGE` tags for the last image."""
     return len(op["positions"]) + IMAGE * bool(op["multimodal"])
 
 
 def list_fed(ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """Lists (position, tag) of the rows of all passes that a program asks for."""
+    """Lists (position, tag) of the rows of all passes in a program."""
     fed: list[tuple[int, int]] = []
     tag = 0
     for op in ops:

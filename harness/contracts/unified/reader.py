@@ -102,15 +102,15 @@ TokenAt = tuple[int, int]
 UNSEEN = "what no row sees"
 
 AT_ONCE = 256
-"""Number of keys computed at a time, so that few numbers are in double precision."""
+"""The number of keys computed at a time, to limit memory in double precision."""
 
 
 class PositionReader(PairReader):
     """Makes the K and V of one layer of one part, and reads the returned ones.
 
     Args:
-        layer: its number among all layers of all parts, which selects the payloads.
-        base: of the rotation; None if keys do not depend on positions.
+        layer: the layer number among all layers of all parts; it selects the payloads.
+        base: the base of the rotation; None if keys do not depend on positions.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PositionReader(PairReader):
         return self.store(self.compute_keys([tag], [position]))[0, :, 0]
 
     def get_tolerance(self) -> float:
-        """Of the keys that were turned before the last read."""
+        """Returns the tolerance of the keys that were rotated before the last read."""
         turns = [turn for turn in self.turned.values() if turn.count]
         return max(
             (get_key_tolerance(self.dtype, turn.count, turn.distance) for turn in turns),
@@ -159,7 +159,7 @@ class PositionReader(PairReader):
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
 
     def make(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[F32, F32]:
-        """Makes the same as float32."""
+        """Makes K and V of the tags at their positions as float32."""
         places = list(zip(positions, tags, strict=True))
         stored = list(map(self.stored.get, places))
         if None in stored:
@@ -249,7 +249,7 @@ class PositionReader(PairReader):
     def accept(
         self, columns: Sequence[Column], keys: F32, turns: Mapping[int, Turns]
     ) -> None:
-        """Remembers the keys that were within tolerance."""
+        """Records the keys that were within tolerance."""
         for column, key in zip(columns, split_tokens(keys), strict=True):
             if isinstance(column, tuple):
                 self.accepted[column, turns.get(column[1], NEVER)] = key
@@ -463,7 +463,7 @@ class Attention:
 def turn_all(
     positions: Sequence[int], base: float | None, keys: Sequence[Vector]
 ) -> Sequence[Vector]:
-    """Turns each key of one head to its position; not at all if `base` is None."""
+    """Rotates each key of one head to its position, unless `base` is None."""
     if base is None:
         return keys
     return [rotate(key, at, base) for key, at in zip(keys, positions, strict=True)]

@@ -1,4 +1,4 @@
-"""Simpler unified programs: fewer rows, lower positions, fewer sequences."""
+"""Yields simpler unified programs: fewer rows, lower positions, fewer sequences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POSITIONS = ("begin", "end", "position", "length")
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:
-    """Joins two passes in a row, if neither has exceptions, an image or `reserve`."""
+    """Merges two consecutive passes without exceptions, images and `reserve`."""
     if not first["op"] == second["op"] == "forward":
         return None
     special = ("multimodal", "reserve", "except")

@@ -60,7 +60,7 @@ STATES = (
     State("slots-full", needs="states"),
     State("states-separate", needs="states several copy_prefix many"),
 )
-"""Their conditions are judged together, part by part: `get_states`."""
+"""All states. `get_states` evaluates the conditions, separately for each part."""
 
 RULES = (
     only(
@@ -96,7 +96,7 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: UnifiedModel) -> list[str]:
-    """Names the states that `op` is about to run in."""
+    """Returns the names of the states before `op` runs."""
     states_found = model.past | model.ever
     is_pass = op["op"] == "forward"
     owners = set(op["sequences"]) if is_pass else {get_owner(op)}
@@ -123,7 +123,7 @@ def get_states(op: Op, model: UnifiedModel) -> list[str]:
 
 
 def get_owner(op: Op) -> int | None:
-    """Returns the sequence that an operation between passes is about."""
+    """Returns the sequence that an operation other than a pass uses, or None."""
     owner: int | None = op.get("sequence", op.get("source"))
     return owner
 
@@ -147,7 +147,7 @@ def add_held_states(
     places: Positions,
     model: UnifiedModel,
 ) -> None:
-    """Adds the states of the tokens that are held."""
+    """Adds the states that depend on the stored tokens."""
     tokens, count = cache.tokens, len(cache.tokens)
     free = cache.room - count
     positions_named = [at for owner, at in places.items() if owner in owners]
@@ -170,7 +170,7 @@ def add_held_states(
 
 
 def get_sharing_states(cache: CausalCache, owners: set[int | None]) -> set[str]:
-    """Finds the states of tokens that belong to several sequences."""
+    """Returns the states of a cache in which sequences share tokens."""
     states_found = {"shared"}
     together = {token.sequences for token in cache.tokens}
     if any(owners.isdisjoint(sequences) for sequences in together):
@@ -219,7 +219,15 @@ def add_pass_states(
     ends: Mapping[int, int],
     model: UnifiedModel,
 ) -> None:
-    """Adds the states of a new pass; `ends`: sequence with tokens → `get_end`."""
+    """Adds the states that depend on the rows of a new pass.
+
+    Args:
+        states_found: the set to which states are added.
+        op: the pass.
+        owners: the sequences of the rows.
+        ends: sequence with tokens → 1 + its last position.
+        model: the reference before the pass.
+    """
     positions, sequences = op["positions"], op["sequences"]
     length, several = min(len(positions), len(sequences)), len(owners) > 1
     changes = sum([a != b for a, b in pairwise(sequences)])
@@ -248,7 +256,7 @@ OF_KIND: Mapping[str, str] = {
     "encoder": "images",
     "recurrent": "states",
 }
-"""Kind → the feature that it brings. A wrapper has those of all its caches."""
+"""Kind → the feature of this kind. A wrapper has the features of all its caches."""
 
 
 def list_features(kind: str, declared: Kind) -> set[str]:
@@ -258,7 +266,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
     features = {
         "several": max(counts) > 1,
         "many": max(counts) > 3,
-        "holds": kind != "encoder",  # it never looks at the tokens
+        "holds": kind != "encoder",  # an encoder cache ignores the tokens
         "shifts": shifts and True in config.get("shift", (True,)),
         "interval": any(config.get("interval", (1,))),
     }
@@ -270,7 +278,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
 
 
 def list_kinds(kind: str, config: Config) -> Iterable[str]:
-    """Lists the kind itself; of a wrapper, the kinds of all caches it can consist of."""
+    """Lists the kind itself, or the kinds of all caches that a wrapper may contain."""
     if kind != "wrapper":
         slides = kind == "recurrent" and any(config.get("memory", ()))
         return [kind, *(["swa"] if slides else [])]

@@ -1,4 +1,4 @@
-"""A backend's side of a unified program: its cache and the answers read from it."""
+"""Runs a unified program on a backend, and reads the answers of its cache."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class UnifiedSystem(System):
     """The cache of one program in a backend.
 
     Attributes:
-        places: (position, tag) of the tokens, as far as the program tells them.
-        model: the reference, once an operation has agreed.
+        places: the (position, tag) of the tokens that the program feeds.
+        model: the reference after the last matching answer; None before the first.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -93,14 +93,14 @@ class UnifiedSystem(System):
         return self.readers[which, layer]
 
     def get_part(self, which: int) -> Any:
-        """Returns the cache of one layer type."""
+        """Returns the cache of part number `which`."""
         is_wrapper = self.config["kind"] == "wrapper"
         if not is_wrapper:
             return self.cache
         return read_object(self.cache.of(which), PART, f"of({which})", "a cache")
 
     def open(self, config: Config) -> None:
-        """Opens one more cache, and drops it."""
+        """Opens an additional cache and discards it."""
         self.backend.open(config)
 
     def save(self) -> Any:
@@ -416,7 +416,7 @@ class UnifiedSystem(System):
         self.check_memory()
 
     def verify_attention(self, model: UnifiedModel) -> None:
-        """Puts the pass through the framework's attention, layer by layer."""
+        """Runs the framework's attention on the pass in each layer, and checks it."""
         assert model.batch is not None
         for view in self.last:
             cache = model.parts[view.which]
@@ -433,7 +433,7 @@ def make_zeros(sizes: Mapping[str, int]) -> tuple[F32, F32]:
 
 
 def count_need(model: UnifiedModel, config: Config) -> Need:
-    """Counts the bytes of all that there is room for, and the tokens that are stored."""
+    """Returns the need for the full capacity and for the stored tokens."""
     token, state = count_token_bytes(config), count_state_bytes(config)
     size = tokens = 0
     for cache in model.parts:
@@ -465,7 +465,7 @@ def get_positions(model: UnifiedModel, which: int) -> Positions:
 
 
 def sort_columns(columns: list[Column]) -> list[Column]:
-    """Sorts tokens first, in the order of positions; then words."""
+    """Sorts columns: tokens first, in the order of positions, then descriptions."""
     try:
         columns.sort()  # there are seldom words among them
     except TypeError:

@@ -1,4 +1,4 @@
-"""Batches: the shadow state, and each row as the single cache that it must equal."""
+"""The shadow state of batches, and the relation of each row to a single cache."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class BatchedShadow(Shadow):
     Attributes:
         batches: the rows of each batch.
         singles: the tokens of each single cache.
-        saved: the rows of what was saved.
-        announced: the batches that get padding on the right.
+        saved: name → the rows of the saved batch.
+        announced: the batches that will get padding on the right.
     """
 
     def __init__(self, program: Program) -> None:
@@ -143,7 +143,7 @@ class BatchedShadow(Shadow):
         return not self.announced and not self.saved
 
     def rebuild(self, builder: Builder) -> bool:
-        """Stacks single caches with the tokens of the rows."""
+        """Rebuilds each batch by stacking single caches with the tokens of its rows."""
         if self.announced or self.saved:
             return False
         for name, rows in self.batches.items():
@@ -156,7 +156,7 @@ class BatchedShadow(Shadow):
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Columns may come at once or in several updates."""
+        """Cuts an update into two updates with the first and the remaining columns."""
         if step.name != "update" or "caches" not in step.answer or step.op["left"]:
             return []
         length = step.op["length"]
@@ -214,7 +214,8 @@ def list_written(step: Step) -> list[range]:
 
 
 def list_row_answers(answer: Answer, member: int = 0) -> list[Answer]:
-    """Lists what an update answers for each row; of a list, for each row of a part."""
+    """Lists the answers of an update by row. For a list of caches, lists the answers of
+    the member with the index `member`."""
     answers: list[Answer] = answer["caches"]
     rows: list[Answer] = answers[member].get("caches", answers)
     return rows

@@ -1,4 +1,4 @@
-"""Layer caches: the shadow state, detours, and plain attention for every kind."""
+"""The shadow state, the detours and the relation `mask` of layer caches."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class HeldSnapshot(NamedTuple):
     """A snapshot of the positions [begin, end).
 
     Attributes:
-        tokens: the tokens of the sequence at [0, end); below `begin`, as they were when
-            the snapshot was taken.
+        tokens: the tokens at the positions [0, end) when the snapshot was taken,
+            including the positions below `begin`.
     """
 
     tokens: Tags
@@ -39,13 +39,15 @@ class HeldSnapshot(NamedTuple):
 class LayerShadow(Shadow):
     """The tokens in each cache and snapshot of a program.
 
-    After an update with 4 tokens and a trim by 1, cache "a" holds [0, 1, 2]; after one
-    more update with 2 tokens [0, 1, 2, 4, 5]. Tokens that slid out of a window stay in
-    the list; relation mask says which of them are still seen.
+    After an update with 4 tokens and a trim by 1, cache "a" holds [0, 1, 2]. After a
+    further update with 2 tokens it holds [0, 1, 2, 4, 5]. Tokens that slid out of a
+    window stay in the list; the relation `mask` determines the visible tokens.
 
     Attributes:
-        due: cache → its scheduled offsets, each with the tokens when a write first
-            reached it, until the captures are taken.
+        caches: cache → its tokens.
+        snapshots: name → snapshot.
+        scheduled: cache → scheduled offset → the tokens when a write first reached the
+            offset, or None. Entries are removed when the captures are taken.
     """
 
     def __init__(self, program: Program) -> None:
@@ -77,8 +79,8 @@ class LayerShadow(Shadow):
         self.scheduled.pop(step.op["cache"], None)
 
     def write_restore(self, step: Step) -> None:
-        """Follows a restore: a snapshot of full attention brings its own range only, and
-        the tokens below it stay. Any other snapshot brings all tokens."""
+        """Applies a restore. With full attention, a snapshot replaces only its own range,
+        and the tokens below the range stay. Other snapshots replace all tokens."""
         if step.answer["ok"]:
             name, tokens = step.op["snapshot"], self.caches[step.op["cache"]]
             if name is not None:
@@ -88,7 +90,8 @@ class LayerShadow(Shadow):
             self.caches[step.op["cache"]] = tokens[: step.op["target"]]
 
     def put(self, name: str, span: Sequence[int] | None, tokens: Tags) -> None:
-        """Puts a snapshot of a range under a name; without a range there is none."""
+        """Stores a snapshot of the range `span` under a name. If `span` is None, only
+        removes the old snapshot."""
         self.snapshots.pop(name, None)
         if span is not None:
             self.snapshots[name] = HeldSnapshot(tokens[: span[1]], *span)
@@ -140,7 +143,7 @@ class LayerShadow(Shadow):
         return not any(self.scheduled.values()) and len(self.caches) < MAX_CACHES - 1
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds caches and snapshots; these are taken in a cache of another name."""
+        """Rebuilds caches and snapshots. Takes the snapshots in an additional cache."""
         taken = [snapshot.tokens for snapshot in self.snapshots.values()]
         if max(map(len, [*self.caches.values(), *taken])) > MAX_LENGTH:
             return False
@@ -161,7 +164,7 @@ class LayerShadow(Shadow):
         return [*DETOURS[self.kind]] if self.caches.get(cache) else []
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Leads the cache of a step away and back, with snapshots r0, r1, r2."""
+        """Adds a detour for the cache of a step, with the snapshots r0, r1, r2."""
         cache = step.op["cache"]
         tokens = [*self.caches[cache]]
         end, first = len(tokens), tokens[0]
@@ -173,11 +176,12 @@ class LayerShadow(Shadow):
         builder.play(step, text, cache=cache)
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """Derives what is seen from one update of a fresh cache without a window.
+        """Derives the visible tokens from one update of a new cache without a window.
 
-        A window of 3 sees the last 3 tokens that are left, one with `keep` 1 the first
-        and the last 2, a chunk of 4 those from the last multiple of 4 on. A state has
-        read what full attention sees, so these two are compared with each other.
+        With a window of 3, a query sees the last 3 current tokens; with `keep` 1, it sees
+        the first and the last 2; with a chunk of 4, it sees the tokens from the last
+        multiple of 4 on. A state has read the tokens that full attention sees, so states
+        and full attention are compared with each other.
         """
         config = self.config
         tokens = (*self.caches.get(step.op.get("cache", "a"), ()), *step.tags)
@@ -204,12 +208,13 @@ class LayerShadow(Shadow):
 
 
 def add_update(builder: Builder, cache: str, tags: Sequence[int]) -> int:
-    """Adds an update with tokens that stand for these; returns its number."""
+    """Adds an update with tokens that correspond to `tags`, and returns its number."""
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
 
 
 def hide(row: Sequence[int], config: Config) -> Sequence[int]:
-    """Returns the tokens that a query sees; `row`: all tokens up to and with its own."""
+    """Returns the tokens that a query sees. row: all tokens up to the query's token,
+    included."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
     if config["window"] and len(row) > config["window"]:
@@ -233,7 +238,8 @@ SPLIT = {
         " update length=2; RESTORED; close snapshot=r1"
     )
 }
-# Restored, the two give each token once, although the cache got another in between.
+# After the restore, the merged snapshots give each token once, although the cache got
+# another token in between.
 JOINED = {
     "snapshots of all and of one more token, merged, restore": (
         "snapshot from=0 into=r0; update length=1 tags=[{first}];"
@@ -242,7 +248,7 @@ JOINED = {
         " state => tags={more}; trim count=1; close snapshot=r0"
     )
 }
-# Captures stay as they were when other tokens pass the same offsets.
+# Captures do not change when other tokens are written at the captured offsets.
 CAPTURED = "two captures, other tokens, restore of what was captured"
 CAPTURES = (
     "snapshot from=0 into=r0; prepare offsets=[{one},{two}];"
@@ -252,8 +258,8 @@ CAPTURES = (
     " restore snapshot=r1 target={one} => ok=true offset={one}; SHOWN RESTORED;"
     " close snapshot=r1; close snapshot=r2"
 )
-# A full window can be trimmed, and one token later it cannot: one has slid out. A state
-# can never be trimmed.
+# A full window can be trimmed. After one more token it cannot, because a token has slid
+# out. A state can never be trimmed.
 REFUSED = "tokens that slid out, or were read, cannot be taken back"
 DETOURS: Mapping[str, Mapping[str, str]] = {
     "kv": {

@@ -1,4 +1,4 @@
-"""A cache of several behaves as it does alone."""
+"""The relation of a cache in a list or wrapper to the same cache alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lockstep.harness.execution.metamorphic.relations import (
 
 
 class Part(Relation):
-    """A cache of a list, or in a wrapper, gives the same answers as alone, until one of
-    the caches refuses something. A choice is the number of the cache.
+    """A cache in a list or wrapper gives the same answers as the cache alone, until a
+    cache refuses an operation. A choice is the index of the cache.
 
     Args:
-        list_configs: of the caches, from the config of all.
+        list_configs: returns the configs of the caches from the config of the list.
     """
 
     name = "part"
@@ -38,11 +38,11 @@ class Part(Relation):
         operations = rules.list_operations(config["kind"])
         for step in history.steps:
             if step.answer.get("error", "usage") != "usage":
-                break  # some may have changed before one refused
+                break  # other caches may have changed before one cache refused
             if step.op.get("type", choice) != choice or step.name not in operations:
                 continue
             if refuses(step.answer):
-                continue  # another cache may have
+                continue  # another cache may have caused the refusal
             alone = {"type": 0} if "type" in step.op else {}
             answer: Answer = dict(step.answer)
             if PARTS in answer:
@@ -53,13 +53,14 @@ class Part(Relation):
 
 
 def get_allowed(config: Config) -> Config:
-    """Returns the fields that only a recurrent cache has, where the cache is another."""
+    """Returns neutral values for the fields that only recurrent caches have; {} for a
+    recurrent cache."""
     if "slots" not in config or config["kind"] == "recurrent":
         return {}
     return {"slots": None, "interval": None, "checkpoints": 1}
 
 
 def refuses(answer: Answer) -> bool:
-    """Says whether an answer without an error says no: nothing was taken back, or the
-    sequence cannot resume."""
+    """Returns whether an answer without an error is a refusal: no token was removed, or
+    the sequence cannot resume."""
     return any(answer.get(name) in (0, False) for name in ("trimmed", "done", "result"))

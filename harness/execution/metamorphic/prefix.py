@@ -1,4 +1,4 @@
-"""Sessions, tries and slots: shadow states, and relations of their own."""
+"""Shadow states and special relations of sessions, tries and slots."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from lockstep.harness.programs.program import Program, trace
 
 
 Path = tuple[int, ...]
-"""The tokens of a conversation, as the program numbers them."""
+"""The token numbers of a conversation, as in the program."""
 
 FOLLOWED = {"begin", "feed", "break", "close", "cancel", "free", "limit"}
 """The operations that change tokens and that shadow states follow."""
 
 
 class ConversationShadow(Shadow):
-    """The conversations that a session or a trie was told.
+    """The conversations that a session or a trie has received.
 
-    The same token after the same tokens has one tag, whoever computed it. So the tag of
-    7 in the conversation 5, 7 is found by that prefix.
+    A token with the same preceding tokens always has the same tag, independent of the
+    request that computed it. The tag of 7 in the conversation 5, 7 is therefore stored
+    under the prefix (5, 7).
 
     Attributes:
         known: each prefix that was ever computed → the tag of its last token.
         request: the tokens of the open request.
-        computed: the number of its tokens that are computed or reused.
+        computed: the number of tokens of the request that are computed or reused.
         live: the conversation that all layers hold.
         is_apart: whether a pass broke off, so that layers hold different tokens.
-        is_armed: whether the next request will meet a refusal or a checkpoint.
+        is_armed: whether a refusal or a checkpoint is scheduled for the next request.
     """
 
     def __init__(self, program: Program) -> None:
@@ -59,7 +60,7 @@ class ConversationShadow(Shadow):
         self.is_apart = self.is_armed = False
 
     def write(self, step: Step) -> None:
-        """Follows a step. A pass is computed even if what it generated was refused."""
+        """Applies a step. A pass is computed even if its generated tokens are refused."""
         error = "error" in step.answer
         self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED
         if step.name == "begin":
@@ -96,10 +97,11 @@ class ConversationShadow(Shadow):
         return self.request is None and not self.is_armed
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds a session, which continues from the last conversation alone.
+        """Rebuilds a session, which can continue only from its last conversation.
 
-        It first computes all others and frees them, so that tokens have their tags. A
-        trie is not rebuilt: answers do not tell which conversations it holds.
+        Computes and frees all other conversations first, so that their tokens have tags.
+        A trie is not rebuilt, because the answers do not determine the conversations that
+        it holds.
         """
         if self.config["kind"] == "trie" or not self.live:
             return False
@@ -126,8 +128,8 @@ class ConversationShadow(Shadow):
         return [[(first, rows[0], rows[0]), (second, rows[1], rows[1])]]
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """Compares with a fresh session that computes the same tokens without reuse: the
-        content of the layers after a begin, the visible tokens after a feed."""
+        """Derives a new session that computes the same tokens without reuse. Claims the
+        contents of the layers after a `begin`, and the visible tokens after a `feed`."""
         if step.name not in ("begin", "feed") or not any(step.answer.get("caches", ())):
             return None
         rows = self.computed
@@ -154,17 +156,18 @@ class ConversationShadow(Shadow):
 
 
 def has_cache(config: Config) -> bool:
-    """Returns whether some layer has a cache."""
+    """Returns whether at least one layer has a cache."""
     return any(config["layers"])
 
 
 def is_cuttable(config: Config) -> bool:
-    """Returns whether every layer can be cut anywhere: full attention, or no cache."""
+    """Returns whether every layer can be cut at any position: each layer has full
+    attention or no cache."""
     return {*config["layers"]} <= {"kv", None} and has_cache(config)
 
 
 def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> None:
-    """Adds a whole request; `tags` are those of its new tokens in the first program."""
+    """Adds a complete request. tags: the tags of its new tokens in the first program."""
     builder.add({"op": "begin", "tokens": list(path)})
     builder.add({"op": "feed", "count": len(path)}, tags)
     builder.add({"op": "close"})
@@ -177,14 +180,16 @@ def ask(
     *fresh: int,
     count_left: int = 1,
 ) -> None:
-    """Adds a request of kept and fresh tokens, of which only `count_left` may remain."""
+    """Adds a request with the tokens `count_kept` and `fresh`, and promises that exactly
+    the last `count_left` tokens remain to be computed."""
     tokens = [*count_kept, *fresh]
     number = builder.add({"op": "begin", "tokens": tokens})
     builder.promise(step, number, {"remaining": tokens[-count_left:]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
-    """Returns the tokens of the request of a step; [] if they are too few or too many."""
+    """Returns the tokens of a step's request; [] if the request has too few or too many
+    tokens."""
     tokens = step.op["tokens"]
     fits = "error" not in step.answer and 2 <= len(tokens) <= 40
     builder.config |= {"limit": None, "interval": None}
@@ -192,9 +197,9 @@ def list_tokens(builder: Builder, step: Step) -> list[int]:
 
 
 def keep(builder: Builder, step: Step, where: str) -> None:
-    """A request continues from the end of the conversation, or from a captured place in
-    it, even if a trie computed another one since. A repeated request computes its last
-    token."""
+    """Promises that a request continues from the end of a conversation or from a captured
+    position in it, even if a trie has computed another conversation since. A repeated
+    request computes only its last token."""
     tokens = list_tokens(builder, step)
     if not tokens:
         return
@@ -218,8 +223,9 @@ def keep(builder: Builder, step: Step, where: str) -> None:
 
 
 def keep_recent(builder: Builder, step: Step) -> None:
-    """The limit is two conversations of this length. After this one, another, this one
-    again and a third, the other one must be evicted."""
+    """Promises that a trie evicts the least recently used conversation. The limit is the
+    size of two conversations. After the requests A, B, A, C, the trie must have evicted
+    B and kept A."""
     tokens = list_tokens(builder, step)
     if not tokens:
         return
@@ -237,7 +243,8 @@ def keep_recent(builder: Builder, step: Step) -> None:
 
 
 def count_once(builder: Builder, step: Step) -> None:
-    """Tokens of a prefix that conversations share count once, in any order."""
+    """Promises that the tokens of a shared prefix count once, for any order of the
+    conversations."""
     tokens = list_tokens(builder, step)
     if tokens:
         at = 1 + step.number % (len(tokens) - 1)
@@ -248,7 +255,7 @@ def count_once(builder: Builder, step: Step) -> None:
 
 
 INNER = ("checkpoint", "parting", "interval")
-"""Places inside a conversation that are captured."""
+"""The kinds of captured positions inside a conversation."""
 
 SESSION: Mapping[str, Case] = {
     "a cache that just heard the beginning": partial(keep, where="again")
@@ -280,11 +287,11 @@ def count_common(count_left: Sequence[int], second: Sequence[int]) -> int:
 
 
 class SlotShadow(Shadow):
-    """The tokens that each slot says it holds.
+    """The tokens that each slot holds according to the answers.
 
     Attributes:
-        slots: number → the tokens in it.
-        users: user → the slot of the open request.
+        slots: number of a slot → its tokens.
+        users: user → the slot of the user's open request.
     """
 
     def __init__(self, program: Program) -> None:
@@ -304,17 +311,18 @@ class SlotShadow(Shadow):
 
 
 def get_user(step: Step) -> str:
-    """Returns the user whose request an operation is about."""
+    """Returns the user of a step's operation."""
     return str(step.op.get("user", "a"))
 
 
 class Pool(Relation):
-    """Slots are calls of one cache with many sequences, one sequence for each slot.
+    """Slots behave like calls of a unified cache with one sequence per slot.
 
-    The derived program makes the same calls, and the rows of a pass must see the same. A
-    request in slot 1 that keeps 3 tokens becomes a removal of sequence 1 from position 3
-    on. One that gets the content of another slot becomes a copy of a prefix. One that is
-    too long loses its middle, which becomes the removal of a range.
+    The derived program makes these calls, and the rows of its passes must see the same
+    tokens. A request in slot 1 that keeps 3 tokens becomes a removal of sequence 1 from
+    position 3 on. A request that gets the content of another slot becomes a copy of a
+    prefix. A request that is too long loses its middle, which becomes the removal of a
+    range.
     """
 
     name = "pool"
@@ -339,8 +347,8 @@ class Pool(Relation):
     def begin(
         self, builder: Builder, step: Step, slots: Mapping[int, Any], several_users: bool
     ) -> None:
-        """Adds the calls of a begin. With several users, it copies the longest match of
-        any slot, if that is longer than the match of its own slot."""
+        """Adds the calls of a `begin`. With several users, copies the longest match of
+        all slots if it is longer than the match of the request's slot."""
         own_slot, tokens = step.answer["slot"], step.op["tokens"]
         count_kept = len(step.answer["tokens"])
         common = {
@@ -381,7 +389,7 @@ def is_wide(builder: Builder, several_users: bool) -> bool:
 
 
 def take_longest(builder: Builder, step: Step) -> None:
-    """A single user gets the free slot with the longest match."""
+    """Promises that a single user gets the free slot with the longest match."""
     if is_wide(builder, several_users=False):
         builder.play(
             step,
@@ -392,7 +400,7 @@ def take_longest(builder: Builder, step: Step) -> None:
 
 
 def take_oldest(builder: Builder, step: Step) -> None:
-    """One of several users gets the slot that was not used for the longest time."""
+    """Promises that, with several users, a request gets the least recently used slot."""
     if is_wide(builder, several_users=True):
         conversation = [str(80 + slot) for slot in range(builder.config["slots"])]
         conversation += ["80,70", "90", "80,70,71", "81"]

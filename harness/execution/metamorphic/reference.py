@@ -1,7 +1,7 @@
-"""The reference as a backend like any other: compared with itself.
+"""Defines the reference as a backend that is compared with itself.
 
-No other cache runs. Its answers to a program are compared with its answers to derived
-programs.
+No other cache runs. The reference's answers to a program are compared with its answers to
+derived programs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from lockstep.harness.programs.program import Divergence, Program, trace, walk
 
 
 MOST_TOLD = 8
-"""Number of operations of a derived program that a message names."""
+"""The maximum number of operations of a derived program in a message."""
 
 
 def find_broken_claim(
@@ -110,9 +110,9 @@ def compare(
 def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
     """Replaces the tags in an answer.
 
-    The same token may have different tags in two programs: if an update with 4 tokens is
-    left out, tags 4 and 5 become 0 and 1. So the tags of the derived program are replaced
-    by those of the first one before two answers are compared.
+    A token may have different tags in two programs: if an update with 4 tokens is
+    removed, the tags 4 and 5 become 0 and 1. Before two answers are compared, the tags of
+    the derived program are therefore replaced by the tags of the first program.
     """
     mapped: Answer = {}
     for name, value in answer.items():
@@ -152,7 +152,7 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
 
 
 def format_derived(derived: Derived, claim: Claim | None = None) -> str:
-    """Formats a derived program in words, with its last operations up to a claim."""
+    """Describes a derived program, with its last operations up to a claim."""
     rules = derived.program.rules
     lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
     lines = lines if claim is None else lines[: claim.derived + 1]
@@ -163,7 +163,7 @@ def format_derived(derived: Derived, claim: Claim | None = None) -> str:
 
 
 def trace_first(program: Program) -> list[Answer]:
-    """Traces a program; where the reference leaves a choice, takes the first answer."""
+    """Runs a program on the reference. Takes the first of several allowed answers."""
     return list(map(get_first_allowed, trace(program)))
 
 
@@ -181,7 +181,7 @@ FAMILIES: Mapping[str, Family] = {
 """Kind → its family."""
 
 TRIES = 8
-"""Choices that are tried for each relation until one yields a derived program."""
+"""The maximum number of choices per relation that are tried to derive a program."""
 
 
 def list_relations(kind: str) -> Sequence[Relation]:
@@ -194,15 +194,15 @@ def derive(
     relations: Sequence[Relation],
     every: bool = False,
 ) -> Iterator[tuple[Relation, Derived]]:
-    """Derives one program for each relation that applies, or every one.
+    """Derives one program for each relation that applies, or all programs.
 
-    The same program always gives the same ones.
+    The derived programs depend only on the arguments.
 
     Args:
         program: a complete program.
-        answers: of the reference, one for each operation.
-        relations: to apply, in this order.
-        every: derive all programs, not one for each relation.
+        answers: the answers of the reference, one for each operation.
+        relations: the relations to apply, in this order.
+        every: whether to derive all programs instead of one for each relation.
     """
     history = make_history(program, answers, FAMILIES[program.kind].shadow)
     random = Random(program.digest())
@@ -216,7 +216,7 @@ def derive(
 
 
 def derive_one(program: Program, number: int) -> Program | None:
-    """Derives one program, with the relations in turn by `number`."""
+    """Derives one program. `number` determines the first relation that is tried."""
     relations = list_relations(program.kind)
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])
@@ -230,16 +230,14 @@ def find_contradiction(
     applied: Counter[str] | None = None,
     wanted: str | None = None,
 ) -> Divergence | None:
-    """Finds where the reference contradicts itself.
-
-    That is the first answer to `program` that does not follow from the answers to
-    another one.
+    """Finds a contradiction between the reference's answers to a program and to derived
+    programs.
 
     Args:
         program: a complete program.
-        every: try all that can be derived, not one program for each relation.
-        applied: relation → how often it applied; is counted up.
-        wanted: the signature that the contradiction must have; others are passed over.
+        every: whether to try all derived programs instead of one for each relation.
+        applied: relation → number of uses; the counter is updated.
+        wanted: the required signature; contradictions with other signatures are skipped.
     """
     try:
         answers = trace_first(program)
@@ -263,8 +261,8 @@ def find_contradiction(
 
 
 SHARE = 4
-"""The reference gets every 8th of the programs that a backend runs: with each it runs
-half a dozen others."""
+"""The reference runs one in SHARE of the programs that other backends run, since it also
+runs about six derived programs for each program."""
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
@@ -274,7 +272,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
 }
-"""Fields that are drawn only if a backend names them."""
+"""The values of config fields that are drawn only if a backend declares the fields."""
 
 
 def execute(
@@ -288,10 +286,10 @@ def execute(
 
     Args:
         program: a complete program.
-        every: try all derived programs, not one for each relation.
-        coverage: is counted up.
-        on_step: is called with the number of each step before it runs.
-        wanted: the signature that a contradiction must have; others are passed over.
+        every: whether to try all derived programs instead of one for each relation.
+        coverage: the counter of cells to update.
+        on_step: a function that is called with the number of each step before it runs.
+        wanted: the required signature; contradictions with other signatures are skipped.
     """
     result = Result()
     number, operation = 0, "open"
@@ -321,7 +319,7 @@ def open_nothing(config: Config) -> Any:
 
 
 LEFT_OUT = {"statistics", "overrun"}
-"""No relation knows them: a derived program may have other requests."""
+"""The operations that no relation supports: a derived program may have other requests."""
 
 REFERENCE = Backend(
     name=REFERENCE_NAME,

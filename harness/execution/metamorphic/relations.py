@@ -1,4 +1,4 @@
-"""Histories, shadow states, derived programs, and the relations of every family."""
+"""Defines histories, shadow states, derived programs, and the generic relations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ CHANGES = Effect.ADDS | Effect.REMOVES | Effect.MOVES
 
 @dataclass(frozen=True)
 class Step:
-    """One operation that was carried out.
+    """An operation that the reference ran.
 
     Attributes:
-        number: its index in the program.
-        op: with every field set.
-        answer: of the reference.
-        tags: the tags of its tokens. Tokens are numbered in order: after an update with
-            3 tokens, one with 2 has the tags 3 and 4.
-        effect: what the operation does to tokens.
+        number: the index of the operation in the program.
+        op: the operation with every field set.
+        answer: the answer of the reference.
+        tags: the tags of the operation's tokens. Tags are assigned in order: an update
+            with 3 tokens gets the tags 0, 1, 2, and a following update with 2 tokens
+            gets 3 and 4.
+        effect: the effect of the operation on tokens.
     """
 
     number: int
@@ -47,8 +48,8 @@ class History:
 
     Attributes:
         program: a complete program.
-        steps: its operations, without skipped ones.
-        shadow: the class of the shadow state of its family.
+        steps: the operations that were not skipped.
+        shadow: the class of the family's shadow state.
     """
 
     program: Program
@@ -68,8 +69,8 @@ class History:
         return state
 
     def along(self) -> Iterator[tuple[Step, Any]]:
-        """Iterates over the steps, each with the shadow state before it, as long as that
-        is known. The state is one object, which changes when the iteration goes on."""
+        """Yields each step with the shadow state before the step, until the state is
+        unknown. All pairs share one state object, which each iteration changes."""
         state = self.shadow(self.program)
         for step in self.steps:
             if state.is_lost:
@@ -93,25 +94,26 @@ def make_history(
 
 
 Portion = tuple[Op, Sequence[int], Sequence[int]]
-"""An operation on some rows of another one, the numbers of these rows, and the indices of
-their tags."""
+"""An operation on some rows of another operation, with the numbers of these rows and the
+indices of their tags."""
 
 
 class Shadow:
     """The tokens that each cache of a program holds.
 
-    It follows from the operations and their answers alone. Answers are believed: if a
-    trim by 3 answers that 2 tokens were trimmed, 2 are dropped. So it holds the content
-    that the reference claims, and the relations check whether the reference acts on it.
+    The state is computed only from the operations and the answers of the reference, which
+    are taken as true: if a trim by 3 answers that 2 tokens were trimmed, 2 tokens are
+    removed. The state is therefore the content that the reference claims to have, and the
+    relations check whether later answers of the reference agree with it.
 
     A new family implements `write_NAME` for each operation whose effect changes the
-    tokens. After one without that method the tokens are not known: then only the
-    relations that need none apply.
+    tokens. After an operation without that method the tokens are unknown, and only
+    relations that do not need them apply.
 
     Attributes:
-        keeps: operations whose effect leaves what the shadow state holds as it is.
+        keeps: operations that change tokens, but not the tokens in the shadow state.
         ends_with_cut: whether later steps may answer differently after a pass was cut.
-        is_lost: an operation came that the shadow state cannot follow.
+        is_lost: whether the shadow state could not follow an operation.
     """
 
     keeps: ClassVar[Collection[str]] = ()
@@ -123,7 +125,7 @@ class Shadow:
         self.is_lost = False
 
     def write(self, step: Step) -> None:
-        """Follows a step. A refused operation changes nothing."""
+        """Applies a step to the state. A refused operation changes nothing."""
         if "error" in step.answer or step.name in self.keeps:
             return
         follow = getattr(self, f"write_{step.name}", None)
@@ -137,25 +139,26 @@ class Shadow:
         return True
 
     def rebuild(self, builder: Builder) -> bool:
-        """Gives fresh caches the tokens that are left. Returns False if the answers so
-        far do not tell which tokens these are."""
+        """Adds operations that write the current tokens to new caches. Returns False if
+        the answers so far do not determine the tokens."""
         return False
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Lists the ways to cut a step, each as operations that together do the same."""
+        """Lists the ways to cut a step into operations with the same total effect."""
         return ()
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        """Lists the descriptions of the detours that are possible before a step."""
+        """Lists the names of the detours that are possible before a step."""
         return ()
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Leads a cache away and back, before a step."""
+        """Adds the operations of a detour, which changes a cache and then restores it."""
         raise NotImplementedError(detour)
 
     def derive_mask(self, history: History, step: Step) -> Derived | None:
-        """Derives a program with plain attention, from which the visible tokens of a step
-        follow; None if it shows none. The state is the one before the step."""
+        """Derives a program with plain attention that determines the visible tokens of a
+        step. Returns None if the step shows no tokens. Called on the state before the
+        step."""
         return None
 
 
@@ -163,7 +166,7 @@ class Shadow:
 
 
 View = Callable[[Answer], Answer]
-"""Selects what is compared of a derived program's answer, which is told in the tags of
+"""Selects the compared fields of a derived program's answer. The answer has the tags of
 the first program."""
 
 
@@ -173,18 +176,18 @@ def see_all(answer: Answer) -> Answer:
 
 @dataclass(frozen=True)
 class Claim:
-    """An answer of the derived program that must be an answer of the first program.
+    """A claim that an answer of the derived program equals one of the first program.
 
     Attributes:
-        step: number of the step in the first program.
-        derived: number of the operation in the derived program.
-        answer: what is compared of the first program's answer.
-        view: selects what is compared of the derived program's answer.
-        rows: the rows of the first program's answer in `answer`; None for all.
-        is_promise: whether the derived program must give `answer` whatever the first one
-            answered.
-        is_condition: whether the claims that follow are dropped if the derived program
-            answers something else.
+        step: the number of the step in the first program.
+        derived: the number of the operation in the derived program.
+        answer: the compared fields of the first program's answer.
+        view: selects the compared fields of the derived program's answer.
+        rows: the rows of the first program's answer in `answer`; None for all rows.
+        is_promise: whether the derived program must give `answer` independently of the
+            first program's answer.
+        is_condition: whether the following claims are dropped if the derived program
+            gives a different answer.
     """
 
     step: int
@@ -201,10 +204,10 @@ class Derived:
     """A derived program, with the claims about its answers.
 
     Attributes:
-        description: of the program, as in "the program with other names".
+        description: a description such as "the program with other names".
         program: the derived program.
-        tags: its tags → the tags of the first program that they stand for.
-        claims: in the order in which they are checked.
+        tags: tag in the derived program → the corresponding tag in the first program.
+        claims: the claims in the order in which they are checked.
     """
 
     description: str
@@ -217,10 +220,10 @@ class Builder:
     """Builds a derived program, operation by operation.
 
     Args:
-        history: of the first program.
-        contract: of the derived program, if it is another one; then all config fields
-            have their defaults.
-        changes: fields of the config that are different.
+        history: the history of the first program.
+        contract: the contract of the derived program, if it differs from the first
+            program's contract; the config fields then have their defaults.
+        changes: the changed config fields.
     """
 
     def __init__(
@@ -238,11 +241,11 @@ class Builder:
         self.tag = 0
 
     def add(self, op: Op, tags: Sequence[int] = ()) -> int:
-        """Adds an operation without a claim; returns its number.
+        """Adds an operation without a claim, and returns its number.
 
         Args:
-            op: fields that are not set get their defaults.
-            tags: the tags of the first program that its tokens stand for.
+            op: the operation; missing fields get their defaults.
+            tags: the tags in the first program that correspond to its tokens.
         """
         operation = self.rules.operations[op["op"]]
         op = operation.complete(op)
@@ -252,15 +255,15 @@ class Builder:
         return len(self.ops) - 1
 
     def play(self, step: Step, text: str, **common: Any) -> None:
-        """Adds operations as `read_moves` reads them.
+        """Adds the operations of a text in the syntax of `read_move`, separated by ";".
 
-        Behind "=>" stand the fields of the answer that one must get. `tags` lists the
-        tags of the first program that its tokens stand for.
+        The fields after "=>" are promised fields of the operation's answer. The field
+        `tags` lists the tags in the first program that correspond to its tokens.
 
         Args:
-            step: that a broken promise is reported for.
+            step: the step to report if a promise is broken.
             text: the operations.
-            common: fields that all of them have.
+            common: fields that are added to all operations.
         """
         for line in filter(str.strip, text.split(";")):
             move, _, promised = line.partition("=>")
@@ -271,7 +274,8 @@ class Builder:
                 self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
 
     def take(self, step: Step, **changes: Any) -> int:
-        """Adds the operation of a step, claims the same answer, returns its number."""
+        """Adds the operation of a step, claims the step's answer for it, and returns its
+        number."""
         number = self.add({**step.op, **changes}, step.tags)
         self.claim(step, number)
         return number
@@ -284,15 +288,15 @@ class Builder:
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Claims that an operation answers the same as a step, or `answer`, which is what
-        is compared of that."""
+        """Claims that an operation gives the answer of a step, or `answer`, the compared
+        fields of that answer."""
         answer = step.answer if answer is None else answer
         self.claims.append(Claim(step.number, number, answer, view, rows))
 
     def promise(
         self, step: Step, number: int, answer: Answer, is_condition: bool = False
     ) -> None:
-        """Claims that an operation gives this answer, whatever the first program did."""
+        """Claims that an operation gives `answer`, independently of the first program."""
         promise = Claim(step.number, number, answer, see_all, None, True, is_condition)
         self.claims.append(promise)
 
@@ -307,17 +311,17 @@ class Builder:
 
 
 DETOUR = "a token of the detour"
-"""Stands for a token of the derived program that the first program does not have."""
+"""Replaces a token of the derived program that has no counterpart in the first."""
 
 
 def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Answer:
     """Restricts the answer of an operation to some of its rows.
 
     Args:
-        answer: to the operation with all its rows.
-        op: that operation.
+        answer: the answer to the operation with all its rows.
+        op: the operation.
         rows: the rows to keep, in their order.
-        rest: also keep fields that belong to no single row, such as an offset.
+        whole: also keep fields that belong to no single row, such as an offset.
     """
     picked = dict(answer) if whole else {}
     for name in {ROWS, "positions"} & answer.keys():
@@ -335,21 +339,22 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Ans
 
 
 class Relation(ABC):
-    """One way to derive programs from a program and the answers to it.
+    """A rule that derives programs from a program and its answers.
 
-    It may look at the program and the answers, never at the reference. A choice is one
-    way to derive, for example the step before a detour or the index of a cut.
+    A relation may read the program and the answers, but never the reference. A choice
+    selects one of the derived programs, for example by the step before a detour or the
+    index of a cut.
     """
 
     name: str
 
     @abstractmethod
     def list_choices(self, history: History) -> Sequence[Any]:
-        """Lists the ways to derive a program from this one; some may yield nothing."""
+        """Lists the choices for a program. `derive` may return None for some choices."""
 
     @abstractmethod
     def derive(self, history: History, choice: Any) -> Derived | None:
-        """Derives a program; None if nothing follows."""
+        """Derives a program; returns None if the choice yields no program."""
 
 
 @dataclass(frozen=True)
@@ -357,8 +362,8 @@ class Family:
     """The relations of one kind of cache.
 
     Attributes:
-        shadow: the class of its shadow state.
-        special: relations in addition to the generic ones.
+        shadow: the class of the family's shadow state.
+        special: the relations of the family in addition to the generic relations.
     """
 
     shadow: type[Shadow]
@@ -366,10 +371,10 @@ class Family:
 
 
 class Recompute(Relation):
-    """A cache behaves like a fresh one with the tokens that are left.
+    """A cache behaves like a new cache that got its current tokens in one update.
 
-    Update with 4 tokens, trim by 1, update with 2 tokens: the last one must answer what
-    it answers in a fresh cache that got the tokens 0, 1, 2 in one update.
+    Example: after an update with 4 tokens and a trim by 1, an update with 2 tokens must
+    give the same answer as in a new cache after one update with the tokens 0, 1, 2.
     """
 
     name = "recompute"
@@ -389,8 +394,8 @@ class Recompute(Relation):
 
 
 class Cut(Relation):
-    """Tokens may come at once or in several operations: an update with 3 tokens gives the
-    answers of one with 1 token and one with 2. A choice is (step, way to cut it)."""
+    """An operation may be split: an update with 3 tokens gives the same rows as an update
+    with 1 token and an update with 2. A choice is (step, index of the cut)."""
 
     name = "cut"
 
@@ -415,7 +420,7 @@ class Cut(Relation):
     def cut(self, builder: Builder, step: Step, portions: Sequence[Portion]) -> None:
         for op, rows, tags in portions:
             number = builder.add(op, [step.tags[index] for index in tags])
-            # Of several rows of a batch, nothing but what they see is compared.
+            # For several rows of a batch, only the visible tokens are compared.
             whole = op is portions[-1][0] and len(tags) == len(rows)
             answer = pick(step.answer, step.op, rows, whole)
             builder.claim(step, number, answer, rows=rows)
@@ -442,8 +447,8 @@ def rename_tokens(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Rename(Relation):
-    """With other names and tokens, all answers are the same: each name becomes the next
-    one of its sort that the program has."""
+    """With other names and tokens, all answers stay the same. Each name is replaced by
+    the next name of its kind in the program."""
 
     name = "rename"
 
@@ -471,9 +476,11 @@ class Rename(Relation):
 
 
 class Return(Relation):
-    """A detour that ends where it began changes nothing: snapshot, other tokens, restore.
+    """A detour that restores the cache changes no later answer. An example of a detour is
+    a snapshot, an update with other tokens and a restore.
 
-    The answers of the detour are claimed too. A choice is (step after it, detour).
+    The answers within the detour are claimed too. A choice is (step after the detour,
+    name of the detour).
     """
 
     name = "return"
@@ -500,8 +507,8 @@ class Return(Relation):
 
 
 class Mask(Relation):
-    """A window, a chunk and a state are masks over plain attention: the answer of a step
-    follows from one plain pass over the tokens that are left."""
+    """Windows, chunks and states are masks over plain attention: the answer of a step can
+    be computed from one plain pass over the current tokens."""
 
     name = "mask"
 
@@ -518,14 +525,15 @@ Case = Callable[[Builder, Step], None]
 
 
 class Cases(Relation):
-    """Plain programs with known answers, whatever the first program did; for example, a
-    cache takes as many tokens as its capacity. A choice is (step, description of a case).
+    """Simple programs whose answers are known independently of the first program. For
+    example, a cache accepts as many tokens as its capacity. A choice is (step,
+    description of a case).
 
     Args:
-        name: of the relation.
-        operation: the steps that a contradiction is reported for.
-        cases: description → adds operations and promises to a derived program, or
-            nothing if the config has no such case.
+        name: the name of the relation.
+        operation: the name of the operation whose steps a contradiction is reported for.
+        cases: description → a function that adds the operations and promises of the case
+            to a derived program, or nothing if the config does not allow the case.
     """
 
     def __init__(self, name: str, operation: str, cases: Mapping[str, Case]) -> None:

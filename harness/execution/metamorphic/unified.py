@@ -1,4 +1,4 @@
-"""Unified caches: shadow state, detours, plain attention, cases of known answer."""
+"""The shadow state, detours and relations of unified caches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PURE = {"causal", "chunked"}
 
 
 def list_kinds(config: Config) -> set[str]:
-    """Returns the kinds of the caches of a wrapper; of others, the kind itself."""
+    """Returns the kinds of a wrapper's caches; for other caches, the cache's kind."""
     return {config_of_part["kind"] for config_of_part in config["caches"]} or {
         config["kind"]
     }
@@ -56,10 +56,10 @@ class Content:
 
     Attributes:
         cells: sequence → its cells, in the order in which they were written.
-        peaks: sequence → the position after all that it ever held. One that got the
-            positions 0, 1, 2 and lost 2 has the peak 3.
-        unsteady: sequences whose tokens, in the order in which they were written, may be
-            at other positions than 0, 1, 2, ….
+        peaks: sequence → the highest position that it ever held, plus 1. A sequence that
+            got the positions 0, 1, 2 and lost position 2 has the peak 3.
+        unsteady: sequences whose tokens, in the order of writing, may have positions
+            other than 0, 1, 2, ….
     """
 
     cells: dict[int, list[Cell]] = field(default_factory=dict)
@@ -84,13 +84,13 @@ class Content:
 class UnifiedShadow(Shadow):
     """The cells of a unified cache.
 
-    A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of
-    tokens 0, 1 and 2. Tokens that a window dropped stay; relations mask and cut say which
-    of them are still seen. After a wrapper has refused an operation that may have changed
-    some of its caches, the content is not known.
+    A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of the
+    tokens 0, 1 and 2. Tokens that a window dropped stay in the state; the relations
+    `mask` and `cut` determine the visible tokens. After a wrapper has refused an
+    operation that may have changed some of its caches, the content is unknown.
 
     Attributes:
-        saved: name → the content saved under it.
+        saved: name → the content that was saved under the name.
     """
 
     ends_with_cut = True
@@ -118,8 +118,8 @@ class UnifiedShadow(Shadow):
             content.peaks[owner] = max(content.peaks.get(owner, 0), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
-        """Follows a copy. A state is copied as a whole, so it may have read more than the
-        copy holds."""
+        """Applies a copy. A state is copied as a whole, so it may have read more tokens
+        than the copy holds."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
         content = self.content
         content.cells[target] = [cell for cell in content.get(source) if cell[0] < length]
@@ -130,8 +130,8 @@ class UnifiedShadow(Shadow):
             content.unsteady.add(target)
 
     def write_remove(self, step: Step) -> None:
-        """Follows a removal. Tokens after a gap move up. A shared token cannot move; so
-        if the removal was not refused, the sequence had dropped its share before."""
+        """Applies a removal. Tokens after the gap move up. A shared token cannot move: if
+        the removal was not refused, the sequence had already dropped the shared token."""
         owner, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
         content = self.content
         cells = [cell for cell in content.get(owner) if cell[0] < begin]
@@ -367,9 +367,13 @@ def get_room(config: Config) -> int:
 
 
 def fill_up(builder: Builder, step: Step) -> None:
-    """A copy takes no room. A pass beyond the capacity and its padding is refused, and
-    must leave nothing: the last token is removed, and a new one in its place must see the
-    same. If keys can be turned, a token left after the gap would move up and be seen."""
+    """Promises that a copy uses no capacity, and that a pass beyond the capacity and its
+    padding is refused and writes nothing.
+
+    To check the latter, removes the last token: a new token at its position must see the
+    same tokens. If keys can be rotated, a token of the refused pass after the gap would
+    move up and be visible.
+    """
     config, room = builder.config, get_room(builder.config)
     if not room:
         return
@@ -393,7 +397,7 @@ def get_memory(config: Config) -> int:
 
 
 def forget_in_time(builder: Builder, step: Step) -> None:
-    """Every sequence continues for longer than the window remembers."""
+    """Promises that every sequence can grow beyond the memory of the window."""
     count, memory = builder.config["sequences"], get_memory(builder.config)
     length = memory + 3
     if not memory or length * count > MOST:
@@ -426,8 +430,8 @@ def resume(builder: Builder, step: Step, at: int, may: bool, **fields: Any) -> N
         builder: of the derived program.
         step: of the first program.
         at: the position.
-        may: `can_resume` may answer false, which ends the claims; else it must be true.
-        more: fields of the answer to the next token.
+        may: whether `can_resume` may answer false, which ends the claims.
+        fields: further promised fields of the answer to the next token.
     """
     number = builder.add({"op": "can_resume", "sequence": 0, "position": at})
     builder.promise(step, number, {"result": True}, is_condition=may)
@@ -448,7 +452,7 @@ def go_back_too_far(builder: Builder, step: Step) -> None:
 
 
 def go_back_in_window(builder: Builder, step: Step) -> None:
-    """A sequence that fits into its window can continue anywhere."""
+    """Promises that a sequence that fits into its window can continue at any position."""
     if get_memory(builder.config):
         window = builder.config["window"]
         add_new(builder, 0, range(window))

@@ -1,6 +1,7 @@
-"""A picture of a step: where the tokens are on both sides, and what each row sees.
+"""Defines the picture of a step: the tokens that the reference and the backend hold, and
+the tokens that each row sees.
 
-It consists of text, numbers and marks of bounded size, and can be written as JSON.
+A picture consists of text, numbers and marks of bounded size, and can be saved as JSON.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 SEEN, HIDDEN, MISSING, EXTRA = "s", "n", "m", "x"
-"""The squares of a row: seen as it should be; rightly not seen; should be seen and is
-not; is seen and should not be."""
+"""The squares of a row. SEEN: visible, as expected. HIDDEN: not visible, as expected.
+MISSING: expected, but not visible. EXTRA: visible, but not expected."""
 
 WRONG = frozenset({MISSING, EXTRA})
 
@@ -35,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Chip:
-    """A token in its place, or other content.
+    """A token at its position, or other content.
 
     label: a few letters. words: a full description. mark: "" for a correct token; "old"
     for a token that need not be kept; "gone" for a token that the reference does not
@@ -65,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """Which column each row sees, on both sides at once.
+    """The columns that each row sees, for the reference and the backend.
 
     columns: in the backend's order; for a state, and without a backend, in token order.
     Tokens that did not come back are last. is_layout: whether columns are in the
@@ -82,18 +83,18 @@ class Grid:
 
     @property
     def twice(self) -> frozenset[int]:
-        """The tags that are in several columns, which need their positions."""
+        """The tags that occur in several columns, which are labelled with positions."""
         times = Counter(chip.tag for chip in self.columns if chip.tag is not None)
         return frozenset(tag for tag, count in times.items() if count > 1)
 
     @property
     def returned(self) -> tuple[Chip, ...]:
-        """The columns that did come back."""
+        """The columns that the backend returned."""
         return tuple(chip for chip in self.columns if chip.mark != "absent")
 
     @property
     def left_out(self) -> str:
-        """Words for what is not shown; empty if everything is."""
+        """Describes the omitted rows and columns; empty if none are omitted."""
         counts = {"row": self.rows_left_out, "column": self.columns_left_out}
         counted = [f"{n} {noun}" + "s" * (n > 1) for noun, n in counts.items() if n]
         if not counted:
@@ -104,8 +105,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number, or a few words, that an operation answers. got: None where the backend
-    did not answer."""
+    """A number or short text in an answer. got: None if the backend did not answer."""
 
     name: str
     expected: str
@@ -115,8 +115,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class Part:
-    """A cache, a layer, or a row of a batch: the reference's content, the grids, and
-    answers about this part alone."""
+    """A cache, a layer, or a row of a batch: the reference's content, the grids, and the
+    facts that concern only this cache, layer or row."""
 
     title: str
     held: tuple[Chip, ...]
@@ -127,11 +127,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """An operation on both sides.
+    """An operation, as the reference and the backend ran it.
 
-    skipped: why it did not run. outcome: see `programs.words`. is_drawn: whether it has a
-    picture. parts_left_out: number of caches that are not shown. answered: whether the
-    backend answered.
+    skipped: the reason why the operation did not run. outcome: see `programs.words`.
+    is_drawn: whether the step has a picture. parts_left_out: the number of omitted
+    caches. answered: whether the backend answered.
     """
 
     number: int
@@ -146,7 +146,7 @@ class Step:
 
     @property
     def left_out(self) -> str:
-        """Words for the caches that are not shown; empty if all are."""
+        """Describes the omitted caches; empty if none are omitted."""
         suffix = self.parts_left_out
         if not suffix:
             return ""
@@ -162,7 +162,7 @@ class Step:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything in it is marked."""
+        """Whether a fact or a grid of the step differs."""
         grids = (grid for drawn in self.parts for grid in drawn.grids)
         facts = chain(self.facts, *(drawn.facts for drawn in self.parts))
         return any(fact.differs for fact in facts) or any(g.wrong for g in grids)

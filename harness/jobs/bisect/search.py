@@ -1,8 +1,7 @@
-"""The search for the release at which behaviour changes. Nothing is installed or run
-here.
+"""Searches for the release at which behaviour changes. Installs and runs no release.
 
-Releases are numbered from the oldest, 0, on. What a release shows is AGREES, the
-signature of a divergence, or None if it cannot be tested; such a release is skipped.
+Releases are numbered from 0, the oldest. The result of a release is AGREES, the signature
+of a divergence, or None if the release cannot be tested; such a release is skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import pairwise
 AGREES = "agrees"
 
 Shown = Mapping[int, str | None]
-"""Number of a release that was tried → what it shows."""
+"""Number of a tried release → its result."""
 
 
 class Untestable(Exception):
@@ -56,7 +55,7 @@ def choose_next(size: int, shown: Shown) -> int | None:
 
 
 def get_bounds(size: int, shown: Shown) -> tuple[int, int]:
-    """The releases between which the search goes on, once both ends were tried."""
+    """Returns the releases between which to search, after both ends were tried."""
     change, testable = find_change(shown), list_testable(shown)
     if change is not None:
         return change.before, change.after
@@ -69,7 +68,8 @@ def get_bounds(size: int, shown: Shown) -> tuple[int, int]:
 
 
 def find_change(shown: Shown) -> Change | None:
-    """The change as far as it is known; None if all that was tested behaves alike."""
+    """Returns the bounds of the change found so far; None if the oldest and the newest
+    testable release have the same result."""
     testable = list_testable(shown)
     if not testable or shown[testable[0]] == shown[testable[-1]]:
         return None

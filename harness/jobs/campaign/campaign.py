@@ -1,6 +1,7 @@
-"""A campaign: shards whose file is missing are run; the files are folded into an outcome.
+"""Runs the shards of a campaign that have no file yet, and folds the files of all shards
+into an outcome.
 
-A coordinator that is killed loses what was running and nothing else.
+If the coordinator is killed, only the running shards are lost.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class Campaign:
     """A campaign as its folder has it, and what is added while it runs.
 
     Args:
-        folder: holds its files.
-        terms: its settings.
+        folder: the folder with the files of the campaign.
+        terms: the settings of the campaign.
 
     Attributes:
         declared: backend → its first declaration.
         done: the names of the shards that count.
-        damaged: the name of a file that is not what it should be → why.
+        damaged: the name of an invalid file → the error.
     """
 
     def __init__(self, folder: Folder, terms: Terms) -> None:
@@ -246,7 +247,7 @@ class Campaign:
 
 
 def is_end(event: messages.Event) -> bool:
-    """Says whether an event is the last one of a shard that counts."""
+    """Returns whether an event is the last event of a valid shard."""
     if isinstance(event, Abandoned):
         return event.crashes > 0
     return isinstance(event, messages.Answer)

@@ -1,6 +1,6 @@
-"""A shard: its spec in, its events out; and its file.
+"""Runs a shard from its spec, yields its events, and reads and writes its file.
 
-A program that ends its process costs itself: the rest of the shard runs without it.
+A program that ends its process is skipped, and the rest of the shard runs without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep.harness.workers.counts import Natural, NonNegative
 from lockstep.harness.workers.pool import Pool
 
 MAX_KILLED = 3
-"""How often a shard begins again since its worker was killed from outside."""
+"""The maximum number of restarts of a shard whose worker was killed from outside."""
 
 KILLED = format_exit(-signal.SIGKILL)
 
@@ -47,7 +47,7 @@ class Abandoned(messages.Stopped, frozen=True):
 
 
 class Cancelled(Exception):
-    """The shard is wanted no more."""
+    """The shard is no longer needed."""
 
 
 Open = Callable[[Mapping[str, str]], Pool]
@@ -144,7 +144,7 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_result(content: bytes, name: str) -> Result:
-    """Raises UsageError for what is not the file of a shard of this name."""
+    """Decodes the file of a shard. Raises UsageError if the file is invalid."""
     document = parse_json(decode(content, name), name)
     try:
         result = msgspec.convert(document, Result)

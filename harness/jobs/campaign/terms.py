@@ -35,7 +35,7 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
 class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the result of a shard depends on, besides task and backend.
+    """The versions that determine the result of a shard, together with task and backend.
 
     Attributes:
         lockstep: version of Lockstep, which determines the drawn programs.

@@ -1,4 +1,4 @@
-"""Draws a program from a source of choices, guided by the reference alone."""
+"""Draws programs from a source of random choices, guided only by the reference."""
 
 from __future__ import annotations
 
@@ -30,24 +30,31 @@ ENDS, OFTEN = 720, 8
 is shorter. Most of these choices are one among a few."""
 
 FAR, FARTHEST = 192, (200, 240)
-"""One program in FAR has so many operations: what adds up over time shows only there."""
+"""One in FAR programs has a number of operations in the range FARTHEST.
+
+Only such long programs show errors that accumulate."""
 
 TRIES = 4
-"""Draws for each operation: some yield nothing, or a known divergence of the ledger."""
+"""The number of draws for each operation of the longest program.
+
+Some draws give no operation, or an operation that leads to a known divergence."""
 
 MOST_KNOWN = 8
-"""Programs that lead to a known divergence, of one drawn program."""
+"""The maximal length of `Drawer.known`, for each drawn program."""
 
 MISUSE = 8
-"""One program in MISUSE breaks rules of usage, in one of three operations, if the cache
-declares that it refuses such calls."""
+"""One in MISUSE programs has invalid calls, if the cache declares that it refuses them.
+
+In such a program, about a third of the operations are invalid calls."""
 
 AIMS = 6
-"""Cells that a program tries to reach at a time: half of its operations are drawn for one
-of them, as far as its state is there and the operation is legal."""
+"""The number of cells that a program tries to reach at the same time.
+
+Half of the operations are drawn for such a cell, if the program is in the cell's state
+and the operation is legal."""
 
 RARE = 2
-"""One program in RARE aims at the cells that were reached seldom, if any are named."""
+"""One in RARE programs aims only at rarely reached cells, if `aim_at` has set any."""
 
 
 @dataclass(eq=False)
@@ -55,13 +62,13 @@ class Draft:
     """A program that is being drawn.
 
     Attributes:
-        model: the reference behind `ops`.
-        misuses: breaks rules of usage now and then.
-        cells: some of them it tries to reach, all of them equally likely. A program that
-            happens to be in a rare state seldom draws the right operation next.
-        aims: the cells that it tries to reach now.
-        most: tokens of the longest program of this config.
-        least, longest: range of its operations.
+        model: the reference after `ops`.
+        misuses: whether some operations are invalid calls.
+        cells: the cells from which `aims` are drawn, with equal probability. Without
+            aims, a program in a rare state seldom draws the operation of a missing cell.
+        aims: the cells that the program currently tries to reach.
+        most: the maximal number of tokens of a program with this config.
+        least, longest: the range of the number of operations.
     """
 
     rules: Contract
@@ -86,18 +93,18 @@ class Drawer:
     Args:
         contract: the name of the contract.
         kind: the kind of cache.
-        declared: its operations and config values.
+        declared: the declared operations and config values of the kind.
         dtypes: the dtypes that are drawn.
-        avoid: known divergences; operations that lead to one are left out, unless it is
-            a run that leaves them out.
-        misuse: one program in so many breaks rules of usage; see `MISUSE`.
-        longest: the most operations of a program; None for as many as are usual.
+        avoid: known divergences. The drawer skips operations that lead to a known
+            divergence, except for contracts whose executor skips them during the run.
+        misuse: one in `misuse` programs has invalid calls; see `MISUSE`.
+        longest: the maximal number of operations of a program; None for the default.
 
     Attributes:
-        lengths: range of operations in a program.
-        rare: cells that were reached seldom: those of legal operations, and of misuses.
-        known: for the operations that the last program left out, the latest ones, the
-            programs that lead there.
+        lengths: the range of the number of operations in a program.
+        rare: the rarely reached cells: cells of legal operations, and cells of misuses.
+        known: programs that lead to known divergences, for the operations that were most
+            recently skipped while the last program was drawn.
     """
 
     lengths = SHORTEST, LONGEST
@@ -129,15 +136,15 @@ class Drawer:
         self.rare: tuple[Sequence[Cell], Sequence[Cell]] = [], []
 
     def aim_at(self, cells: Collection[Cell]) -> None:
-        """Names the cells that were reached seldom; some programs aim at nothing else."""
+        """Sets the rarely reached cells; some programs aim only at these cells."""
         legal = [cell for cell in self.cells if cell in cells]
         self.rare = legal, [cell for cell in self.misuse_cells if cell in cells]
 
     def draw(self, source: Source) -> Program:
         """Draws a program of legal operations that the kind, as declared, supports.
 
-        It depends on the choices that it draws and on no earlier program, so that the
-        same choices draw it again.
+        The program depends only on the choices, and not on earlier programs, so that
+        equal choices give an equal program.
         """
         config = self.rules.draw_config(source, self.kind, self.declared)
         draft = self.open_draft(source, config)
@@ -167,11 +174,11 @@ class Drawer:
         return Draft(rules, config, model, misuses, cells, aims, most, least, longest)
 
     def is_over(self, source: Source, draft: Draft) -> bool:
-        """Draws whether a program is over: each length from the least to the longest is
-        about as likely.
+        """Draws whether a program ends after its last operation.
 
-        The choice comes behind each operation, not once before them, and always among as
-        many, so that a shrinker can take out all that was chosen for one operation.
+        All lengths from `least` to `longest` are about equally likely. The choice is made
+        after each operation, and always among equally many options, so that a shrinker
+        can delete all choices of an operation.
         """
         length = len(draft.ops)
         chance = ENDS // (draft.longest - length + 1) if length >= draft.least else 1
@@ -179,7 +186,7 @@ class Drawer:
         return is_over or length >= draft.longest
 
     def choose_cells(self, source: Source) -> tuple[bool, Sequence[Cell]]:
-        """Chooses whether a program breaks rules of usage, and the cells to aim at."""
+        """Chooses whether a program has invalid calls, and the cells to aim at."""
         legal, misuses = self.rare
         if (legal or misuses) and source.one_in(RARE):
             is_misuse = not legal or (bool(misuses) and source.one_in(2))
@@ -188,15 +195,17 @@ class Drawer:
         return is_misuse, (is_misuse and self.misuse_cells) or self.cells
 
     def propose(self, source: Source, draft: Draft) -> Op | None:
-        """Draws what comes next in a program, or None."""
+        """Draws the next operation of a program, or None."""
         model = draft.model
         op = None if self.declared.atomic else self.rules.get_clearing(model)
         op = op or self.draw_aim(source, draft)
         return op or self.draw_operation(source, draft)
 
     def draw_aim(self, source: Source, draft: Draft) -> Op | None:
-        """Draws the operation of a cell that the program tries to reach, in half of the
-        draws; else, or if that cannot be asked now, None."""
+        """Draws the operation of a cell that the program tries to reach.
+
+        Returns None in half of the calls, and if the cell cannot be reached now.
+        """
         rules, model = self.rules, draft.model
         if not source.one_in(2):
             return None
@@ -215,8 +224,10 @@ class Drawer:
         return op
 
     def draw_operation(self, source: Source, draft: Draft) -> Op | None:
-        """Draws an operation that is legal now, or None: one in three is a mistake of
-        usage, in programs that have such."""
+        """Draws a legal operation or, in programs with invalid calls, an invalid call.
+
+        Returns None if no operation can be drawn.
+        """
         op = None
         if draft.misuses and source.one_in(2):
             op = self.rules.draw_misuse(source, draft.model, self.names)
@@ -228,13 +239,14 @@ class Drawer:
         advance(self.rules.operations, op, draft.model)
 
     def leaves_out(self, config: Config, ops: Sequence[Op], op: Op, model: Any) -> bool:
-        """Returns whether an operation breaks a duty of the callers, or leads to a known
-        divergence, and notes the latter.
+        """Returns whether an operation breaks a duty or leads to a known divergence.
+
+        For a known divergence, the program that leads to it is added to `known`.
 
         Args:
-            config: of the program.
-            ops: before the operation.
-            op: complete.
+            config: the config of the program.
+            ops: the operations before `op`.
+            op: the operation, with all defaults filled in.
             model: the reference before the operation.
         """
         avoid = () if self.rules.leaves_choices else self.avoid

@@ -1,9 +1,10 @@
-"""Every program up to a length over a small domain, one after the other.
+"""Enumerates every program up to a given length over a small domain.
 
-Programs with the same first operations form a tree. Only its leaves run, since each runs
-its prefixes, too. Of programs that differ only in names, such as which of two sequences
-is called 0, only the first runs. A program also runs if the reference returns to an
-earlier state, since the implementation may be in another state.
+The programs form a tree: the parent of a program is the program without its last
+operation. Only the leaves of the tree run, since a leaf also runs all of its prefixes. If
+programs differ only in names, such as which of two sequences is called 0, only the first
+program runs. If the reference returns to an earlier state, the program runs nevertheless,
+since the implementation may be in a different state.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from lockstep.harness.contracts.contract import Contract, Domain, Renaming
 from lockstep.harness.contracts.operation import Config, Op, advance
 from lockstep.harness.programs.program import Program
 
-# --- the part of a domain that a backend declares ---------------------------------------
+# --- the subset of a domain that a backend declares -------------------------------------
 
 
 @dataclass(frozen=True)
 class World:
-    """The part of a domain that a backend declares.
+    """The subset of a domain that a backend declares.
 
     Attributes:
         config: a complete config.
@@ -41,10 +42,10 @@ class World:
 def fit(
     domain: Domain, rules: Contract, kind: str, declared: Kind, dtypes: Sequence[str]
 ) -> World:
-    """Returns the part of the domain that a backend declares.
+    """Returns the subset of the domain that a backend declares.
 
-    A config field for which it declares none of the domain's values keeps its value in
-    the plainest config.
+    If the backend declares none of the domain's values for a config field, the field
+    keeps its value from the plainest config.
     """
     config = rules.get_plain_config(kind, declared, dtypes)
     for name, values in domain.config.items():
@@ -85,11 +86,12 @@ def make_key(value: Any) -> Any:
 
 
 Path = tuple[int, ...]
-"""The moves of a program, by number."""
+"""The numbers of a program's moves in `World.moves`."""
 
 IsKnown = Callable[[Sequence[Op], Op, Any], bool]
-"""Returns whether an operation leads to a known divergence, given those before it and the
-model."""
+"""Returns whether an operation leads to a known divergence.
+
+The arguments are the earlier operations, the operation, and the model before it."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,10 @@ class Branch:
     """A program in the tree.
 
     Attributes:
-        path: its moves, by number.
-        ops: the operations that the moves became.
-        covered: the number of programs that it runs first: itself, and the prefixes that
-            no program before it runs.
+        path: the numbers of its moves.
+        ops: the operations that were made from the moves.
+        covered: the number of programs that this branch is the first to run: the program
+            itself, and each prefix that no earlier program runs.
     """
 
     path: Path
@@ -112,16 +114,16 @@ ROOT = Branch((), (), 0)
 
 
 class Walk:
-    """The tree of the programs over the part of a domain that a backend declares.
+    """The tree of all programs over the subset of a domain that a backend declares.
 
     Args:
         rules: the contract.
-        world: the part of the domain.
+        world: the subset of the domain.
         is_known: returns whether an operation leads to a known divergence.
 
     Attributes:
-        avoided: the number of programs that were left out because their last operation
-            leads to a known divergence. Longer programs are not counted.
+        avoided: the number of programs that were skipped because their last operation
+            leads to a known divergence. Extensions of these programs are not counted.
     """
 
     def __init__(self, rules: Contract, world: World, is_known: IsKnown) -> None:
@@ -151,8 +153,10 @@ class Walk:
         return Branch(path, ops, covered)
 
     def list_longer(self, start: Branch) -> list[Branch]:
-        """Lists the programs with one operation more that are legal, new and not known to
-        diverge. The first of them also covers the programs of `start`."""
+        """Lists the children of `start` that are legal, new and not known to diverge.
+
+        The first child also covers the programs that `start` covers.
+        """
         model = self.replay(start.ops)
         clearing = None if self.world.atomic else self.rules.get_clearing(model)
         longer: list[Branch] = []
@@ -178,7 +182,7 @@ class Walk:
         return model
 
     def is_first(self, path: Path) -> bool:
-        """Returns whether no program that differs only in names comes before this one."""
+        """Returns whether a path is the first of all paths that differ only in names."""
         return all(
             path <= tuple(symmetry[move] for move in path)
             for symmetry in self.world.symmetries

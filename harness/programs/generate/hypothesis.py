@@ -1,9 +1,9 @@
-"""Draws programs from Hypothesis: every choice of a program is a choice of Hypothesis.
+"""Draws programs with Hypothesis, which makes every random choice.
 
-Hypothesis makes most examples out of earlier ones: it copies a part of an example over
-another part that was drawn by the same strategy. Of programs that is a poor use of time:
-their configs stay the same. So a program is drawn from one `random.Random` of Hypothesis,
-whose draws it does not copy.
+Hypothesis derives most examples from earlier examples: it copies a section of an example
+over another section that the same strategy drew. For programs, such copies waste time,
+because the config stays the same. Therefore, each program is drawn from a single
+`random.Random` of Hypothesis, whose draws Hypothesis does not copy.
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ from lockstep.harness.contracts.operation import Source
 from lockstep.harness.programs.program import Program
 
 Draw = Callable[[Source], Program]
-"""Makes a program from choices."""
+"""A function that makes a program from random choices."""
 
 FEW = 96
-"""Integers are drawn from [0, FEW] at most. Hypothesis mixes constants from the loaded
-source files into larger ones (none below 100), and makes them less even. So a seed gives
-the same programs in each process, whatever it has imported."""
+"""The largest range from which an integer is drawn.
+
+Hypothesis sometimes replaces a larger integer by a constant (100 or more) from a loaded
+source file, and draws large integers less uniformly. With this limit, a seed gives the
+same programs in every process, whichever modules the process has imported."""
 
 EVEN = 4
-"""A choice takes what is left of an integer if that is so many times as large: no option
-is less than 3/4 as likely as another."""
+"""A choice uses the rest of an integer if its range is at least EVEN times the limit.
+
+Then no option is less than 3/4 as likely as another option."""
 
 
 class ChoiceSource(Source):
-    """Choices of Hypothesis. An integer may hold several of them, since drawing it takes
-    as long as a small operation.
+    """A source whose choices come from Hypothesis.
 
-    The simplest choice is 0. The shrinker of Hypothesis lowers integers and leaves them
-    out. Each operation begins with a new integer, so that the shrinker can leave it out.
+    An integer may encode several choices, since drawing an integer takes as long as a
+    small operation.
+
+    The simplest choice is 0. The shrinker of Hypothesis lowers and deletes integers. Each
+    operation begins with a new integer, so that the shrinker can delete the operation.
     """
 
     def __init__(self, random: Random) -> None:
@@ -66,19 +71,21 @@ UNLIMITED = (
     HealthCheck.data_too_large,  # a long program is allowed
     HealthCheck.large_base_example,
 )
-"""Health checks that a strategy of programs does not pass, by its nature."""
+"""Health checks of Hypothesis that a strategy for programs cannot pass."""
 
 LEAST = 2
-"""Operations of the shortest program. Hypothesis begins with the smallest examples that
-there are, a tenth of all, and passes on to others once five of these were refused."""
+"""The number of operations in the shortest program.
+
+Hypothesis makes the first tenth of all examples as small as possible. After five of these
+small examples were refused, it goes on to examples of every size."""
 
 
 def make_strategy(draw: Draw, least: int = LEAST) -> st.SearchStrategy[Program]:
     """Makes a strategy of programs.
 
     Args:
-        draw: makes a program from choices.
-        least: see `LEAST`.
+        draw: makes a program from random choices.
+        least: the smallest number of operations; see `LEAST`.
     """
 
     @st.composite
@@ -92,8 +99,11 @@ def make_strategy(draw: Draw, least: int = LEAST) -> st.SearchStrategy[Program]:
 
 
 class Ended(BaseException):
-    """Ends a run at once. An Exception would not: Hypothesis runs its program again, and
-    prints it, which takes longer than to draw and check it."""
+    """Ends a run of Hypothesis immediately.
+
+    After an `Exception`, Hypothesis would run the program again and print it, which takes
+    longer than drawing and checking a program.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -102,13 +112,13 @@ class Ended(BaseException):
 def generate(
     count: int, number: int, draw: Draw, consume: Callable[[Program], None]
 ) -> None:
-    """Draws programs. Hypothesis does not shrink them.
+    """Draws programs, without shrinking.
 
     Args:
         count: the number of programs.
         number: the seed.
-        draw: makes a program from choices.
-        consume: is called with each program.
+        draw: makes a program from random choices.
+        consume: a function that is called with each program.
     """
 
     @seed(number)

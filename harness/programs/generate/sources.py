@@ -1,4 +1,4 @@
-"""Choices where no Hypothesis runs."""
+"""A source of random choices that does not use Hypothesis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.harness.contracts.operation import Source, T
 
 
 class RandomSource(Source):
-    """Choices from Python's own generator."""
+    """A source whose choices come from Python's `random.Random`."""
 
     def __init__(self, number: int) -> None:
         self.random = Random(number).random
@@ -18,11 +18,11 @@ class RandomSource(Source):
         return int(self.random() * limit)
 
     def pick(self, options: Sequence[T]) -> T:
-        """Picks an option as any source does, but in one call."""
+        """Picks an option like `Source.pick`, but with a single call of `random`."""
         return options[int(self.random() * len(options))]
 
 
 def draw_some(count: int, number: int, draw: Callable[[Source], T]) -> list[T]:
-    """Draws several programs, one after the other, from the seed `number`."""
+    """Draws `count` programs from a single source with the seed `number`."""
     source = RandomSource(number)
     return [draw(source) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The files of a set: lines of traces, and the manifest of what they cover."""
+"""Writes and reads the files of a set of vectors: traces in lines, and the manifest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_manifest(
     Args:
         size: the name of the size.
         contents: file name → content.
-        holds: name of a file with programs → what they cover.
+        holds: name of a file with programs → counts and coverage of these programs.
     """
     return {
         "format": SET_FORMAT,
@@ -88,13 +88,13 @@ def write_pretty(value: Any) -> bytes:
 
 
 def read_set(folder: Path) -> dict[Path, Holds]:
-    """Reads the manifest, and checks that exactly its files are there, unchanged.
+    """Reads the manifest of a set, and checks that the files match the manifest.
 
     Returns:
-        The files with programs.
+        Path → description, for each file with programs.
 
     Raises:
-        UsageError: this is no set, this version cannot read it, or it is damaged.
+        UsageError: the folder is not a set, has an unknown version, or is damaged.
     """
     path = folder / MANIFEST
     text = read_bounded(path, MAX_MANIFEST).decode(errors="replace")
@@ -125,8 +125,9 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Program, list[Any]]]:
-    """Yields for each line its location, which `lockstep replay` takes, its program and
-    the answers that the set expects.
+    """Yields the location, the program and the expected answers of each line.
+
+    `lockstep replay` accepts the location.
 
     Raises:
         UsageError: a line is not a vector.
@@ -151,11 +152,12 @@ def read_lines(path: Path) -> Iterator[tuple[str, Program, list[Any]]]:
 
 
 def audit(path: Path, holds: Holds) -> Iterator[str]:
-    """Yields the steps where the answers of a file and of the reference differ, one of
-    each program.
+    """Yields differences between the expected answers in a file and the reference.
+
+    Each message describes the first step of a program where the answers differ.
 
     Raises:
-        UsageError: the file is not what the manifest says.
+        UsageError: the file contradicts the manifest.
     """
     count = 0
     for location, program, expected in read_lines(path):

@@ -1,4 +1,7 @@
-"""The JSON Schema (2020-12) of one line: a trace of any contract and kind."""
+"""Makes the JSON Schema (2020-12) of a line in a set of vectors.
+
+A line is a trace of any contract and kind.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from lockstep.harness.programs.vectors import TRACE_FORMAT
 
 
 def make_schema() -> dict[str, Any]:
-    """Makes the schema of lines of all kinds.
+    """Makes the schema that covers the lines of all kinds.
 
-    It cannot say that each operation has one answer, nor which answers belong to it.
+    The schema cannot express that there are as many answers as operations, nor which
+    answers are valid for which operation.
     """
     kinds = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
     return {

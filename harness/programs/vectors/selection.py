@@ -23,9 +23,11 @@ from lockstep.harness.programs.vectors import TRACE_FORMAT
 DTYPES = ("float32", "float16", "bfloat16")
 
 LENGTHS = 12, 44
-"""Range of operations in a program: shorter than in a check, to be read."""
+"""The range of the number of operations in a program.
 
-# --- levels: first what any engine can run, then the rest -------------------------------
+The programs are shorter than the programs of a check, so that people can read them."""
+
+# --- levels: the first level has the operations that every engine has -------------------
 
 
 # Level → the effect of the operations that it adds to the level before.
@@ -66,14 +68,14 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
 # --- the choice -------------------------------------------------------------------------
 
 
-# In the place of a state or an operation of a cell: any of them.
+# Stands for any state, or any operation, in a cell.
 ANY = ""
 
-# In the place of a cell: the operation was illegal.
+# A pseudo-cell for a step whose operation was illegal.
 SKIPPED = ("skipped", ANY)
 
-# Before the name of an error, or of a setting that is not the default, in the place of
-# a state.
+# Prefixes of a pseudo-state: the name of an error follows, or the name of a setting whose
+# value is not the default.
 ERROR, SETTING = "error ", "setting "
 
 
@@ -84,7 +86,7 @@ class Size:
     Attributes:
         cells: whether to cover each abstract state with each operation, or only the
             operations.
-        times: the number of programs that must reach each of them.
+        times: the number of programs that must reach each such cell or operation.
         drawn: the number of programs in a round.
         about: a description.
     """
@@ -100,7 +102,7 @@ SIZES: Mapping[str, Size] = {
     "small": Size(True, 2, 160, "every abstract state with every operation, twice"),
     "standard": Size(True, 20, 400, "the same, twenty times"),
 }
-# After so many rounds, goals that no drawn program reaches are given up.
+# The number of rounds after which the selection gives up goals that no program reaches.
 ROUNDS = 6
 
 
@@ -154,7 +156,7 @@ class Selection:
         return self.counted[goal] < self.size.times
 
     def choose(self, level: str, program: Program) -> None:
-        """Chooses a program if it suits a set, and reaches a goal that is missing."""
+        """Chooses a program if a set may contain it and it reaches a missing goal."""
         name, self.drawn = f"{self.contract}-{self.kind}-{self.drawn:05d}", self.drawn + 1
         program = replace(program, ops=list(filter(is_typed, program.ops)))
         reached = set(list_reached(program))
@@ -163,13 +165,13 @@ class Selection:
         self.goals |= {goal for goal in reached if goal[0].startswith((ERROR, SETTING))}
         if any(map(self.is_missing, reached & self.goals)):
             line = make_line(program, {"name": name, "level": level})
-            # Each step has one right answer, unless the contract leaves the choice.
+            # Each step has a single correct answer, unless the contract allows several.
             if program.rules.leaves_choices or '"one_of"' not in line:
                 self.chosen.append((level, line))
                 self.counted.update(reached)
 
     def describe(self) -> dict[str, Any]:
-        """Describes the programs, and which goals they reach and which not."""
+        """Returns counts of the chosen programs, and the reached and missed goals."""
         return {
             "contract": self.contract,
             "kind": self.kind,
@@ -182,7 +184,7 @@ class Selection:
 
 
 def aim(cells: list[Cell], missing: Collection[Cell]) -> list[Cell]:
-    """Returns the missing ones of the cells; all if none is missing."""
+    """Returns the cells that are missing, or all cells if no cell is missing."""
     return [cell for cell in cells if cell in missing] or cells
 
 
@@ -207,7 +209,7 @@ def write_json(value: Any) -> str:
 
 
 def is_typed(op: Op) -> bool:
-    """Says whether all tokens are integers: many languages cannot pass others."""
+    """Returns whether all tokens are integers; many languages support no other type."""
     tokens = (*op.get("tokens", ()), *op.get("generate", ()))
     return all(type(token) is int for token in tokens)
 
@@ -232,7 +234,7 @@ def list_reached(program: Program) -> Iterator[Cell]:
 
 
 def group(cells: Iterable[Cell]) -> dict[str, list[str]]:
-    """Maps each state to the operations that find it."""
+    """Maps each state to the operations that were run in this state."""
     grouped: dict[str, list[str]] = {}
     for state, operation in sorted(cells):
         grouped.setdefault(state, []).append(operation)

@@ -1,1 +1,1 @@
-"""Failures that one can see: a page, a summary in Markdown, a picture in the terminal."""
+"""Shows failures: as an HTML page, a Markdown summary, or a picture in the terminal."""

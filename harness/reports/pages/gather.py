@@ -1,4 +1,4 @@
-"""The material of a report: outcomes, and programs that failed, which run again."""
+"""Gathers the outcomes and failures for a report, and runs failing programs again."""
 
 from __future__ import annotations
 
@@ -44,14 +44,18 @@ from lockstep.harness.workers.pool import Pool
 
 @dataclass
 class Material:
-    """Gathered outcomes and failures. broken: why files could not be read."""
+    """The gathered outcomes and failures.
+
+    Attributes:
+        broken: the reasons why files could not be read.
+    """
 
     outcomes: list[OutcomeSummary] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
     def add(self, saved: Saved) -> None:
-        """Adds a failure once, however many files and outcomes have it."""
+        """Adds a failure, or merges it with an earlier record of the same failure."""
         for index, earlier in enumerate(self.saved):
             if earlier.key == saved.key:
                 self.saved[index] = earlier.merge(saved)
@@ -138,7 +142,7 @@ def add_outcome(document: Any, where: str, material: Material) -> None:
 def add_programs(
     path: Path, material: Material, mended: Container[PurePath] = ()
 ) -> None:
-    """Adds the programs of a path, but for the `mended` files."""
+    """Adds the programs of a path, except for the files in `mended`."""
     for file, program in iterate_saved([path]):
         if isinstance(program, UsageError):
             material.broken.append(str(program))
@@ -150,10 +154,10 @@ def add_programs(
 
 
 MOST_SNIPPET = 20_000
-"""Characters of a snippet that is shown."""
+"""The maximal length of a snippet that a report shows."""
 
 MOST_PLAYED = 40
-"""Failures that are shown step by step; others get a sentence."""
+"""The maximal number of failures that a report shows step by step."""
 
 MOST_LISTED = 400
 
@@ -162,15 +166,15 @@ class Stage:
     """Runs programs again.
 
     Args:
-        pool: of workers.
-        settings: name the backends that may be imported; see `find_backend`.
+        pool: the pool of workers.
+        settings: settings with the backends that may be imported; see `find_backend`.
     """
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self.pool, self.settings = pool, settings
 
     def play(self, saved: Saved, bounds: Bounds) -> Played:
-        """Runs both sides of the program, or the reference alone."""
+        """Runs a program on the backend and the reference, or only on the reference."""
         backend = find_backend(saved.backend, self.settings)
         if backend is None:
             subject = f"{clean(saved.backend)} is" if saved.backend else "it names"
@@ -206,7 +210,7 @@ class Stage:
     def write_snippet(
         self, program: Program, divergence: Divergence, backend: str
     ) -> str | None:
-        """Returns the failure as a script; None if no script shows it."""
+        """Returns a script that shows the failure; None if no script can show it."""
         meta = {"signature": divergence.get_signature(program), "step": divergence.step}
         document = replace(program, meta=meta).to_json()
         event = self.pool.call(messages.WriteSnippet(backend, document))
@@ -228,7 +232,7 @@ class Stage:
     def play_crash(
         self, program: Program, divergence: Divergence, backend: str, bounds: Bounds
     ) -> Played:
-        """Runs both sides up to the step in which the backend crashed or hung."""
+        """Runs backend and reference up to the step where the backend crashed or hung."""
         again = self.record(backend, program, divergence.step, bounds)
         if isinstance(again, messages.Stopped):
             again = self.record(REFERENCE_NAME, program, 0, bounds)
@@ -250,7 +254,7 @@ class Stage:
 def make_report(
     material: Material, stage: Stage | None, bounds: Bounds | None = None
 ) -> ReportView:
-    """Makes a report. Without a stage, it shows what files say, and runs nothing."""
+    """Makes a report; without a stage, it only uses the files, and runs no program."""
     listed = material.saved[:MOST_LISTED]
     failures = [
         make_failure(

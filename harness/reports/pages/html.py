@@ -1,4 +1,4 @@
-"""The page: one HTML file without other files and without requests."""
+"""Renders a report as a single HTML file, which makes no requests."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def get_template() -> Template:
 
 
 def make_readable(value: Any) -> Any:
-    """Returns text with a dot for each character that does not print.
+    """Replaces each unprintable character of a text by a dot.
 
-    Some of these characters would reverse the text behind them.
+    Some unprintable characters would reverse the direction of the text after them.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
@@ -108,10 +108,10 @@ HEAD_BYTES = 2000
 
 
 def save_page(folder: Path, name: str, text: str) -> Path:
-    """Writes folder/name, whole or not at all.
+    """Writes folder/name, atomically.
 
     Raises:
-        UsageError: the folder cannot be written, or the file is there and is not ours.
+        UsageError: the folder is not writable, or the existing file is not a report.
     """
     path = folder / name
     draft = folder / f".{name}.{os.getpid()}.tmp"

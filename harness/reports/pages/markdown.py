@@ -1,4 +1,4 @@
-"""Reports for GitHub: a summary in Markdown, and annotations of a run."""
+"""Renders reports for GitHub: a Markdown summary, and annotations of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LINE = 800
 
 
 def render_markdown(report: ReportView) -> str:
-    """Renders the summary. Text from files is set as code, where nothing is markup."""
+    """Renders the summary. Text from files is formatted as code, to disable markup."""
     text, skipped = "\n".join(list_head(report)), report.more
     for failure in report.failures:
         block = "\n" + "\n".join(list_failure(failure)) + "\n"
@@ -53,7 +53,7 @@ def list_head(report: ReportView) -> Iterator[str]:
 
 
 def list_groups(report: ReportView) -> Iterator[str]:
-    """A line for each failure, below the sentence of its group."""
+    """Lists the failures, each group after the sentence about its likely cause."""
     for group in report.groups:
         sentence = f"{group.failures[0].name}: {group.sentence}".rstrip(": ")
         yield f"* {code(sentence)}"
@@ -74,7 +74,7 @@ def list_cells(cells: Sequence[str]) -> str:
 
 
 def list_bounded(lines: Iterable[str], most: int = MOST_LINES) -> Iterator[str]:
-    """An empty line and the first lines; nothing if there are none."""
+    """Yields an empty line and the first `most` lines, or nothing without lines."""
     listed = list(lines)
     if listed:
         yield ""
@@ -136,8 +136,8 @@ WARNINGS = ("unavailable", "unchecked", "saved")
 def render_annotations(report: ReportView) -> str:
     """Renders failures and problems as errors, gaps of the check as warnings.
 
-    Errors are failures, notes of other sorts than `WARNINGS`, and files that cannot be
-    read. If there are too many, the last one counts the rest.
+    Errors are failures, files that cannot be read, and all notes whose sort is not in
+    `WARNINGS`. If there are too many errors, the last error counts the omitted errors.
     """
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
@@ -158,13 +158,13 @@ def render_annotations(report: ReportView) -> str:
 
 
 def format_failure(failure: FailureView) -> str:
-    """Formats what differs, and the command that replays it."""
+    """Formats the difference of a failure, and the command that replays the failure."""
     step = "" if failure.step is None else f"step {failure.step}: "
     return f"{step}{failure.message}\n{failure.replay}"
 
 
 def write_command(level: str, title: str, message: str) -> str:
-    """Formats a workflow command, which stays one command whatever the text is."""
+    """Formats a workflow command; escaping keeps its text from ending the command."""
     lines = [clean(line, MOST_MESSAGE) for line in message.split("\n")]
     text = escape("\n".join(lines), ESCAPES)
     return f"::{level} title={escape(clean(title), PROPERTY_ESCAPES)}::{text}\n"

@@ -1,4 +1,4 @@
-"""A failure in the terminal: its steps, and one of them as a picture."""
+"""Prints a failure on the terminal: its steps, and a picture of a step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ASCII = {
 
 
 def choose_signs(encoding: str) -> Mapping[str, str]:
-    """Returns the signs that the terminal's encoding has."""
+    """Returns the signs that the terminal's encoding supports."""
     try:
         "".join(SIGNS.values()).encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -66,8 +66,9 @@ class Painter:
         """Prints a failure, its steps, and a picture of one.
 
         Args:
-            view: of the failure.
-            number: the step to draw; None for the one that diverges, or the last.
+            view: the view of the failure.
+            number: the step to draw; None for the diverging step or, if no step
+                diverges, the last step.
         """
         program = view.saved.program
         head = Text(f"{self.signs['cross']} {clean(view.name)} ", "bold red")

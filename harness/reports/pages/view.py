@@ -1,4 +1,4 @@
-"""What a report shows: failures as their files tell them and as they run again."""
+"""The content of a report: failures, from their files and from their reruns."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class Saved:
 
     @property
     def remarks(self) -> list[str]:
-        """The lines below the failure."""
+        """The remarks that a report shows below the failure."""
         return list_remarks(self.programs, self.flaky, self.answers)
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """Equal for two records of one failure."""
+        """A key that is equal for all records of the same failure."""
         return self.program.digest(), self.backend
 
     def merge(self, other: Saved) -> Saved:
-        """Returns one record from two; the message of `other`, if any, counts more."""
+        """Merges two records; a message of `other` takes precedence."""
         fuller = other if other.message is not None else self
         names = ("cause", "flaky", "programs", "answers")
         return replace(
@@ -158,7 +158,11 @@ class Played:
 
 @dataclass(frozen=True)
 class FailureView:
-    """A failure from its file, and from its second run. number: from 1."""
+    """A failure, from its file and its rerun.
+
+    Attributes:
+        number: the number of the failure in the report, from 1.
+    """
 
     number: int
     saved: Saved
@@ -177,7 +181,7 @@ class FailureView:
 
     @property
     def unreached(self) -> str:
-        """How many steps behind the last one did not run; empty if all ran."""
+        """The number of steps that did not run, as a text; "" if all steps ran."""
         steps = self.played.steps
         more = self.operations - steps[-1].number - 1 if steps else 0
         if not more:
@@ -200,7 +204,7 @@ class FailureView:
 
     @property
     def message(self) -> str:
-        """What differs, as a sentence."""
+        """A sentence that describes the difference."""
         seen = self.played.divergence
         default = "its file does not say how it failed"
         message = seen.message if seen else self.saved.message or default
@@ -213,19 +217,19 @@ class FailureView:
         return seen.step if seen else self.saved.step
 
     def describe(self, most: int) -> list[str]:
-        """Returns the failure in lines, with at most `most` steps."""
+        """Describes the failure in lines, with at most `most` steps."""
         program = self.saved.program
         return [*describe_failure(program, self.step, self.what, self.message, most)]
 
     @property
     def line(self) -> str:
-        """The failure in one line."""
+        """A description of the failure in a single line."""
         program, message = self.saved.program, self.message
         return clean(describe_line(program, self.step, message), MOST_SENTENCE)
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence of its cause."""
+        """The evidence for the cause of the failure."""
         has_message = self.played.divergence or self.saved.message
         message = self.message if has_message else self.saved.path
         return gather_evidence(self.saved.program, self.step, self.what, message)
@@ -237,7 +241,7 @@ class FailureView:
 
     @property
     def replay(self) -> str:
-        """The command that runs it again; for a file in a zip, it names the zip."""
+        """The command that replays the failure; a file in a zip is named by its zip."""
         zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
         path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
         backend = self.played.backend or self.saved.backend or "NAME"
@@ -261,7 +265,7 @@ class FailureView:
 
     @property
     def program_text(self) -> str | None:
-        """The program as JSON, an operation a line; None if it is too long."""
+        """The program as JSON, with a line for each operation; None if it is too long."""
         document = replace(self.saved.program, meta={}).to_json()
         ops = ",\n  ".join(json.dumps(op) for op in document.pop("ops"))
         text = f'{json.dumps(document)[:-1]},\n "ops": [\n  {ops}]}}'
@@ -286,7 +290,7 @@ class ReportView:
 
     @cached_property
     def groups(self) -> list[Group[FailureView]]:
-        """The failures by their likely causes."""
+        """The failures, grouped by their likely causes."""
         failures = self.failures
         return group_failures(
             failures,
@@ -301,7 +305,7 @@ class ReportView:
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the matrix, each line once."""
+        """The notes below the matrix, without duplicates."""
         notes = (note for outcome in self.outcomes for note in list_notes(outcome))
         return list(dict.fromkeys(note.format() for note in notes))
 
@@ -317,7 +321,7 @@ class ReportView:
 
     @property
     def summary(self) -> str:
-        """How much was run."""
+        """A description of the amount of work that was done."""
         if not self.pairs:
             return "no outcome of a check: programs from files"
         return format_amount(self.outcomes)

@@ -1,4 +1,4 @@
-"""A released engine: its pinned version, and the modules that are not loaded of it."""
+"""A released engine: its pinned version, and its modules that are not loaded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class StandIn:
     """A module that is replaced by a stand-in, with all its submodules.
 
     Attributes:
-        name: dotted name. A module of another package is replaced only if that package is
-            not installed.
-        reason: why the block manager does not need the module, or its purpose.
+        name: the dotted name. A module of another package is replaced only if that
+            package is not installed.
+        reason: why the block manager does not need the module, or what it uses the module
+            for.
         holds: the names that the block manager uses.
     """
 
@@ -34,11 +35,11 @@ class Engine:
     """A released engine.
 
     Attributes:
-        package: its distribution and import package.
-        version: the only supported version, since modules are chosen by name. Its local
-            part ("+cpu") is ignored.
+        package: the name of its distribution and of its import package.
+        version: the only supported version, since modules are chosen by name. The local
+            part of a version ("+cpu") is ignored.
         pins: the requirements file to install with `--no-deps`.
-        needs: other distributions that its block manager uses.
+        needs: other distributions that the block manager uses.
         bare: packages that are loaded without their `__init__`.
         stand_ins: modules that are not loaded.
     """
@@ -59,7 +60,8 @@ def require_installed(engine: Engine) -> None:
     """Requires the pinned version of an engine and the packages of its block manager.
 
     Raises:
-        Unavailable: the message says what is missing, and what to do.
+        Unavailable: a distribution is missing, or has another version. The message names
+            it and the command to install it.
     """
     name = f"{engine.package} {engine.version}"
     try:
@@ -77,7 +79,8 @@ def require_installed(engine: Engine) -> None:
 
 
 def has_dependencies(engine: Engine) -> bool:
-    """Whether all packages that an engine requires are installed, as it requires them."""
+    """Returns whether every package that an engine requires is installed in a version
+    that the engine accepts."""
     return all(
         is_installed(needed)
         for needed in map(Requirement, distribution(engine.package).requires or ())

@@ -1,14 +1,15 @@
 """Imports modules of an engine without the packages that its server and its GPUs need.
 
-A block manager imports modules that it hardly uses, and these import CUDA kernels, web
-servers and tokenizers. A lean import loads chosen packages without their `__init__`, and
-puts *stand-ins* in place of modules that are listed with a reason. A stand-in has the
-names of its row; other names exist, for annotations, and raise an exception when they are
-used.
+A block manager imports modules that it hardly uses, and these modules import CUDA
+kernels, web servers and tokenizers. A lean import loads chosen packages without their
+`__init__`, and replaces listed modules by *stand-ins*. The list gives a reason for each
+stand-in. A stand-in has the names of its row; every other name exists, for annotations,
+and raises an exception when it is used.
 
 No other code sees a stand-in. The engine's modules get a special `__import__`, which
-knows the stand-ins; these never enter `sys.modules`. The engine's modules are there only
-while they load, so that a later `import vllm` imports the real package.
+knows the stand-ins; stand-ins never enter `sys.modules`. The engine's modules are in
+`sys.modules` only while they load, so that a later `import vllm` imports the real
+package.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class Importer(Protocol):
     """Imports modules of one engine."""
 
     def load(self, name: str) -> Any:
-        """Returns the module `name`. Any: few machines have the engine installed."""
+        """Returns the module `name`, typed Any since few machines have the engine."""
 
     def visible(self) -> AbstractContextManager[None]:
-        """Code of the engine that asks `sys.modules` or importlib runs in here."""
+        """Returns the context in which engine code that reads `sys.modules` or calls
+        importlib runs."""
 
 
 class PlainImporter:
@@ -61,7 +63,7 @@ def open_engine(engine: Engine) -> Importer:
 
 
 def take(importer: Importer, names: Mapping[str, Sequence[str]]) -> SimpleNamespace:
-    """Returns the attributes of modules as one namespace."""
+    """Returns the attributes of several modules as one namespace."""
     return SimpleNamespace(
         **{
             name: getattr(importer.load(module), name)
@@ -75,7 +77,7 @@ def take(importer: Importer, names: Mapping[str, Sequence[str]]) -> SimpleNamesp
 
 
 class Absent(type):
-    """The type of names that a stand-in lacks: they can be named, but not used."""
+    """The type of a name that a stand-in lacks: code can name it, but not use it."""
 
     reason: str
 
@@ -101,7 +103,7 @@ def make_absent(path: str, name: str, reason: str) -> Any:
     """Returns a placeholder for a name.
 
     Raises:
-        AttributeError: the name is one that Python looks for.
+        AttributeError: the name is a special name that Python looks up.
     """
     if name.startswith("__"):
         raise AttributeError(name)
@@ -109,7 +111,7 @@ def make_absent(path: str, name: str, reason: str) -> Any:
 
 
 class StandInModule(ModuleType):
-    """A module with the names of its row, and placeholders for other names."""
+    """A module with the names of its row, and with placeholders for all other names."""
 
     def __init__(self, name: str, row: StandIn) -> None:
         super().__init__(name)
@@ -131,7 +133,7 @@ class LeanImporter:
     """Imports an engine that is installed without its dependencies.
 
     Attributes:
-        modules: name → module, of all that was loaded, stand-ins included.
+        modules: name → module, for all loaded modules, including stand-ins.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -146,7 +148,7 @@ class LeanImporter:
         return package == self.engine.package or PathFinder.find_spec(package) is None
 
     def get_row(self, name: str) -> StandIn | None:
-        """Returns the stand-in for a module, or for a package that contains it."""
+        """Returns the stand-in for a module or for a package that contains the module."""
         while name not in self.rows and "." in name:
             name = name.rpartition(".")[0]
         return self.rows.get(name)
@@ -159,7 +161,8 @@ class LeanImporter:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """The `__import__` of the engine's modules, with the arguments of Python's."""
+        """Acts as `__import__` of the engine's modules, with the arguments of Python's
+        function."""
         package = (globals or {}).get("__package__")
         absolute = resolve_name("." * level + name, package)
         top = absolute.partition(".")[0]
@@ -174,10 +177,10 @@ class LeanImporter:
         return module
 
     def load(self, name: str) -> ModuleType:
-        """Returns a module of the engine; the first time, executes it.
+        """Returns a module of the engine, and executes the module on the first call.
 
         Raises:
-            ModuleNotFoundError: the engine has no such module.
+            ModuleNotFoundError: the engine has no module of this name.
         """
         package, _, last = name.rpartition(".")
         parent = self.load(package) if package else None
@@ -215,8 +218,8 @@ class LeanImporter:
 
     @contextmanager
     def visible(self) -> Iterator[None]:
-        """Puts the engine's modules into `sys.modules` while they load, since dataclasses
-        and extensions look there; restores it afterwards."""
+        """Puts the engine's modules into `sys.modules` while they load, and then restores
+        `sys.modules`. Dataclasses and extension modules look there."""
         if self.is_visible:
             yield
             return
@@ -235,7 +238,8 @@ class LeanImporter:
             sys.modules.update(modules)
 
     def take_out(self) -> dict[str, ModuleType]:
-        """Takes the modules of the engine's package out of `sys.modules`."""
+        """Removes the modules of the engine's package from `sys.modules`, and returns
+        them."""
         names = [name for name in sys.modules if self.is_own(name)]
         return {name: sys.modules.pop(name) for name in names}
 

@@ -17,7 +17,7 @@ MODEL = "of models, which do not run here"
 
 
 def _name_algorithm(name: str) -> SimpleNamespace:
-    """Returns the additional memory of an algorithm of speculative decoding."""
+    """Returns which additional caches an algorithm of speculative decoding has."""
     return SimpleNamespace(is_uno=lambda: False, has_draft_kv=lambda: name == "EAGLE")
 
 
@@ -118,7 +118,7 @@ NAMES = {
     f"{CACHE}.unified_cache.component_type": ("ComponentType",),
     f"{CACHE}.unified_radix_cache": ("UnifiedRadixCache",),
 }
-"""Module → what `load_sglang` takes of it."""
+"""Module → the names that `load_sglang` takes from it."""
 
 
 def open_sglang() -> Importer:
@@ -144,9 +144,10 @@ def load_sglang() -> SimpleNamespace:
 
 
 def publish(sglang: Importer) -> None:
-    """Publishes those settings of a server that the caches read, at their defaults.
+    """Publishes the server settings that the caches read, with their default values.
 
-    A server publishes hundreds, out of its arguments and the configuration of a model.
+    A server publishes hundreds of settings, which come from its arguments and from the
+    configuration of a model.
     """
     runtime = sglang.load("sglang.srt.runtime_context")
     runtime.get_parallel().override_permanently(attn_dcp_size=1)
@@ -174,7 +175,7 @@ def publish(sglang: Importer) -> None:
 def _write_rows(
     rows: Any, table: Any, starts: Any, ends: Any, slots: Any, count: int
 ) -> None:
-    """In place of a kernel of a GPU: writes the slots of each request to its row."""
+    """Writes the slots of each request to its row; replaces a GPU kernel."""
     first = 0
     for row, start, end in zip(
         rows.tolist(), starts.tolist(), ends.tolist(), strict=True
@@ -185,11 +186,12 @@ def _write_rows(
 
 @contextmanager
 def speculate(algorithm: str, drafts: int) -> Iterator[None]:
-    """Publishes settings of a server that drafts, for the calls that are made here.
+    """Publishes the settings of a server with speculative decoding, for the calls made
+    here.
 
     Args:
-        algorithm: its `speculative_algorithm`.
-        drafts: the most that it verifies in a step.
+        algorithm: the server's `speculative_algorithm`.
+        drafts: the largest number of drafts that the server verifies in a step.
     """
     bags = open_sglang().load("sglang.srt.runtime_context").get_context()._config_bags
     spec = bags["spec"]
@@ -207,10 +209,10 @@ def speculate(algorithm: str, drafts: int) -> Iterator[None]:
 
 
 def open_unified(params: Any) -> Any:
-    """Returns a `UnifiedRadixCache`, which looks for its Rust core when it is made.
+    """Returns a `UnifiedRadixCache`, whose constructor looks for the Rust core.
 
     Args:
-        params: a `CacheInitParams`, whose `tree_core_backend` is "python" or "rust".
+        params: a `CacheInitParams`; its `tree_core_backend` is "python" or "rust".
     """
     with open_sglang().visible():
         return load_sglang().UnifiedRadixCache(params)

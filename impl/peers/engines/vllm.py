@@ -12,15 +12,15 @@ from lockstep.impl.peers.engines.lean import Importer, open_engine, take
 
 
 def _get_dtype_size(dtype: Any) -> int:
-    return int(dtype.itemsize)  # the original makes an empty tensor to ask it
+    return int(dtype.itemsize)  # the original reads it from an empty tensor
 
 
 def _find_no_features(features: Any, start: int, end: int) -> tuple[int, int]:
-    return 0, 0  # of requests without images
+    return 0, 0  # for requests without images
 
 
 class _Logger(logging.Logger):
-    """A logger of errors alone, that no handler of the process is changed for."""
+    """A logger of errors only, which does not change the handlers of the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, logging.ERROR)
@@ -134,7 +134,7 @@ NAMES = {
     ),
     "vllm.v1.request": ("Request", "RequestStatus"),
 }
-"""Module → what `load_vllm` takes of it."""
+"""Module → the names that `load_vllm` takes from it."""
 
 
 def open_vllm() -> Importer:

@@ -40,15 +40,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Spans:
-    """Where the tokens of some requests are, in a paged cache.
+    """The blocks and positions to which some requests attend in a paged cache.
 
     Attributes:
-        blocks: int32 [requests, places], the block of each place; any number where there
-            is none.
-        firsts, ends: int32 [requests], the positions that are attended to.
-        block: positions of a place.
-        size: slots of a block, at least as many.
-        longest: the largest number of positions.
+        blocks: int32 [requests, entries], the block of each table entry; any number for
+            an entry without a block.
+        firsts, ends: int32 [requests], each request attends to positions [first, end).
+        block: number of positions of a block.
+        size: number of slots of a block, at least `block`.
+        longest: the largest number of positions of a request.
     """
 
     blocks: torch.Tensor
@@ -60,8 +60,9 @@ class Spans:
 
 
 class Kernels(Protocol):
-    """The device work of causal and paged caches, and the masks of batches; no method
-    waits for the device.
+    """The device work of causal and paged caches, and the masks of batches.
+
+    No method waits for the device.
 
     Attributes:
         alignment: the row stride of masks should be a multiple of this, in numbers.
@@ -153,9 +154,11 @@ class Kernels(Protocol):
         """Computes attention of one token of each request, through its table.
 
         Args:
-            queries: [1, query heads, requests, key_dim]; several may share a head of K.
+            queries: [1, query heads, requests, key_dim]; several query heads may share a
+                head of K.
             pools: K and V [1, heads, slots, dim].
-            spans: of the requests; each attends to one position at least.
+            spans: the spans of the requests; each request attends to at least one
+                position.
 
         Returns:
             [1, query heads, requests, value_dim].
@@ -179,7 +182,7 @@ def choose(device: torch.device) -> Kernels:
 
 
 def pin(array: Ints, device: torch.device) -> torch.Tensor:
-    """Returns the array in memory from which a device can copy it while the host goes on.
+    """Returns the array in memory from which a device can copy it asynchronously.
 
     torch keeps pinned memory until a non-blocking copy is done.
     """

@@ -1,7 +1,7 @@
-"""The mask of a batch: which columns of a pool the queries of each row see.
+"""The mask of a batch, with the columns of a pool that the queries of each row see.
 
-Traffic: each number of the mask is written once; of the rows two numbers are read. A
-step takes one launch, where plain operations take five and as many arrays.
+Each number of the mask is written once; two numbers are read for each row. A step takes
+one launch, while plain torch operations take five launches and five arrays.
 """
 
 from __future__ import annotations

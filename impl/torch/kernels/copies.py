@@ -1,11 +1,11 @@
 """Copies between tokens and cells of pools: K and V of all layers in one launch.
 
-Traffic: each number is read once and written once, and each row's cell (8 bytes) is read
-once for each head. The bound is memory bandwidth: for bfloat16, 4 bytes a number at the
-rate of a plain copy. The key of a cell is `dim` contiguous numbers, so every access is 16
-bytes a thread, wherever the cells are. With permuted values, numbers that are contiguous
-in the tokens are apart in the pool: the tile is transposed on the way, and the stores of
-a warp are contiguous only where the cells are.
+Each number is read once and written once, and the cell of each row (8 bytes) is read once
+for each head. Memory bandwidth limits the speed: bfloat16 needs 4 bytes of traffic per
+number, at the rate of a plain copy. The key of a cell is `dim` contiguous numbers, so
+every access has 16 bytes per thread, wherever the cells are. With permuted values,
+numbers that are contiguous in the tokens are not contiguous in the pool: the kernel
+transposes the tile, and the stores of a warp are contiguous only if the cells are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Masks from the positions of cells and the sets of sequences that hold them.
 
-Traffic: each number of the mask is written once, 16 bytes a thread. The table of cells,
-16 bytes a column, is read once for up to 64 rows. The bound is write bandwidth. The
-comparison comes close to it: five 32-bit operations a number, three if all rows belong to
-one sequence. In 64 bits it would take longer than writing, so positions and sets are
-reduced to 32 bits if all of them fit.
+Each number of the mask is written once, 16 bytes per thread. The table of cells, 16 bytes
+per column, is read once for up to 64 rows. Write bandwidth limits the speed. The
+comparisons take nearly as long as the writes: five 32-bit operations per number, or three
+if all rows belong to one sequence. Comparisons in 64 bits would take longer than the
+writes, so positions and sets are reduced to 32 bits if all of them fit.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def mask_kernel(
     one sequence. A cell that the row's sequence does not hold, or that is not in the
     table, is treated as if at position -1, which no row sees.
 
-    The rows are handled one by one, so that all tensors have one axis and a thread keeps
-    the columns it has read: with two axes the compiler moves each tile through shared
-    memory.
+    The kernel processes the rows one by one, so that all tensors have one axis and a
+    thread keeps the columns that it has read. With two axes, the compiler moves each tile
+    through shared memory.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     cells = table + begin + column

@@ -1,9 +1,10 @@
 """Attention of one token of each request over its blocks, through a table.
 
-Traffic: K and V of what is attended to are read once for each of their heads, whatever
-the number of query heads that share it; a block's number (4 bytes) once for each head.
-The bound is memory bandwidth. A request is cut into parts, so that few requests keep the
-whole device busy; a second launch joins the parts, which are a few numbers each.
+K and V of the attended positions are read once for each head of K, whatever the number of
+query heads that share the head; the number of a block (4 bytes) is read once for each
+head. Memory bandwidth limits the speed. A request is cut into parts, so that even a few
+requests keep the whole device busy. A second launch joins the results of the parts, which
+are a few numbers for each part.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def attend_kernel(
     WIDENS: tl.constexpr,
 ) -> None:
     """Attends to one part of one request, for the queries that share a head of K and V.
-    Slots that the pools do not have are not seen.
+
+    Slots that are not in the pools are not seen.
 
     Args:
         queries: [requests, heads * GROUP, DIM].
@@ -76,12 +78,13 @@ def attend_kernel(
         sums: float32 [requests, heads * GROUP, parts, WIDTH], weighted sums of values.
         limits: float32 [2, requests, heads * GROUP, parts], the largest score and the sum
             of weights.
-        places: of a table.
-        slots: in all.
-        share_size: positions of a part.
-        scale: of scores, by the logarithm of 2.
+        places: number of entries of a table.
+        slots: number of slots of the pools.
+        share_size: number of positions of a part.
+        scale: the scale of scores, divided by the natural logarithm of 2.
         ROWS, KEY_DIM, VALUE_DIM: GROUP, DIM and WIDTH, rounded up to powers of two.
-        WIDENS: multiply in float32: the interpreter takes bfloat16 for integers.
+        WIDENS: whether to multiply in float32; the interpreter treats bfloat16 as
+            integers.
     """
     request, head = tl.program_id(0), tl.program_id(1)
     heads, chunks = tl.num_programs(1), tl.num_programs(2)
@@ -151,7 +154,7 @@ def join_kernel(
     PARTS: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Joins the parts of one query. For args see `attend_kernel`."""
+    """Joins the parts of one query; for the arguments see `attend_kernel`."""
     row = tl.program_id(0).to(tl.int64)
     number, wide = tl.arange(0, PARTS), tl.arange(0, VALUE_DIM)
     cell, there = row * chunks + number, number < chunks
@@ -174,7 +177,7 @@ def attend(queries: torch.Tensor, pools: Pair, spans: Spans) -> torch.Tensor:
     Args:
         queries: [1, query heads, requests, key_dim].
         pools: K and V [1, heads, slots, dim].
-        spans: of the requests; each attends to one position at least.
+        spans: the spans of the requests; each request attends to at least one position.
 
     Returns:
         [1, query heads, requests, value_dim].

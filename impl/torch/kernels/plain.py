@@ -1,4 +1,4 @@
-"""The device work of the causal family as plain torch operations."""
+"""The device work of the causal caches as plain torch operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.impl.torch.rope import Rope
 
 @dataclass(frozen=True)
 class Padded:
-    """Cells that are read when they are used; negative ones are skipped."""
+    """Cells whose numbers are read when they are used; negative numbers are skipped."""
 
     cells: torch.Tensor
 

@@ -1,7 +1,7 @@
 """Updates of the copy of the table of cells on the device.
 
-Traffic: 24 bytes read and 16 written for each change. A step has a few hundred changes at
-most, so the launch dominates.
+The kernel reads 24 bytes and writes 16 bytes for each change. A step has at most a few
+hundred changes, so the launch takes most of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def update_kernel(
     number: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Applies a block of changes; those of a cell that there is not are skipped."""
+    """Applies a block of changes; changes of a cell that does not exist are skipped."""
     change = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_change = change < number
     cells = tl.load(changes + change, mask=is_change, other=-1)

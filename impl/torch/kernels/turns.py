@@ -1,8 +1,8 @@
 """Rotation of keys to another position, in place: some cells, all layers.
 
-Traffic: each key is read once and written once, for bfloat16 4 bytes a number, in
-accesses of 16 bytes a thread. The cosines and sines of a layer stay in the cache. The
-bound is memory bandwidth; each number takes two products.
+Each key is read once and written once; bfloat16 needs 4 bytes of traffic per number, in
+accesses of 16 bytes per thread. The cosines and sines of a layer stay in the hardware
+cache. Memory bandwidth limits the speed; each number takes two products.
 """
 
 from __future__ import annotations
