@@ -246,10 +246,10 @@ class CausalCache:
 
         A token that then belongs to no sequence is removed.
         """
-        taken = [
+        remaining = [
             token._replace(sequences=token.sequences - {sequence})
             if sequence in token.sequences and begin <= token.position < end
             else token
             for token in self.tokens
         ]
-        self.tokens = [token for token in taken if token.sequences]
+        self.tokens = [token for token in remaining if token.sequences]

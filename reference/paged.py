@@ -309,19 +309,19 @@ class PagedCache:
         if request is not None:
             request.computed, request.awaited = request.awaited, 0
 
-    def failed(self, transfer: str, arrived: int = 0) -> None:
+    def failed(self, transfer: str, kept_tokens: int = 0) -> None:
         """Ends a transfer that was interrupted.
 
         Args:
             transfer: the name of the transfer.
-            arrived: number of computed tokens that the awaiting request keeps; if 0, the
+            kept_tokens: number of computed tokens that the request keeps; if 0, the
                 request waits again and holds no slots.
         """
         request = self.end(transfer)
         if request is not None:
             self.remember(request)  # what has arrived may be hit
             request.drop()
-            request.is_held, request.computed = arrived > 0, arrived
+            request.is_held, request.computed = kept_tokens > 0, kept_tokens
 
     def end(self, transfer: str) -> Request | None:
         """Removes a transfer.
