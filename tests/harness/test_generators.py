@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -79,13 +80,19 @@ def test_the_same_seed_gives_the_same_programs_in_any_process(tmp_path: Path) ->
     (tmp_path / "loaded_first.py").write_text(constants)
     paths = [str(tmp_path), str(Path(__file__).parent), str(ROOT)]
     hashes = []
+    caches = tmp_path / "caches"
     for loads in (LOADS, ""):
         command = [sys.executable, "-c", ELSEWHERE.format(paths=paths, loads=loads)]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        environment = {**os.environ, "XDG_CACHE_HOME": str(caches)}
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         assert ended.stderr == ""
         hashes.append(ended.stdout.split())
     here = [hash_all(generate_some(name, 7, 40)) for name in ("rotating", "kv-chunked")]
     assert hashes == [here, here]
+    assert any((caches / "lockstep" / "hypothesis").rglob("*"))
+    assert not (tmp_path / ".hypothesis").exists()
 
 
 def test_another_seed_gives_other_programs() -> None:
