@@ -298,10 +298,11 @@ def lockstep_check(
     """Runs a case, and fails the test with a report of each divergence."""
     from lockstep.harness.jobs.check import check_in
     from lockstep.harness.jobs.outcome import Outcome
-    from lockstep.harness.jobs.settings import Settings
+    from lockstep.harness.jobs.settings import PROFILES, Settings
     from lockstep.harness.reports.model import list_saved_notes
 
     options, chosen = request.config.option, choose(request.config)
+    profile = chosen.profile or "ci"
 
     def check(case: Case) -> Outcome:
         if case.reason:
@@ -309,7 +310,8 @@ def lockstep_check(
         settings = Settings(
             backends=(case.backend,),
             kinds=(case.kind,),
-            programs=PROGRAMS[chosen.profile or "ci"],
+            programs=PROGRAMS[profile],
+            least=PROFILES[profile].least,
             seed=options.lockstep_seed,
             require_complete=options.lockstep_require_complete,
             failures=chosen.failures,

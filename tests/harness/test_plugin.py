@@ -243,8 +243,18 @@ def test_the_seed_and_the_profile_of_hypothesis_count(project: Path) -> None:
     assert "assert (7, 'quick') == (7, 'ci')" in done.stdout
 
 
-def test_the_profiles_are_those_of_check() -> None:
-    assert {name: one.programs for name, one in PROFILES.items()} == PROGRAMS
+ENDS = """
+def test_ends_once_the_cells_are_explored(lockstep_case, lockstep_check):
+    (pair,) = lockstep_check(lockstep_case).pairs
+    assert 0 < pair.programs == pair.wanted < 600
+"""
+
+
+def test_the_profiles_are_those_of_check(project: Path) -> None:
+    assert {name: profile.programs for name, profile in PROFILES.items()} == PROGRAMS
+    (project / "test_x.py").write_text(ENDS)
+    done = run(project, "test_x.py", "--lockstep-profile", "ci", *choose("correct"))
+    assert "1 passed" in done.stdout, done.stdout
 
 
 CORRECT = "--lockstep-backend mine:correct"
