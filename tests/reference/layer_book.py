@@ -1,109 +1,77 @@
 """The notation for cases of the caches of one sequence.
 
 `fill 4` writes the tags 10, 11, 12 and 13, `add 30 31` these; `new` goes on with a fresh
-cache, whose snapshots are still there. `see 2` answers with what a query at position 2
-sees, `holds` with the offset and the state, "-" for nothing. `keep s 1` takes a snapshot
-from position 1 on; it is said as `1 4: 11 12 13`, which are its label and its tags; of a
-window, those that a cache holds into which it is restored.
+cache, `new state` or `new window=2` with another one; snapshots are still there. `see 2`
+answers with what a query at position 2 sees, `holds` with the offset and the state.
+`keep s 1` takes a snapshot from position 1 on; it is said as `1 4: 11 12 13`, which are
+its label and its tags; of a window, those that a cache holds into which it is restored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from cases import read_table, read_words
+from cases import Desk, read_words, say
 
 from lockstep.reference.kv import KVCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.state import StateCache
-from lockstep.reference.token import Token
 
 KINDS = {"kv": KVCache, "rotating": RotatingCache, "state": StateCache}
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    head: str
-    steps: Sequence[str]
-
-    def check(self) -> None:
-        desk = Desk(self.head)
-        for number, step in enumerate(self.steps):
-            call, _, expected = step.partition(" > ")
-            answer = desk.run(*call.split())
-            assert answer == expected, f"step {number}, {call}: {answer}"
-
-
-def read_cases(text: str) -> list[Case]:
-    return [Case(*case) for case in read_table(text)]
-
-
-class Desk:
+class LayerDesk(Desk):
     """A cache and all snapshots that were taken, by name."""
 
     def __init__(self, head: str) -> None:
         [self.kind], self.options = read_words(head)
         self.snapshots: dict[str, Snapshot | None] = {"none": None}
-        self.cache: Any = None
-        self.run("new")
+        self.do_new(self.kind, **self.options)
 
-    def run(self, word: str, *words: str) -> str:
-        """Does one step; returns its answer in words."""
-        numbers = [int(each) for each in words if each.lstrip("-").isdigit()]
-        names = [each for each in words if not each.lstrip("-").isdigit()]
-        try:
-            return self.do(word, numbers, names)
-        except ValueError as error:
-            return f"error: {error}"
+    def do_new(self, kind: str = "", **options: int) -> None:
+        if kind or options:
+            self.kind, self.options = kind or self.kind, options
+        self.cache = KINDS[self.kind](**self.options)
 
-    def do(self, word: str, numbers: list[int], names: list[str]) -> str:
-        cache = self.cache
-        match word:
-            case "new":
-                self.cache = KINDS[self.kind](**self.options)
-            case "fill":
-                cache.update(range(10, 10 + numbers[0]))
-            case "add":
-                cache.update(numbers)
-            case "see":
-                return say(cache.visible(*numbers))
-            case "holds":
-                assert self.kind == "state" or cache.size() == len(cache.state())
-                return f"{cache.offset}: {say(cache.state())}"
-            case "older":
-                return say(cache.older())
-            case "trim":
-                return str(cache.trim(*numbers))
-            case "restore":
-                restored = cache.restore(self.snapshots[names[0]], *numbers)
-                return {True: "yes", False: "no"}[restored]
-            case "keep":
-                return self.name(names, [cache.snapshot(*numbers)])
-            case "says":
-                return self.name(names, [self.snapshots[names[0]]])
-            case "split":
-                return self.name(
-                    names[1:], cache.split(self.snapshots[names[0]], *numbers)
-                )
-            case "merge":
-                parts = [self.snapshots[name] for name in names[:2]]
-                return self.name(names[2:], [cache.merge(*parts)])
-            case "prepare":
-                cache.prepare(numbers)
-            case "take":
-                taken = cache.take()
-                return self.name([f"t{place}" for place in range(len(taken))], taken)
-            case "clone":
-                self.cache = cache.clone()
-            case "free":
-                cache.free()
-            case _:
-                raise KeyError(word)
-        return ""
+    def do_clone(self) -> None:
+        self.cache = self.cache.clone()
+
+    def do_fill(self, count: int) -> None:
+        self.cache.update(range(10, 10 + count))
+
+    def do_add(self, *tags: int) -> None:
+        self.cache.update(tags)
+
+    def do_see(self, query: int) -> Any:
+        return self.cache.visible(query)
+
+    def do_holds(self) -> str:
+        return say_held(self.cache)
+
+    def do_restore(self, name: str, target: int) -> Any:
+        return self.cache.restore(self.snapshots[name], target)
+
+    def do_keep(self, name: str, begin: int) -> str:
+        return self.name([name], [self.cache.snapshot(begin)])
+
+    def do_says(self, name: str) -> str:
+        return self.name([name], [self.snapshots[name]])
+
+    def do_split(self, name: str, end: int, *names: str) -> str:
+        return self.name(names, self.cache.split(self.snapshots[name], end))
+
+    def do_merge(self, parent: str, child: str, name: str) -> str:
+        merged = self.cache.merge(self.snapshots[parent], self.snapshots[child])
+        return self.name([name], [merged])
+
+    def do_prepare(self, *offsets: int) -> None:
+        self.cache.prepare(list(offsets))
+
+    def do_take(self) -> str:
+        taken = self.cache.take()
+        return self.name([f"t{number}" for number in range(len(taken))], taken)
 
     def name(self, names: Sequence[str], snapshots: Sequence[Snapshot | None]) -> str:
         self.snapshots |= dict(zip(names, snapshots, strict=True))
@@ -112,7 +80,7 @@ class Desk:
     def format_snapshot(self, snapshot: Snapshot | None) -> str:
         if snapshot is None:
             return "none"
-        tokens: Sequence[Token] = snapshot.tokens
+        tokens = snapshot.tokens
         if self.kind == "rotating":
             restored = RotatingCache(**self.options)
             restored.restore(snapshot, snapshot.end)
@@ -120,5 +88,5 @@ class Desk:
         return f"{snapshot.begin} {snapshot.end}: {say(tokens)}"
 
 
-def say(tokens: Sequence[Token]) -> str:
-    return " ".join(str(token.tag) for token in tokens) or "-"
+def say_held(cache: Any) -> str:
+    return f"{cache.offset}: {say(cache.state())}"

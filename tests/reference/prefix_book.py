@@ -6,16 +6,14 @@ A letter is a token, a word a conversation.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import pytest
-from cases import read_table, read_value, read_words
+from cases import Desk, read_words
 
 from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.kv import KVCache
-from lockstep.reference.layers import Layer
+from lockstep.reference.layers import GetTags, Layer
 from lockstep.reference.recurrent import RecurrentCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.session import Session
@@ -23,10 +21,6 @@ from lockstep.reference.slots import NoSlot, Slots
 from lockstep.reference.state import StateCache
 from lockstep.reference.token import Token
 from lockstep.reference.trie import Trie
-
-Cache = TypeVar("Cache")
-Step = Callable[[Any], tuple[str, object, object]]
-"""Does something with a cache: says what, what came out, and what must come out."""
 
 NUMBERS: dict[str, int] = {}
 """Every conversation that was ever computed; the number is the tag of its last token."""
@@ -59,191 +53,79 @@ def make_layer(spec: str) -> Layer | None:
     return Layer(StateCache(), state_bytes=100)
 
 
-def make_layers(specs: str) -> list[Layer | None]:
-    return [make_layer(spec) for spec in specs.split()]
-
-
-def get_window(layer: Layer, word: str) -> list[Token]:
-    """The tokens of a layer that has read the word and nothing else."""
-    tokens = [Token(tag, at) for at, tag in enumerate(get_tags(spell(word)))]
-    if isinstance(layer.cache, RotatingCache):
-        return tokens[-layer.cache.window :]
-    return tokens
-
-
-def see_layers(cache: Session | Trie) -> list[list[Token]]:
-    return [layer.cache.state() for layer in cache.cached]
-
-
-def get_windows(cache: Session | Trie, word: str) -> list[list[Token]]:
-    return [get_window(layer, word) for layer in cache.cached]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case.
-
-    Attributes:
-        name: the rule that it shows.
-        layers: the layers under a session or trie, or the cache under slots.
-        steps: run in order, each with its expected answer.
-        options: further arguments of the cache.
-    """
-
-    name: str
-    layers: str
-    steps: Sequence[Step]
-    options: Mapping[str, Any]
-
-
-def read_cases(text: str, words: Mapping[str, Callable[..., Step]]) -> list[Case]:
-    """Reads a table of cases (`cases.py`), each of which looks like this:
-
-        the end of a path goes, back to the point before
-            kv limit=7 | ask abcd > abcd; ask abxy > xy;
-            points ab abxy  # a comment
-
-    Layers and options stand before the bar. A step is a word, its arguments, and behind
-    ">" the answer; "-" is the empty word.
+class ConversationDesk(Desk):
+    """A session or a trie over some layers.
 
     Args:
-        text: the table.
-        words: the steps that it may have.
+        make: Session or Trie.
+        head: the layers, and options of the cache.
     """
-    cases = []
-    for name, head, steps in read_table(text):
+
+    def __init__(
+        self, make: Callable[..., Session | Trie], head: str, get_tags: GetTags = get_tags
+    ) -> None:
         layers, options = read_words(head)
-        for size in SIZES.keys() & layers:
-            layers.remove(size)
-            options |= SIZES[size]
-        read = [read_step(step, words) for step in steps]
-        cases.append(Case(name, " ".join(layers), read, options))
-    return cases
+        self.cache = make([make_layer(layer) for layer in layers], get_tags, **options)
 
+    def check_layers(self) -> None:
+        """Each layer holds what it has read of the request, and nothing else."""
+        for layer in self.cache.cached:
+            request = self.cache.request or []
+            tags = get_tags(request[: layer.offset])
+            held = [Token(tag, position) for position, tag in enumerate(tags)]
+            if isinstance(layer.cache, RotatingCache):
+                held = held[-layer.cache.window :]
+            assert layer.cache.state() == held
 
-def read_step(step: str, words: Mapping[str, Callable[..., Step]]) -> Step:
-    word, _, rest = step.replace(" > ", " ").partition(" ")
-    arguments, named = read_words(rest)
-    return words[word](*map(read_value, arguments), **named)
+    def do_begin(self, request: str, **more: Collection[int]) -> str:
+        """A request: what of it is left to compute. more: checkpoints, refusing."""
+        left = self.cache.begin(spell(request), **more)
+        reused = len(request) - len(left)
+        assert all(layer.offset == reused for layer in self.cache.cached)
+        self.check_layers()
+        return read(left)
 
+    def do_feed(self, count: int, layers: int | None = None) -> str:
+        """Tokens are computed: where the layers then stand. layers: the pass breaks off
+        after so many."""
+        self.cache.feed(count, layers)
+        self.check_layers()
+        return " ".join(str(layer.offset) for layer in self.cache.cached)
 
-def check_steps(name: str, cache: object, steps: Sequence[Step]) -> None:
-    for number, step in enumerate(steps):
-        what, got, expected = step(cache)
-        assert got == expected, (
-            f"{name}\nstep {number}, {what}: {got!r}, not {expected!r}"
-        )
+    def do_say(self, word: str) -> None:
+        """Tokens are generated."""
+        self.cache.extend(spell(word))
 
-
-# --- steps of sessions and tries --------------------------------------------------------
-
-
-def begin(
-    request: str, left: str, refusing: Collection[int] = (), **more: Collection[int]
-) -> Step:
-    """A request, and what of it must be left to compute; the layers must hold the rest.
-    more: checkpoints."""
-
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        got = cache.begin(spell(request), refusing=refusing, **more)
-        reused = request[: len(request) - len(left)]
-        return (
-            f"begin {request}",
-            (read(got), see_layers(cache)),
-            (left, get_windows(cache, reused)),
-        )
-
-    return step
-
-
-def feed(count: int, *offsets: int, layers: int | None = None) -> Step:
-    """Tokens are computed, and the layers then stand at `offsets`. layers: the pass
-    breaks off after so many."""
-
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        cache.feed(count, layers)
-        got = [layer.offset for layer in cache.cached]
-        word = read(cache.get_request())
-        held = [get_window(layer, word[: layer.offset]) for layer in cache.cached]
-        return f"feed {count}", (got, see_layers(cache)), (list(offsets), held)
-
-    return step
-
-
-def say(word: str) -> Step:
-    """Tokens are generated."""
-
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        cache.extend(spell(word))
-        return f"say {word}", None, None
-
-    return step
-
-
-def close(stored: int) -> Step:
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        return "close", cache.close(), stored
-
-    return step
-
-
-def ask(request: str, left: str, said: str = "", **more: Collection[int]) -> Step:
-    """A whole request, all of it computed, and what was generated too."""
-
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        what, got, expected = begin(request, left, **more)(cache)
-        cache.feed(len(left))
+    def do_ask(self, request: str, said: str = "", **more: Collection[int]) -> str:
+        """A whole request, all of it computed, and what was generated too."""
+        left = self.do_begin(request, **more)
+        self.cache.feed(len(left))
         for letter in said:
-            cache.extend(spell(letter))
-            cache.feed(1)
-        number = len(request + said)
-        return what, (got, cache.close()), (expected, number)
+            self.do_say(letter)
+            self.cache.feed(1)
+        assert self.cache.close() == len(request + said)
+        return left
 
-    return step
+    def do_free(self) -> None:
+        self.cache.free()
+        assert not any(layer.offset for layer in self.cache.cached)
 
-
-def free() -> Step:
-    def step(cache: Session | Trie) -> tuple[str, object, object]:
-        cache.free()
-        return "free", see_layers(cache), get_windows(cache, "")
-
-    return step
-
-
-# --- steps of tries ---------------------------------------------------------------------
-
-
-def points(*words: str) -> Step:
-    """The stored points, as ab:12 abc: the ends of the edges, and behind a colon the
-    layers that are captured there."""
-
-    def step(cache: Trie) -> tuple[str, object, object]:
-        got = {
+    def do_points(self, *words: str) -> None:
+        """The points of a trie are these, as ab:12 abc: the ends of the edges, and behind
+        a colon the layers that are captured there."""
+        points = {
             read(path): "".join(map(str, sorted(point.captured)))
-            for path, point in cache.points.items()
+            for path, point in self.cache.points.items()
         }
         pairs = [word.partition(":") for word in words]
-        return "points", got, {word: numbers for word, _, numbers in pairs}
+        assert points == {word: numbers for word, _, numbers in pairs}
 
-    return step
+    def do_count(self) -> Any:
+        return [self.cache.count_tokens(), self.cache.count_bytes()]
 
+    def do_limit(self, limit: int | None) -> None:
+        self.cache.set_limit(limit)
 
-def count(tokens: int, bytes: int) -> Step:
-    def step(cache: Trie) -> tuple[str, object, object]:
-        return "count", (cache.count_tokens(), cache.count_bytes()), (tokens, bytes)
-
-    return step
-
-
-def limit(bytes: int | None) -> Step:
-    def step(cache: Trie) -> tuple[str, object, object]:
-        cache.set_limit(bytes)
-        return f"limit {bytes}", cache.limit, bytes
-
-    return step
-
-
-# --- slots, and their steps -------------------------------------------------------------
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "several": {"count": 2, "several_users": True},
@@ -261,138 +143,67 @@ CACHES: Mapping[str, Callable[[int, int], CausalCache]] = {
     "recurrent:2": lambda count, context: RecurrentCache(
         count, context, context, interval=2, checkpoints=9
     ),
-    "recurrent:2 of one": lambda count, context: RecurrentCache(
+    "recurrent:2:one": lambda count, context: RecurrentCache(
         count, context, context, slots=1, interval=2, checkpoints=9
     ),
 }
 
 
-def make_slots(cache: str, count: int = 1, context: int = 16, **options: Any) -> Slots:
-    return Slots(CACHES[cache](count, context), count, context, **options)
+class SlotsDesk(Desk):
+    """Slots over one of `CACHES`, with the options of `SIZES` that are named."""
 
+    def __init__(self, head: str) -> None:
+        (cache, *sizes), options = read_words(head)
+        for size in sizes:
+            options |= SIZES[size]
+        count, context = options.pop("count", 1), options.pop("context", 16)
+        self.cache = Slots(CACHES[cache](count, context), count, context, **options)
 
-def see_slot(slots: Slots, number: int) -> str:
-    """The tokens of a slot in the cache, "." at a position that holds none."""
-    assert isinstance(slots.cache, CausalCache)
-    held = {at: chr(tag) for tag, at, _ in slots.cache.get_tokens(number)}
-    assert len(held) == len(slots.cache.get_tokens(number)), "two at one position"
-    return "".join(held.get(at, ".") for at in range(max(held, default=-1) + 1))
+    def do_begin(self, request: str) -> str:
+        """A request: its slot, and what of it is left to compute; or busy, if none is
+        free."""
+        try:
+            number = self.cache.begin(spell(request))
+        except NoSlot:
+            return "busy"
+        slot = self.cache.slots[number]
+        assert read(slot.tokens + slot.remaining) == request
+        return f"{number} {read(slot.remaining)}"
 
+    def do_fail(self, slot: int, count: int) -> int:
+        """A pass that breaks off when the cache has already stored its tokens: the first
+        position that it was given."""
+        positions = self.cache.reserve(slot, count)
+        assert positions == range(positions[0], positions[0] + count)
+        tags = self.cache.slots[slot].remaining[:count]
+        self.cache.cache.forward(Batch(positions, [slot] * count), tags)
+        return positions[0]
 
-def compute(slots: Slots, number: int, count: int) -> range:
-    """A pass, of which the slot is not told."""
-    assert isinstance(slots.cache, CausalCache)
-    positions = slots.reserve(number, count)
-    tags = slots.slots[number].remaining[:count]
-    slots.cache.forward(Batch(positions, [number] * count), tags)
-    return positions
+    def do_feed(self, slot: int, count: int) -> int:
+        """A pass, and the first position that it was given."""
+        first = self.do_fail(slot, count)
+        self.cache.commit(slot, count)
+        return first
 
+    def do_say(self, slot: int, word: str) -> None:
+        self.cache.extend(slot, spell(word))
 
-def slot_begin(request: str, slot: int | None, left: str = "") -> Step:
-    """A request, the slot that it must get, and what of it must be left. slot: None if
-    none is free."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        if slot is None:
-            with pytest.raises(NoSlot):
-                slots.begin(spell(request))
-            return f"begin {request}", None, None
-        number = slots.begin(spell(request))
-        opened = slots.slots[number]
-        got = number, read(opened.remaining), read(opened.tokens)
-        reused = request[: len(request) - len(left)]
-        return f"begin {request}", got, (slot, left, reused)
-
-    return step
-
-
-def slot_feed(slot: int, count: int, first: int) -> Step:
-    """A pass, and the first position that it must be given."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        positions = compute(slots, slot, count)
-        slots.commit(slot, count)
-        return f"feed {count}", positions, range(first, first + count)
-
-    return step
-
-
-def fail(slot: int, count: int, first: int) -> Step:
-    """A pass that breaks off when the cache has already stored its tokens."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        positions = compute(slots, slot, count)
-        return f"fail {count}", positions, range(first, first + count)
-
-    return step
-
-
-def slot_say(slot: int, word: str) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        slots.extend(slot, spell(word))
-        return f"say {word}", None, None
-
-    return step
-
-
-def slot_close(slot: int, stored: int) -> Step:
-    def step(slots: Slots) -> tuple[str, object, object]:
-        return f"close {slot}", slots.close(slot), stored
-
-    return step
-
-
-def holds(slot: int, tokens: str, cached: str | None = None, left: str = "") -> Step:
-    """The tokens that a slot says it holds, those in the cache (the same, if not given),
-    and those that are left of the open request."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        held = slots.slots[slot]
-        got = read(held.tokens), see_slot(slots, slot), read(held.remaining)
-        return f"slot {slot}", got, (tokens, tokens if cached is None else cached, left)
-
-    return step
-
-
-def slot_ask(request: str, slot: int, left: str) -> Step:
-    """A whole request, computed token by token."""
-
-    def step(slots: Slots) -> tuple[str, object, object]:
-        what, got, expected = slot_begin(request, slot, left)(slots)
+    def do_ask(self, request: str) -> str:
+        """A whole request, computed token by token."""
+        answer = self.do_begin(request)
+        slot, left = answer.split()
         for _ in left:
-            compute(slots, slot, 1)
-            slots.commit(slot, 1)
-        number = len(request)
-        return what, (got, slots.close(slot)), (expected, number)
+            self.do_feed(int(slot), 1)
+        assert self.cache.close(int(slot)) == len(request)
+        return answer
 
-    return step
-
-
-# --- the words of the tables ------------------------------------------------------------
-
-CONVERSATIONS: Mapping[str, Callable[..., Step]] = {
-    "begin": begin,
-    "feed": feed,
-    "say": say,
-    "close": close,
-    "ask": ask,
-    "free": free,
-    "points": points,
-    "count": count,
-    "limit": limit,
-}
-SLOTS: Mapping[str, Callable[..., Step]] = {
-    "begin": slot_begin,
-    "feed": slot_feed,
-    "fail": fail,
-    "say": slot_say,
-    "close": slot_close,
-    "holds": holds,
-    "ask": slot_ask,
-}
-
-
-def tell(cache: Session | Trie | Slots, script: str) -> None:
-    """Checks the steps of a script, without a case."""
-    words = SLOTS if isinstance(cache, Slots) else CONVERSATIONS
-    check_steps(script, cache, [read_step(step, words) for step in script.split("; ")])
+    def do_holds(self, slot: int) -> str:
+        """The tokens that a slot says it holds; those in the cache, if these are others,
+        with "." at a position that holds none; and those that are left to compute."""
+        held = self.cache.slots[slot]
+        tokens = {at: chr(tag) for tag, at, _ in self.cache.cache.get_tokens(slot)}
+        assert len(tokens) == len(self.cache.cache.get_tokens(slot)), "two at a position"
+        stored = "".join(tokens.get(at, ".") for at in range(max(tokens, default=-1) + 1))
+        answer = read(held.tokens) or "-"
+        answer += f" cached={stored}" * (stored != read(held.tokens))
+        return answer + f" left={read(held.remaining)}" * bool(held.remaining)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batch_book import Case, read_cases
-from cases import each
+from batch_book import BatchDesk
+from cases import Case, each, read_table
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- columns that are padding
 each row has its own tokens
@@ -134,5 +134,5 @@ a copy of a list goes its own way
 
 
 @each(CASES)
-def test_what_was_worked_out_by_hand(one: Case) -> None:
-    one.check()
+def test_case(case: Case) -> None:
+    BatchDesk(case.head).check(case.steps)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from cases import each
-from layer_book import Case, read_cases
+from cases import Case, each, read_table
+from layer_book import LayerDesk
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- full caches
 a query sees all up to itself
     kv | see 0 > -; fill 3; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12; older > -
-a query sees its own chunk: of 1
-    kv chunk=1 | fill 10; see 5 > 15
-of 2
-    kv chunk=2 | fill 10; see 4 > 14; see 5 > 14 15
-of 3
-    kv chunk=3 | fill 10; see 2 > 10 11 12; see 3 > 13; see 8 > 16 17 18
-of 4
-    kv chunk=4 | fill 10; see 9 > 18 19
-of as many as there are
-    kv chunk=10 | fill 10; see 9 > 10 11 12 13 14 15 16 17 18 19
-of more
-    kv chunk=11 | fill 10; see 3 > 10 11 12 13
+a query sees its own chunk, of any size
+    kv chunk=1 | fill 10; see 5 > 15;
+    new chunk=2; fill 10; see 4 > 14; see 5 > 14 15;
+    new chunk=3; fill 10; see 2 > 10 11 12; see 3 > 13; see 8 > 16 17 18;
+    new chunk=4; fill 10; see 9 > 18 19;
+    new chunk=10; fill 10; see 9 > 10 11 12 13 14 15 16 17 18 19;
+    new chunk=11; fill 10; see 3 > 10 11 12 13
 trim takes back what there is
     kv | trim 3 > 0; holds > 0: -; fill 5; trim 0 > 0; trim 2 > 2; holds > 3: 10 11 12;
     trim 3 > 3; holds > 0: -; fill 5; trim 9 > 5; holds > 0: -
@@ -85,28 +80,20 @@ a clone has the same tokens and the same chunk
 freed is fresh
     kv | fill 3; free; holds > 0: -; add 30; holds > 1: 30; see 0 > 30
 # --- windows
-a query sees as many tokens as the window has: 1
-    rotating window=1 | fill 5; see 0 > 10; see 4 > 14
-2
-    rotating window=2 | fill 5; see 0 > 10; see 1 > 10 11; see 2 > 11 12
-3
-    rotating window=3 | fill 5; see 2 > 10 11 12; see 3 > 11 12 13; see 4 > 12 13 14
-4
-    rotating window=4 | fill 5; see 4 > 11 12 13 14
-5
-    rotating window=5 | fill 5; see 4 > 10 11 12 13 14
-6
-    rotating window=6 | fill 5; see 4 > 10 11 12 13 14
-the first token never slides out
-    rotating window=3 keep=1 | fill 6; see 2 > 10 11 12; see 3 > 10 12 13;
-    see 5 > 10 14 15
+a query sees as many tokens as the window has
+    rotating window=1 | fill 5; see 0 > 10; see 4 > 14;
+    new window=2; fill 5; see 0 > 10; see 1 > 10 11; see 2 > 11 12;
+    new window=3; fill 5; see 2 > 10 11 12; see 3 > 11 12 13; see 4 > 12 13 14;
+    new window=4; fill 5; see 4 > 11 12 13 14;
+    new window=5; fill 5; see 4 > 10 11 12 13 14;
+    new window=6; fill 5; see 4 > 10 11 12 13 14
 the first tokens never slide out
-    rotating window=3 keep=2 | fill 6; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12;
-    see 5 > 10 11 15
-nor of a window of four
-    rotating window=4 keep=2 | fill 6; see 5 > 10 11 14 15
-nor of one that has room for one more
-    rotating window=2 keep=1 | fill 6; see 1 > 10 11; see 2 > 10 12
+    rotating window=3 keep=1 | fill 6; see 2 > 10 11 12; see 3 > 10 12 13;
+    see 5 > 10 14 15;
+    new window=3 keep=2; fill 6; see 0 > 10; see 1 > 10 11; see 2 > 10 11 12;
+    see 5 > 10 11 15;
+    new window=4 keep=2; fill 6; see 5 > 10 11 14 15;
+    new window=2 keep=1; fill 6; see 1 > 10 11; see 2 > 10 12
 the state is the window that ends now
     rotating window=3 | holds > 0: -; older > -; fill 2; holds > 2: 10 11; older > -;
     free; fill 3; holds > 3: 10 11 12; older > -; add 13; holds > 4: 11 12 13; older > 10
@@ -198,36 +185,30 @@ and not by one that goes on from elsewhere
     rotating window=3 | add 0 1 2; prepare 3; trim 2 > 2; add 3; take > none
 where a write passes by, it is what stands there then
     rotating window=3 | add 0 1 2; prepare 3; trim 2 > 2; add 3 4 5; take > 3 3: 0 3 4
-an empty cache has nothing to capture
-    rotating window=2 | prepare 0 1; add 0 1; take > none / 0 1: 0
-nor has a state that has read nothing
-    state | prepare 0; add 0; take > none
+an empty cache has nothing to capture, nor a state that has read nothing
+    rotating window=2 | prepare 0 1; add 0 1; take > none / 0 1: 0;
+    new state; prepare 0; add 0; take > none
 one that is not reached is nothing
     kv | prepare 3 9; add 0 1 2 3; take > 0 3: 0 1 2 / none
 nothing scheduled, nothing taken
     kv | add 0 1; prepare; add 2 3 4; take > -
-captures of a window
-    rotating window=2 | prepare 1 3; add 0 1 2 3 4; take > 0 1: 0 / 1 3: 1 2
-captures of a state
-    state | prepare 2 3; add 0 1 2 3 4; take > 0 2: 0 1 / 2 3: 0 1 2
+captures of a window and of a state
+    rotating window=2 | prepare 1 3; add 0 1 2 3 4; take > 0 1: 0 / 1 3: 1 2;
+    new state; prepare 2 3; add 0 1 2 3 4; take > 0 2: 0 1 / 2 3: 0 1 2
 a capture outlives a rewind
     kv | prepare 2; add 0 1 2; trim 3 > 3; add 3 4 5; take > 0 2: 0 1
-free leaves the schedule behind
-    kv | prepare 2; free; take > -
-of a window
-    rotating window=2 | prepare 2; free; take > -
-and of a state
-    state | prepare 2; free; take > -
+free leaves the schedule behind, whatever the kind
+    kv | prepare 2; free; take > -;
+    new rotating window=2; prepare 2; free; take > -;
+    new state; prepare 2; free; take > -
 and so does a clone
     kv | prepare 2; clone; take > -
 # --- refusals
-no full cache trims less than nothing
-    kv | fill 2; trim -1 > error: trim: count -1 is negative; holds > 2: 10 11
-no window does
-    rotating window=3 | fill 2; trim -1 > error: trim: count -1 is negative;
-    holds > 2: 10 11
-no state does
-    state | fill 2; trim -1 > error: trim: count -1 is negative; holds > 2: 10 11
+nothing trims less than nothing
+    kv | fill 2; trim -1 > error: trim: count -1 is negative; holds > 2: 10 11;
+    new rotating window=3; fill 2; trim -1 > error: trim: count -1 is negative;
+    holds > 2: 10 11;
+    new state; fill 2; trim -1 > error: trim: count -1 is negative; holds > 2: 10 11
 prepare refuses offsets that do not ascend
     kv | fill 3; prepare 4 3 > error: prepare([4, 3]): the offsets do not ascend;
     prepare 4 4 > error: prepare([4, 4]): the offsets do not ascend; take > -
@@ -243,5 +224,5 @@ or before the earlier captures were taken
 
 
 @each(CASES)
-def test_case(one: Case) -> None:
-    one.check()
+def test_case(case: Case) -> None:
+    LayerDesk(case.head).check(case.steps)

@@ -10,11 +10,10 @@ drafts, and how many are computed; `-` for none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cases import each, read_table, read_words
+from cases import Case, Desk, each, read_table, read_words, say
 
 from lockstep.reference.paged import Group, PagedCache
 
@@ -186,102 +185,54 @@ names and tokens
 """
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    head: str
-    steps: Sequence[str]
-
-    def check(self) -> None:
-        [groups], options = read_words(self.head)
-        desk = Desk(PagedCache([read_group(one) for one in groups.split("+")], **options))
-        for number, step in enumerate(self.steps):
-            call, _, expected = step.partition(" > ")
-            (name, *words), named = read_words(call)
-            try:
-                answer = getattr(desk, f"do_{name}")(*words, **named)
-            except ValueError as error:
-                answer = f"error: {error}"
-            assert (answer or "") == expected, f"step {number}, {call}: {answer}"
-
-
-def read_group(text: str) -> Group:
-    name, _, width = text.partition(":")
-    return Group(name, int(width or 0))
-
-
-class Desk:
+class PagedDesk(Desk):
     """The requests of one case."""
 
-    def __init__(self, cache: PagedCache) -> None:
-        self.cache = cache
+    def __init__(self, head: str) -> None:
+        [groups], options = read_words(head)
+        pairs = [group.partition(":") for group in groups.split("+")]
+        made = [Group(name, int(width or 0)) for name, _, width in pairs]
+        self.cache = PagedCache(made, **options)
 
-    def do_open(self, name: str, *tokens: str, **named: Any) -> None:
-        self.cache.open(name, list(map(int, tokens)), named.get("in"))
+    def do_open(self, name: str, *tokens: int, **named: Any) -> None:
+        self.cache.open(name, tokens, named.get("in"))
 
-    def do_hits(self, name: str) -> str:
+    def do_hits(self, name: str) -> Any:
         most = len(self.cache.requests[name].tokens)
-        hits = [hit for hit in range(most + 1) if self.cache.can_hit(name, hit)]
-        return say(hits)
+        return [hit for hit in range(most + 1) if self.cache.can_hit(name, hit)]
 
-    def do_take(self, name: str, count: str, hit: int = 0) -> None:
-        self.cache.schedule(name, int(count), hit)
-
-    def do_run(self) -> None:
-        self.cache.run()
+    def do_take(self, name: str, count: int, hit: int = 0) -> None:
+        self.cache.schedule(name, count, hit)
 
     def do_accept(
-        self, name: str, token: str, kept: int = 0, drafts: Sequence[int] = ()
+        self, name: str, token: int, kept: int = 0, drafts: Sequence[int] = ()
     ) -> None:
-        self.cache.accept(name, kept, int(token), drafts)
+        self.cache.accept(name, kept, token, drafts)
 
     def do_is(self, name: str) -> str:
-        one = self.cache.requests[name]
-        return f"{say(one.tokens)}, {say(one.drafts)}, {one.computed}"
-
-    def do_preempt(self, name: str) -> None:
-        self.cache.preempt(name)
-
-    def do_free(self, name: str, reuse: bool = True) -> None:
-        self.cache.free(name, reuse)
-
-    def do_reset(self) -> str:
-        return "yes" if self.cache.reset() else "no"
-
-    def do_offload(self, name: str, transfer: str) -> None:
-        self.cache.offload(name, transfer)
-
-    def do_load(self, name: str, transfer: str, end: str) -> None:
-        self.cache.load(name, transfer, int(end))
-
-    def do_landed(self, transfer: str) -> None:
-        self.cache.landed(transfer)
+        request = self.cache.requests[name]
+        return f"{say(request.tokens)}, {say(request.drafts)}, {request.computed}"
 
     def do_failed(self, transfer: str, kept: int = 0) -> None:
         self.cache.failed(transfer, kept)
 
-    def do_save(self) -> str:
+    def do_save(self) -> bool:
         self.saved = self.cache.save()
-        return "no" if self.saved is None else "yes"
+        return self.saved is not None
 
     def do_restore(self) -> None:
-        assert self.saved is not None
         self.cache.restore(self.saved)
 
-    def do_fork(self, source: str, target: str, *tokens: str) -> None:
-        self.cache.fork(source, target, list(map(int, tokens)))
+    def do_fork(self, source: str, target: str, *tokens: int) -> None:
+        self.cache.fork(source, target, tokens)
 
-    def do_rewind(self, name: str, to: str, *tokens: str) -> None:
-        self.cache.rewind(name, int(to), list(map(int, tokens)))
-
-
-def say(numbers: Sequence[int]) -> str:
-    return " ".join(map(str, numbers)) or "-"
+    def do_rewind(self, name: str, to: int, *tokens: int) -> None:
+        self.cache.rewind(name, to, tokens)
 
 
-@each([Case(*case) for case in read_table(TEXT)])
-def test_case(one: Case) -> None:
-    one.check()
+@each(read_table(TEXT))
+def test_case(case: Case) -> None:
+    PagedDesk(case.head).check(case.steps)
 
 
 @pytest.mark.parametrize(

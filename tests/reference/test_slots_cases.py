@@ -3,14 +3,12 @@ reused, by cases that were worked out by hand."""
 
 from __future__ import annotations
 
-from cases import each
-from prefix_book import SLOTS, Case, check_steps, make_slots, read_cases
+from cases import Case, each, read_table
+from prefix_book import SlotsDesk
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- one slot
-an empty slot reuses nothing
-    causal | begin abc > 0 abc
 of an exact repeat one token is left
     causal | ask abc > 0 abc; begin abc > 0 c; holds 0 > ab left=c
 a request of one token is all that is left
@@ -45,8 +43,8 @@ a single user goes on in a slot that parts, without a copy
 a slot in use is not given, and not copied from
     causal count=2 | begin abc > 0 abc; feed 0 3 > 0; begin abcd > 1 abcd; holds 0 > abc
 none is free: no slot, until one is closed
-    causal count=2 | begin abc > 0 abc; begin xyz > 1 xyz; begin abc > None; feed 1 3 > 0;
-    close 1 > 3; begin xyzw > 1 w; begin x > None; holds 0 > - left=abc
+    causal count=2 | begin abc > 0 abc; begin xyz > 1 xyz; begin abc > busy; feed 1 3 > 0;
+    close 1 > 3; begin xyzw > 1 w; begin x > busy; holds 0 > - left=abc
 # --- several users
 a slot that is wholly matched goes on
     causal several | ask abc > 0 abc; begin abcd > 0 d; holds 1 > -
@@ -89,18 +87,17 @@ a longer prefix elsewhere is better than a slot that is wholly matched
     close 0 > 2; close 1 > 4; begin abcq > 0 q; holds 0 > abc left=q; holds 1 > abcd
 none is free: no slot, though one would match
     causal several | begin abc > 0 abc; feed 0 3 > 0; begin xyz > 1 xyz;
-    begin abcd > None; close 0 > 3; begin abcd > 0 d
+    begin abcd > busy; close 0 > 3; begin abcd > 0 d
 both go on after a copy, and what they share stays shared
     causal several | ask abcd > 0 abcd; ask abxy > 1 xy; ask abcde > 0 e; ask abxyz > 1 z;
     holds 0 > abcde; holds 1 > abxyz
 a pass that broke off does not touch what others share
     causal several | ask abcd > 0 abcd; begin abxy > 1 xy; fail 1 2 > 2; close 1 > 2;
     holds 1 > ab; holds 0 > abcd
-""",
-    SLOTS,
+"""
 )
 
 
 @each(CASES)
-def test_slots(one: Case) -> None:
-    check_steps(one.name, make_slots(one.layers, **one.options), one.steps)
+def test_case(case: Case) -> None:
+    SlotsDesk(case.head).check(case.steps)

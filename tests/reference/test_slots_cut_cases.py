@@ -3,10 +3,10 @@ cases that were worked out by hand."""
 
 from __future__ import annotations
 
-from cases import each
-from prefix_book import SLOTS, Case, check_steps, make_slots, read_cases
+from cases import Case, each, read_table
+from prefix_book import SlotsDesk
 
-RESUMED = read_cases(
+RESUMED = read_table(
     """
 a window that has moved on past the parting: nothing is reused
     swa:2 | ask abcdefgh > 0 abcdefgh; holds 0 > abcdefgh cached=.....fgh;
@@ -46,7 +46,7 @@ a copy of a part of a state is worth nothing
     recurrent several | ask abcd > 0 abcd; begin abx > 1 abx; holds 1 > - left=abx;
     holds 0 > abcd
 a shared state that has no room to part from the other: nothing is reused
-    recurrent:2 of one several | ask abcde > 0 abcde; begin abcx > 1 abcx;
+    recurrent:2:one several | ask abcde > 0 abcde; begin abcx > 1 abcx;
     holds 1 > - left=abcx; holds 0 > abcde
 a state that has read a pass that broke off is lost
     recurrent | begin abcd > 0 abcd; feed 0 2 > 0; fail 0 2 > 2; close 0 > 0; holds 0 > -;
@@ -54,13 +54,12 @@ a state that has read a pass that broke off is lost
 a state that goes back to a checkpoint forgets a pass that broke off
     recurrent:2 | begin abcd > 0 abcd; feed 0 2 > 0; fail 0 2 > 2; close 0 > 2;
     holds 0 > ab
-""",
-    SLOTS,
+"""
 )
 
 FULL = "begin abcdefgh > 0 abcdefgh; feed 0 4 > 0; feed 0 4 > 4"
 
-LONG = read_cases(
+LONG = read_table(
     """
 the middle goes: half of what is not kept, and the rest moves up
     causal eight | full; say 0 i; feed 0 1 > 5; holds 0 > abfghi
@@ -115,11 +114,10 @@ over-long in one slot does not touch another
     say 0 i; feed 0 1 > 5; holds 0 > abfghi; holds 1 > stuvwxyz
 the middle is gone though the pass broke off
     causal eight | full; say 0 i; fail 0 1 > 5; close 0 > 5; holds 0 > abfgh
-""".replace("| full;", f"| {FULL};"),
-    SLOTS,
+""".replace("| full;", f"| {FULL};")
 )
 
 
 @each(RESUMED + LONG)
-def test_slots(one: Case) -> None:
-    check_steps(one.name, make_slots(one.layers, **one.options), one.steps)
+def test_case(case: Case) -> None:
+    SlotsDesk(case.head).check(case.steps)

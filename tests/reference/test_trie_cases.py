@@ -3,37 +3,20 @@ that were worked out by hand."""
 
 from __future__ import annotations
 
-from cases import each
-from prefix_book import (
-    CONVERSATIONS,
-    Case,
-    check_steps,
-    get_tags,
-    make_layers,
-    read_cases,
-)
+from cases import Case, each, read_table
+from prefix_book import ConversationDesk
 
 from lockstep.reference.trie import Trie
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- what can be cut
-an empty store reuses nothing
-    kv | begin abc > abc
-of an exact repeat one token is left
-    kv | ask abc > abc; ask abc > c
-a request of one token is all that is left
-    kv | ask a > a; ask a > a
-of a shorter prompt one token is left
-    kv | ask abcd > abcd; ask ab > b
 of a longer prompt what is new is left
     kv | ask abc > abc; ask abcde > de; points abc abcde; count > 5 5
 parting at the first token leaves two paths
     kv | ask abc > abc; ask xbc > xbc; points abc xbc; count > 6 6
 parting at the second token
     kv | ask abc > abc; ask axc > xc; points a abc axc; count > 5 5
-parting at the last token
-    kv | ask abc > abc; ask abx > x; points ab abc abx; count > 4 4
 what agrees again behind the parting is not shared
     kv | ask abcd > abcd; ask axcd > xcd; count > 7 7
 an earlier conversation is still there
@@ -60,14 +43,8 @@ what is freed is forgotten
 after all was freed the store fills again
     kv state | ask abc > abc; free; ask abcd > abcd; points abcd:1; count > 4 104
 # --- what is captured
-a state goes on from where a request ended
-    state | ask abc > abc; ask abcd > d; points abc:0 abcd:0; count > 4 200
 a state goes on from where an earlier request ended
     state | ask abc > abc; ask xyz > xyz; ask abcd > d; points abc:0 abcd:0 xyz:0
-of an exact repeat all is left: a state has no place one token before
-    state | ask abc > abc; ask abc > abc; points abc:0; count > 3 100
-a state is not cut inside an edge
-    state | ask abcd > abcd; ask ab > ab
 where a request left a stored path a state is captured
     state | ask abcd > abcd; ask abx > abx; points ab:0 abcd:0 abx:0; count > 5 300;
     ask abq > q
@@ -127,17 +104,9 @@ multiples of the interval count from the beginning of the conversation
 an interval does not store full attention twice
     kv interval=2 | ask abcde > abcde; count > 5 5
 # --- windows
-a window that has not moved on goes back on the live path
-    rotating:4 | ask abcd > abcd; begin abx > x
 where a window went back to leave a stored path it is captured
     rotating:4 | ask abcd > abcd; ask abx > x; points ab:0 abcd:0 abx:0; ask pq > pq;
     begin aby > y
-a window that has moved on does not
-    rotating:4 | ask abcde > abcde; begin abx > abx
-of an exact repeat of a full window one token is left
-    rotating:4 | ask abcd > abcd; ask abcd > d; points abcd:0
-of an exact repeat all is left if the window has moved on
-    rotating:4 | ask abcde > abcde; ask abcde > abcde
 a window that has moved on is there again where it was captured
     rotating:3 | ask abcdef > abcdef; ask xyz > xyz; begin abcdefg > g; feed 1 > 7;
     close > 7; begin abcdefgh > h
@@ -162,12 +131,7 @@ bytes of full attention, a window and a state
     points ab:12 abc:12 abd:12; count > 4 364
 a layer without a cache is not asked
     - kv - state | ask abc > abc; ask abcd > d; points abc:3 abcd:3; count > 4 204
-without any cache nothing is stored
-    - | begin abc > abc; feed 3; close > 0; points; count > 0 0; begin abcd > abcd
 # --- passes that break off
-a pass that broke off: what every layer has read is stored
-    kv kv | begin abcd > abcd; feed 2 > 2 2; feed 2 layers=1 > 4 2; close > 2; points ab;
-    count > 2 4; begin abcd > cd
 full attention that ran ahead is cut, the state behind it goes on
     kv state | begin abcd > abcd; feed 2 > 2 2; feed 2 layers=1 > 4 2; close > 2;
     points ab:1; count > 2 102; begin abcd > cd
@@ -189,9 +153,6 @@ a pass that broke off behind a reuse
 a window that ran ahead up to its size goes back on the live path
     rotating:3 kv | begin abc > abc; feed 2 > 2 2; feed 1 layers=1 > 3 2; close > 2;
     begin abx > x
-a window that ran ahead past its size is lost
-    rotating:3 kv | begin abcd > abcd; feed 2 > 2 2; feed 2 layers=1 > 4 2; close > 2;
-    begin abx > abx
 cancelled with nothing computed, what was reused is a request that ended there
     kv | ask abcd > abcd; begin abx > x; close > 2; points ab abcd; count > 4 4;
     begin abcde > e
@@ -200,32 +161,22 @@ cancelled with nothing computed and nothing reused, all stays as it was
 to cancel is to close: what was computed is stored
     state | begin abcd > abcd; feed 3 > 3; close > 3; points abc:0; begin abcd > d
 # --- layers that refuse
-a layer that refuses to go back: nothing is reused
-    kv kv | ask abcd > abcd; begin abx refusing=[1] > abx
-a layer that refuses and need not move does no harm
-    kv state | ask abc > abc; begin abcd refusing=[0,1] > d
 a layer has to move from another conversation, though as far along
     kv | ask abc > abc; ask xyz > xyz; begin abcd refusing=[0] > abcd
 what was refused is stored all the same
     kv | ask abcd > abcd; begin abx refusing=[0] > abx; close > 0; begin abx > x
-a layer without a cache has nothing to refuse
-    - kv | ask abcd > abcd; begin abx refusing=[0] > x
-to nothing every layer goes back
-    kv state | ask abc > abc; begin xyz refusing=[0,1] > xyz
-""",
-    CONVERSATIONS,
+"""
 )
 
 
 @each(CASES)
-def test_trie(one: Case) -> None:
-    trie = Trie(make_layers(one.layers), get_tags, **one.options)
-    check_steps(one.name, trie, one.steps)
+def test_case(case: Case) -> None:
+    ConversationDesk(Trie, case.head).check(case.steps)
 
 
 def test_tokens_that_a_request_was_never_told_are_not_stored() -> None:
     """Of [1, 2] and two more, a kv layer stores two; a state, which stands at 4, none."""
-    trie = Trie(make_layers("kv state"), lambda tokens: tokens)
+    trie = ConversationDesk(Trie, "kv state", lambda tokens: tokens).cache
     trie.begin([1, 2])
     trie.feed(2)
     trie.overrun([8, 9])

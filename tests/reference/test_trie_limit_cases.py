@@ -5,19 +5,12 @@ A token of full attention takes 1 byte, one of a window 10, a state 100.
 
 from __future__ import annotations
 
-from cases import each
-from prefix_book import (
-    CONVERSATIONS,
-    Case,
-    check_steps,
-    get_tags,
-    make_layers,
-    read_cases,
-)
+from cases import Case, each, read_table
+from prefix_book import ConversationDesk
 
 from lockstep.reference.trie import Trie
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- ends of paths
 what fits exactly stays
@@ -133,12 +126,10 @@ what goes during a request does not change where it had left a stored path
     points a abc:0 abcxy:0 axy:0
 layers without a cache take nothing
     - kv - limit=6 | ask abc > abc; ask xyz > xyz; count > 6 6
-""",
-    CONVERSATIONS,
+"""
 )
 
 
 @each(CASES)
-def test_trie_with_a_limit(one: Case) -> None:
-    trie = Trie(make_layers(one.layers), get_tags, **one.options)
-    check_steps(one.name, trie, one.steps)
+def test_case(case: Case) -> None:
+    ConversationDesk(Trie, case.head).check(case.steps)

@@ -5,16 +5,13 @@ Tags count from 0 in each program, whether or not what they belong to was refuse
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from cases import each
-from unified_program import Case, check_case, check_command, read_cases
+from cases import Case, each, read_table
+from unified_program import check_case, get_program
 
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.programs.program import parse_program
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- windows and chunks
 a row sees all before it and itself
@@ -242,15 +239,10 @@ for several sequences it grows to hold the window
 
 
 @each(CASES)
-def test_case(one: Case) -> None:
-    check_case(one)
-
-
-def test_the_command_says_the_same(tmp_path: Path) -> None:
-    check_command(CASES, tmp_path)
+def test_case(case: Case) -> None:
+    check_case(case)
 
 
 def test_a_program_cannot_have_a_memory_smaller_than_its_window() -> None:
-    [one] = read_cases("too small\n    swa-memory window=4 memory=3 | forward 0")
     with pytest.raises(UsageError, match="window"):
-        parse_program(one.get_program(), "here")
+        get_program(Case("too small", "swa-memory window=4 memory=3", ["forward 0"]))

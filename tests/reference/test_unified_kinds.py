@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import each
-from unified_program import Case, check_case, check_command, read_cases
+from cases import Case, each, read_table
+from unified_program import check_case, check_command, get_program
 
 from lockstep.harness.contracts.unified.forward import MOST_OTHERS
-from lockstep.harness.programs.program import parse_program, walk
+from lockstep.harness.programs.program import walk
 from lockstep.reference.batch import Batch
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache
 
-CASES = read_cases(
+CASES = read_table(
     """
 # --- encoders
 an image has the tags behind those of the rows, and stays until the next
@@ -236,8 +236,8 @@ it can resume at its begin and where it stands
 
 
 @each(CASES)
-def test_case(one: Case) -> None:
-    check_case(one)
+def test_case(case: Case) -> None:
+    check_case(case)
 
 
 def test_the_command_says_the_same(tmp_path: Path) -> None:
@@ -266,12 +266,12 @@ def test_a_state_resumes_only_where_the_window_is_still_there() -> None:
 def test_no_pass_is_asked_for_once_too_many_contents_are_possible() -> None:
     """Each of these passes, which are all refused, would have evicted one token more."""
     sizes = "(swa-memory window=1 memory=50) (causal capacity=60)"
-    written = "; ".join(
+    written = [
         "forward " + " ".join(map(str, range(at, at + 4))) for at in range(0, 60, 4)
-    )
-    refused = "; ".join(f"forward {at}" for at in range(60, 110))
-    [one] = read_cases(f"many\n    wrapper {sizes} capacity=99 | {written}; {refused}")
-    steps = list(walk(parse_program(one.get_program(), one.name), rows=False))
+    ]
+    refused = [f"forward {at}" for at in range(60, 110)]
+    case = Case("many", f"wrapper {sizes} capacity=99", written + refused)
+    steps = list(walk(get_program(case), rows=False))
     skipped = [step.skipped for step in steps if step.skipped]
     assert skipped == ["too many passes were refused without a change"] * len(skipped)
     assert 0 < len(skipped) < 40

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from cases import each
-from unified_program import Case, check_case, read_cases, read_op
+import pickle
+
+import pytest
+from cases import Case, each, read_table
+from unified_program import check_case, get_program
+
+from lockstep.harness.programs.program import walk
 
 FORWARD = """
 more positions than sequences: forward 2 3 sequences=[0]
@@ -48,62 +53,34 @@ K and V of a layer too many: put layer=1
 """
 
 
-def read_calls(text: str) -> list[tuple[str, str, int]]:
-    """The name of each call, the call, and how many tags it burns."""
-    calls = []
-    for line in filter(None, text.splitlines()):
-        name, call = line.split(": ")
-        op = read_op(call)
-        images = 3 * len(op.get("multimodal", []))
-        calls.append((name, call, len(op.get("positions", [])) + images))
-    return calls
+HEADS = (
+    "causal sequences=2 capacity=3 | forward 0 1 0@1",
+    "swa window=1 sequences=2 | forward 0 1 0@1",  # some of the rows would evict
+    "encoder sequences=2 | forward 0 0@1 multimodal=[1]",
+    "recurrent interval=1 sequences=2 | forward 0 0@1",
+    "wrapper (encoder) (causal) sequences=2 | forward 0 0@1 multimodal=[1]",
+)
 
 
-FIRST = "0 / 0 1 / 0:2"
-CASES = [
-    case
-    for name, call, burnt in read_calls(FORWARD + CALLS + LAYER)
-    for case in read_cases(
-        f"""
-{name}
-    causal sequences=2 capacity=3 | forward 0 1 0@1 > {FIRST}; {call} > usage;
-    get > {FIRST}; put; forward 1@1 2 > 0:2 1:{3 + burnt} / 0 1 2:{4 + burnt};
-    forward 3 4 > cache-full; forward 3 > 0 1 2:{4 + burnt} 3:{7 + burnt}
-"""
-    )
-]
-CASES += [
-    case
-    for name, call, burnt in read_calls(FORWARD.replace(" 2", " 9"))
-    for case in read_cases(
-        f"""
-{name}, where the rows would evict
-    swa window=1 sequences=2 | forward 0 1 0@1 > {FIRST}; {call} > usage;
-    get > {FIRST}; forward 1 > 0 1 1:{3 + burnt}
-"""
-    )
-]
+@pytest.mark.parametrize("head", HEADS)
+def test_a_wrong_call_changes_nothing(head: str) -> None:
+    config, _, first = head.partition(" | ")
+    text = FORWARD + FORWARD.replace(" 2", " 9") + CALLS + LAYER * (head == HEADS[0])
+    calls = [line.partition(": ")[2] for line in text.splitlines() if line]
+    steps = walk(get_program(Case(head, config, [first, *calls])))
+    first = next(steps)
+    assert "error" not in first.run_reference()
 
-KINDS = {
-    "encoder": ("encoder", "image 2 3 4", "image 2 3 4"),
-    "recurrent": ("recurrent interval=1", "0 / 0:1 [0] [1]", "0 / 0:1"),
-    "wrapper": ("wrapper (encoder) (causal)", "image 2 3 4 + 0 / 0:1", "image 2 3 4"),
-}
-"""The config of a kind; what a pass with two rows and an image answers, and `get`."""
+    def read_content() -> bytes:
+        return pickle.dumps((first.model.cache, first.model.batch, first.model.tags))
 
-CASES += [
-    case
-    for kind, (config, answer, again) in KINDS.items()
-    for name, call, _ in read_calls(FORWARD + CALLS)
-    for case in read_cases(
-        f"""
-{name}, of kind {kind}
-    {config} sequences=2 | forward 0 0@1 multimodal=[1] > {answer}; {call} > usage;
-    get > {again}
-"""
-    )
-]
-CASES += read_cases(
+    content = read_content()
+    for call, step in zip(calls, steps, strict=True):
+        assert step.run_reference() == {"error": "usage"}, call
+        assert read_content() == content, call
+
+
+CASES = read_table(
     """
 before the first pass there is nothing to get and nowhere to put
     causal | get > usage; put > usage; forward 0 > 0; get > 0; put
@@ -135,5 +112,5 @@ a question does not end a pass
 
 
 @each(CASES)
-def test_case(one: Case) -> None:
-    check_case(one)
+def test_case(case: Case) -> None:
+    check_case(case)

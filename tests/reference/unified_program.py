@@ -14,15 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import read_table, read_words
+from cases import Case, read_words
 from click.testing import CliRunner
 
 from lockstep.harness.cli.main import main
-from lockstep.harness.programs.program import parse_program, walk
+from lockstep.harness.programs.program import Program, parse_program, walk
 
 Op = dict[str, Any]
 Answer = dict[str, Any]
@@ -37,29 +36,11 @@ ANSWERS: Mapping[str, Answer] = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """A program that says in one line what it shows, and what must come out of each of
-    its operations."""
-
-    name: str
-    config: Mapping[str, Any]
-    steps: Sequence[tuple[Op, Answer, Answer | None]]
-
-    def get_program(self) -> dict[str, Any]:
-        return {
-            "format": "lockstep/1",
-            "contract": "unified",
-            "config": self.config,
-            "ops": [op for op, *_ in self.steps],
-        }
-
-
-def read_cases(text: str) -> list[Case]:
-    return [
-        Case(name, read_config(head), [read_step(step) for step in steps if step])
-        for name, head, steps in read_table(text)
-    ]
+def get_program(case: Case) -> Program:
+    """A case as a program."""
+    ops = [read_op(step.partition(" > ")[0]) for step in case.steps]
+    document = {"contract": "unified", "config": read_config(case.head), "ops": ops}
+    return parse_program({"format": "lockstep/1", **document}, case.name)
 
 
 def read_config(text: str) -> dict[str, Any]:
@@ -69,13 +50,12 @@ def read_config(text: str) -> dict[str, Any]:
     return {"kind": kind, **caches, **config}
 
 
-def read_step(step: str) -> tuple[Op, Answer, Answer | None]:
-    """Returns an operation, the right answers, and the one that it gets."""
-    op, _, answers = step.partition(" > ")
-    answers, _, chosen = answers.partition(" = ")
+def read_expected(step: str) -> tuple[Answer, Answer | None]:
+    """Returns the right answers to an operation, and the one that it gets."""
+    answers, _, chosen = step.partition(" > ")[2].partition(" = ")
     right = [read_answer(answer) for answer in re.split(" or ", answers)]
     expected = right[0] if len(right) == 1 else {"one_of": right}
-    return read_op(op), expected, read_answer(chosen) if chosen else None
+    return expected, read_answer(chosen) if chosen else None
 
 
 def read_op(text: str) -> Op:
@@ -114,12 +94,12 @@ def read_answer(text: str) -> Answer:
     return {"visible": visible, "states": read} if read else {"visible": visible}
 
 
-def check_case(one: Case) -> None:
+def check_case(case: Case) -> None:
     """Step by step, so that a failure names its step."""
-    steps = zip(walk(parse_program(one.get_program(), one.name)), one.steps, strict=True)
-    for number, (step, (op, expected, chosen)) in enumerate(steps):
+    for step, text in zip(walk(get_program(case)), case.steps, strict=True):
+        expected, chosen = read_expected(text)
         answer = {"skipped": step.skipped} if step.skipped else step.run_reference()
-        assert write(answer) == write(expected), f"step {number}, {op}"
+        assert write(answer) == write(expected), text
         if chosen is not None:
             step.resolve(chosen)
 
@@ -131,17 +111,15 @@ def write(answer: Answer) -> Any:
 
 def check_command(cases: Sequence[Case], folder: Path) -> None:
     """All at once, by `lockstep trace`, as JSON. It goes on after the first answer."""
-    cases = [one for one in cases if all(chosen is None for *_, chosen in one.steps)]
+    cases = [case for case in cases if not any(" = " in step for step in case.steps)]
     path = folder / "cases.jsonl"
-    path.write_text("".join(json.dumps(one.get_program()) + "\n" for one in cases))
+    programs = list(map(get_program, cases))
+    path.write_text("".join(json.dumps(each.to_json()) + "\n" for each in programs))
     result = CliRunner().invoke(main, ["trace", str(path)])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.output.splitlines()]
-    for one, line in zip(cases, lines, strict=True):
+    for case, program, line in zip(cases, programs, lines, strict=True):
         assert line["format"] == "lockstep-trace/1"
-        assert line["expected"] == [expected for _, expected, _ in one.steps], one.name
-        printed, own = (
-            parse_program(document, one.name)
-            for document in (line["program"], one.get_program())
-        )
-        assert printed == own
+        expected = [read_expected(step)[0] for step in case.steps]
+        assert line["expected"] == expected, case.name
+        assert parse_program(line["program"], case.name) == program
