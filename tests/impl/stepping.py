@@ -1,4 +1,4 @@
-"""A backend whose passes go through `FixedStep`: `stepping:backend`."""
+"""Backends whose passes go through `FixedStep`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.nn.functional import pad
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.impl.shared.causal import round_up
-from lockstep.impl.torch.backend import cuda, triton
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.graphs import FixedStep
 
@@ -38,11 +37,20 @@ class SteppingCache:
             self.step.run()
 
     def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        current = self.cache.check_put(layer, keys.shape, values.shape)
+        if self.cache.check_put(layer, keys.shape, values.shape).cells is not None:
+            self.step.put(layer, *map(self.fill, (keys, values)))
+
+    def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.cache.check_layers(keys.shape, values.shape)
+        for layer in range(self.cache.layers):
+            current = self.cache.check_put(layer, keys.shape[1:], values.shape[1:])
         if current.cells is not None:
-            missing = (0, 0, 0, self.step.rows - len(current.batch))
-            tokens = (pad(each, missing, value=torch.nan) for each in (keys, values))
-            self.step.put(layer, *tokens)
+            self.step.put_all(*map(self.fill, (keys, values)))
+
+    def fill(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Adds the rows that the pass does not have."""
+        missing = self.step.rows - len(self.cache.get_pass().batch)
+        return pad(tokens, (0, 0, 0, missing), value=torch.nan)
 
     def get(self, layer: int) -> Any:
         current = self.cache.check_get(layer)
@@ -54,13 +62,12 @@ class SteppingCache:
         return *self.cache.view(layer, current.begin, current.end), seen
 
 
-def backend() -> Backend:
-    below = cuda() if torch.cuda.is_available() else triton()
+def step_over(below: Backend) -> Backend:
+    """The backend whose caches go through steps, without gradients."""
 
     def open_cache(config: Mapping[str, Any]) -> SteppingCache:
         return SteppingCache(below.open(config))
 
     kinds = {kind: below.contracts["unified"][kind] for kind in KINDS}
-    return replace(
-        below, name="torch-steps", contracts={"unified": kinds}, open=open_cache
-    )
+    contracts = {"unified": kinds}
+    return replace(below, contracts=contracts, open=open_cache, scopes=())

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from math import nan
 
-from batches import (
-    BOTH,
-    fill,
-    make,
-    update,
-)
+from batches import BOTH, append, fill
 from frameworks import Framework
-
-# --- cases ------------------------------------------------------------------------------
 
 
 def test_there_is_nothing_to_hide_in_rows_of_one_length(on: Framework) -> None:
     for rows in (1, 4):
         for window in (None, 4):
-            batch, reference, tags = make(on, rows, window)
+            batch = on.batch(rows, window, step=4)
             for _ in range(9):
                 assert batch.make_mask(1) is None
-                update(on, batch, reference, tags, 1)
-    batch, reference, tags = fill(on, [9, 4, 5], 4)
-    assert batch.make_mask(1) is None  # every ring is full
-    assert fill(on, [9, 2, 5], 4)[0].make_mask(1) is not None
+                append(on, batch)
+    assert fill(on, [9, 4, 5], 4).make_mask(1) is None  # every ring is full
+    assert fill(on, [9, 2, 5], 4).make_mask(1) is not None
 
 
 @BOTH
 def test_positions_are_those_of_columns(on: Framework, window: int | None) -> None:
-    batch = make(on, 2, window)[0]
+    batch = on.batch(2, window)
     batch.pad_left([0, 2])
     assert on.numpy(batch.get_positions(3)).tolist() == [[0, 1, 2], [-2, -1, 0]]
     batch.update(*on.feed_rows([[1, 2, 3], [nan, nan, 4]]))

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from batches import BOTH, decode, fill, go_on, make, update
-from frameworks import HEADS, KEY_DIM, VALUE_DIM, Framework
+from batches import BOTH, TOKEN_BYTES, append, decode, fill
+from frameworks import Framework
 
 from lockstep.impl.shared.rows import SPARE, choose_first, cut_ring, order_moves
-
-TOKEN_BYTES = 4 * HEADS * (KEY_DIM + VALUE_DIM)
 
 
 def test_no_move_overwrites_what_a_later_one_reads() -> None:
@@ -104,12 +102,10 @@ def test_rows_leave_without_moving_the_others(
     on: Framework, window: int | None, rows: list[int], moved: list[int]
 ) -> None:
     lengths = [4, 4, 3, 4, 4, 4]
-    batch, reference, tags = fill(on, lengths, window)
+    batch = fill(on, lengths, window)
     watched = Watched(batch)
     batch.filter(rows)
-    reference.filter(rows)
     assert watched.take() == (sum(lengths[row] for row in moved), 0)
-    go_on(on, batch, reference, tags)
 
 
 @BOTH
@@ -119,18 +115,15 @@ def test_a_row_that_joins_moves_alone(
 ) -> None:
     """Once there is room: from the second time on it is made for half as many rows again.
     Rows that stay in their columns get there as one block."""
-    batch, reference, tags = fill(on, [4] * 6, window, step=step)
+    batch = fill(on, [4] * 6, window, step=step)
     rooms = {batch.pool.room, 4 if window else 8}
     watched, copied = Watched(batch), []
     for _ in range(8):
-        other, right, _ = fill(on, [3], window)
-        batch.extend(other)
-        reference.extend(right)
+        batch.extend(fill(on, [3], window))
         copied.append(watched.take())
     alone = 0 if len(rooms) == 1 else 6 * 4
     free = [(3, 0)] * 4
     assert copied == [(alone + 3, 1), (3, 1), *free, (3, 1), (3, 0)]
-    go_on(on, batch, reference, tags)
 
 
 @BOTH
@@ -138,104 +131,90 @@ def test_rows_that_come_and_go_move_a_few_times_each(
     on: Framework, window: int | None
 ) -> None:
     """The first leaves, and another joins behind the last."""
-    batch, reference, tags = fill(on, [4] * 8, window)
+    batch = fill(on, [4] * 8, window)
     watched, turns = Watched(batch), 60
     for _ in range(turns):
         batch.filter([*range(1, 8)])
-        reference.filter([*range(1, 8)])
-        other, right, _ = fill(on, [4], window)
-        batch.extend(other)
-        reference.extend(right)
+        batch.extend(fill(on, [4], window))
     columns, built = watched.take()
     assert columns <= turns * 4 * 4
     assert built <= 2
     assert batch.pool.slots <= 12
-    go_on(on, batch, reference, tags)
 
 
 @BOTH
 def test_a_step_moves_nothing_until_a_block_is_full(
     on: Framework, window: int | None
 ) -> None:
-    batch, reference, tags = fill(on, [2, 1, 3], window, step=8)
+    batch = fill(on, [2, 1, 3], window, step=8)
     watched = Watched(batch)
-    decode(on, batch, reference, tags, 4)
+    decode(on, batch, 4)
     assert watched.take() == (0, 0)
     if on.name == "torch":
-        keys, values = (array.data_ptr() for array in batch.pool.arrays)
-        pair = update(on, batch, reference, tags, 1)
-        assert [array.data_ptr() for array in pair] == [keys, values]
+        places = [array.data_ptr() for array in batch.pool.arrays]
+        assert [array.data_ptr() for array in append(on, batch)] == places
 
 
 # --- where rows stand -------------------------------------------------------------------
 
 
-def write_at_once(on: Framework, batch: Any, reference: Any, tags: Any) -> None:
-    """Decodes without the scatter that rows need which end in different columns."""
+def pad_left(on: Framework, window: int | None) -> Any:
+    batch = on.batch(3, window, step=4)
+    batch.pad_left([4, 0, 2])
+    append(on, batch, 5)
+    return batch
+
+
+def join(*lengths: int) -> Any:
+    def make(on: Framework, window: int | None) -> Any:
+        batch = fill(on, [4, 2], window)
+        batch.extend(fill(on, lengths, window, step=1))
+        return batch
+
+    return make
+
+
+def stack(on: Framework, window: int | None) -> Any:
+    batch = fill(on, [4, 2, 7], window)
+    return on.stack([batch.extract(row) for row in (2, 1, 0)])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda on, window: fill(on, [3, 3, 3], window),
+        lambda on, window: fill(on, [1, 3, 2], window),
+        lambda on, window: fill(on, [6, 1, 9], window),
+        *(pad_left, stack, join(4, 1), join(4, 4), join(1, 6), join(3, 9)),
+    ],
+)
+def test_rows_end_together(on: Framework, window: int | None, make: Any) -> None:
+    """So steps need no scatter."""
+    batch = make(on, window)
     batch.pool.scatter = None
-    decode(on, batch, reference, tags, 9)
-
-
-@BOTH
-@pytest.mark.parametrize("lengths", [[3, 3, 3], [1, 3, 2], [6, 1, 9]])
-def test_rows_of_one_prompt_end_together(
-    on: Framework, window: int | None, lengths: list[int]
-) -> None:
-    write_at_once(on, *fill(on, lengths, window))
-
-
-@BOTH
-def test_rows_padded_on_the_left_end_together(on: Framework, window: int | None) -> None:
-    batch, reference, tags = make(on, 3, window)
-    update(on, batch, reference, tags, 5, [4, 0, 2])
-    write_at_once(on, batch, reference, tags)
+    decode(on, batch, 9)
 
 
 @BOTH
 def test_the_end_of_padding_moves_short_rows_only(
     on: Framework, window: int | None
 ) -> None:
-    batch, reference, tags = make(on, 3, window)
-    lengths = [2, 9, 9]
-    batch.pad_right(lengths)
-    reference.pad_right(lengths)
+    batch = on.batch(3, window, step=4)
+    batch.pad_right([2, 9, 9])
     for length in (4, 4, 1):
-        update(on, batch, reference, tags, length)
+        append(on, batch, length)
     watched = Watched(batch)
     batch.finalize()
-    reference.finalize()
     assert watched.take()[0] in (0, 2)  # none if the last update has moved all
-    write_at_once(on, batch, reference, tags)
-
-
-@BOTH
-@pytest.mark.parametrize("lengths", [[4, 1], [4, 4], [1, 6], [3, 9]])
-def test_a_row_that_joins_ends_with_the_others(
-    on: Framework, window: int | None, lengths: list[int]
-) -> None:
-    batch, reference, _ = fill(on, [4, 2], window)
-    other, right, tags = fill(on, lengths, window, step=1)
-    tags.last += 100
-    batch.extend(other)
-    reference.extend(right)
-    write_at_once(on, batch, reference, tags)
-
-
-@BOTH
-def test_stacked_rows_end_together(on: Framework, window: int | None) -> None:
-    batch, reference, tags = fill(on, [4, 2, 7], window)
-    caches = [batch.extract(row) for row in (2, 1, 0)]
-    reference.filter([2, 1, 0])
-    write_at_once(on, on.stack(caches), reference, tags)
 
 
 def test_rows_that_do_not_end_together_are_scattered(on: Framework) -> None:
-    batch, reference, tags = fill(on, [4, 4, 4], None, step=16)
+    batch = fill(on, [4, 4, 4], None, step=16)
     batch.rollback([0, 2, 1])
-    reference.trim([0, 2, 1])
     written, scatter = [], batch.pool.scatter
     batch.pool.scatter = lambda *given: (written.append(1), scatter(*given))
-    decode(on, batch, reference, tags, 3)
+    decode(on, batch, 3)
     assert len(written) == 3
 
 
@@ -244,47 +223,36 @@ def test_columns_before_all_rows_are_not_returned(
     on: Framework, window: int | None
 ) -> None:
     """Common padding shrinks when the longest row leaves."""
-    batch, reference, tags = fill(on, [3, 1, 1], window)
-    for each in (batch, reference):
-        each.filter([1, 2])
-    keys, _ = update(on, batch, reference, tags, 1)
-    assert keys.shape[2] == 2
+    batch = fill(on, [3, 1, 1], window)
+    batch.filter([1, 2])
+    assert append(on, batch)[0].shape[2] == 2
 
 
-def test_room_before_all_rows_is_used(on: Framework) -> None:
+@pytest.mark.parametrize("longest", [40, 100])
+def test_room_before_all_rows_is_used(on: Framework, longest: int) -> None:
     """A pool grows by what its rows need, not by where they stand."""
-    batch, reference, tags = fill(on, [40, 1, 2], None, step=4)
-    for each in (batch, reference):
-        each.filter([1, 2])
+    batch = fill(on, [longest, 1, 2], None)
+    batch.filter([1, 2])
     room = batch.pool.room
-    decode(on, batch, reference, tags, room)
+    assert room <= 8 or longest < 100, "a long row takes its room along"
+    decode(on, batch, room)
     assert batch.pool.room <= 2 * room
 
 
 @BOTH
 def test_memory_is_what_rows_need_and_a_half(on: Framework, window: int | None) -> None:
-    batch = fill(on, [4] * 8, window, step=4)[0]
+    batch = fill(on, [4] * 8, window)
     room = 4 if window else 8  # a full cache has room for the next token
     assert batch.held() == {"bytes": 8 * 4 * TOKEN_BYTES}
-    batch.extend(fill(on, [2], window)[0])
-    assert batch.held() == {"bytes": 9 * room * TOKEN_BYTES}
-    batch.extend(fill(on, [2], window)[0])
-    assert batch.held() == {"bytes": (10 + 5) * room * TOKEN_BYTES}
+    for rows in (9, 10 + 5):
+        batch.extend(fill(on, [2], window))
+        assert batch.held() == {"bytes": rows * room * TOKEN_BYTES}
+    if window is None:
+        decode(on, batch, room)  # more columns leave the room for more rows
+        assert (batch.pool.slots, batch.pool.room > room) == (10 + 5, True)
     batch.filter([8])
-    assert batch.held() == {"bytes": 4 * TOKEN_BYTES}
     batch.free()
     assert batch.held() == {"bytes": 0}
-
-
-def test_more_columns_leave_the_room_for_more_rows(on: Framework) -> None:
-    batch, reference, tags = fill(on, [4] * 8, None, step=4)
-    for _ in range(2):
-        other, right, _ = fill(on, [2], None)
-        batch.extend(other)
-        reference.extend(right)
-    room = batch.pool.room
-    decode(on, batch, reference, tags, room)
-    assert (batch.pool.slots, batch.pool.room > room) == (10 + 5, True)
 
 
 @BOTH
@@ -292,29 +260,21 @@ def test_what_is_copied_has_room_for_the_next_token(
     on: Framework, window: int | None
 ) -> None:
     """Or the next step would copy it all again."""
-    batch, room = fill(on, [4, 4], window)[0], 4 if window else 8
+    batch, room = fill(on, [4, 4], window), 4 if window else 8
     single = batch.extract(0)
-    assert single.memory.columns.capacity == (4 if window else 8)  # or goes around
+    assert single.memory.columns.capacity == room  # or goes around
     assert on.stack([single]).pool.room == room
     fresh = on.batch(2, window, step=4)
     fresh.load(batch.save())
     assert fresh.pool.room == room
 
 
-def test_a_long_row_takes_its_room_along(on: Framework) -> None:
-    batch, reference, tags = fill(on, [100, 3, 2], None)
-    for operation in (batch, reference):
-        operation.filter([1, 2])
-    assert batch.held()["bytes"] <= 2 * 8 * TOKEN_BYTES
-    go_on(on, batch, reference, tags)
-
-
 def test_what_joined_or_was_stacked_is_given_up(on: Framework) -> None:
-    batch, other = (fill(on, [3], None)[0] for _ in range(2))
+    batch, other = (fill(on, [3], None) for _ in range(2))
     batch.extend(other)
     assert (other.offsets, other.held()) == ((0,), {"bytes": 0})
     cache = batch.extract(1)
     snapshot = cache.snapshot(0)
     assert on.stack([cache]).offsets == (3,)
     assert cache.offset == 0 and cache.view() is None
-    assert on.hold(snapshot.read()) == [1, 2, 3]  # it outlives that
+    assert on.hold(snapshot.read()) == [0, 1, 2]  # it outlives that

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batches import BOTH, fill, go_on, make, update
+from batches import BOTH, append, fill
 from frameworks import Framework
 
 from lockstep.impl.shared.errors import MisuseError
@@ -46,30 +46,28 @@ def refuse(on: Framework, batch: Any, call: Any, words: str) -> None:
         (lambda on, batch: batch.update(*on.feed_rows([[], []])), "0 columns"),
         (lambda on, batch: batch.update(*on.feed_wide(1, rows=2, heads=3)), "heads"),
         (lambda on, batch: batch.load(batch.save()), "has tokens"),
-        (lambda on, batch: batch.extend(fill(on, [2], 5)[0]), "extend: windows of"),
+        (lambda on, batch: batch.extend(fill(on, [2], 5)), "extend: windows of"),
     ],
 )
 def test_bad_input_is_refused(
     on: Framework, window: int | None, call: Any, words: str
 ) -> None:
-    batch, reference, tags = fill(on, [5, 3], window)
+    batch = fill(on, [5, 3], window)
     refuse(on, batch, lambda: call(on, batch), words)
-    go_on(on, batch, reference, tags)
 
 
 @pytest.mark.parametrize("announced", ["left", "right", "some"])
 def test_nothing_but_updates_while_padding_is_to_come(
     on: Framework, announced: str
 ) -> None:
-    batch, reference, tags = make(on, 2, None)
+    batch = on.batch(2)
     if announced == "left":
         batch.pad_left([0, 1])
     else:
         batch.pad_right([3, 1])
-        reference.pad_right([3, 1])
     if announced == "some":
-        update(on, batch, reference, tags, 2)
-    other = fill(on, [2, 2], None)[0]
+        append(on, batch, 2)
+    other = fill(on, [2, 2], None)
     for call in (
         lambda: batch.pad_left([0, 1]),
         lambda: batch.pad_right([2, 1]),
@@ -130,7 +128,7 @@ def test_what_is_no_batch_is_not_opened(on: Framework) -> None:
 
 
 def test_what_was_saved_of_others_is_not_loaded(on: Framework) -> None:
-    saved = fill(on, [2, 1], 4)[0].save()
+    saved = fill(on, [2, 1], 4).save()
     for batch, change, words in (
         (on.batch(2), {}, "window of 4, not None"),
         (on.batch(2, 4), {"lengths": [2]}, "are not those of rows"),

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from batches import BOTH, decode, fill, go_on, make, update
+from batches import BOTH, append, decode, fill
 from frameworks import Framework
 
 from lockstep.impl.torch import batched
@@ -43,7 +43,7 @@ def test_a_gradient_flows_through_an_update(
 
 def test_without_gradients_none_is_recorded(on: Framework) -> None:
     for lengths in ([2, 2], [1, 2]):
-        batch, *_ = fill(on, lengths, None)
+        batch = fill(on, lengths, None)
         tokens = [array.requires_grad_() for array in on.feed_rows([[8], [9]])]
         with torch.no_grad():
             keys, _ = batch.update(*tokens)
@@ -52,10 +52,10 @@ def test_without_gradients_none_is_recorded(on: Framework) -> None:
 
 @BOTH
 def test_steps_in_and_out_of_inference_mode(on: Framework, window: int | None) -> None:
-    batch, reference, tags = fill(on, [2, 1], window, step=64)
+    batch = fill(on, [2, 1], window, step=64)
     for number in range(8):
         with torch.inference_mode(number % 2 == 0):
-            update(on, batch, reference, tags, 1)
+            append(on, batch)
 
 
 @BOTH
@@ -64,21 +64,21 @@ def test_a_step_sends_nothing_to_the_device(
     on: Framework, window: int | None, lengths: list[int]
 ) -> None:
     """The lengths are there, and are counted there."""
-    batch, reference, tags = fill(on, lengths, window, step=64)
-    update(on, batch, reference, tags, 3)
+    batch = fill(on, lengths, window, step=64)
+    append(on, batch, 3)
     with patch.object(batched, "upload", side_effect=AssertionError("sent")):
-        decode(on, batch, reference, tags, 9)
-        update(on, batch, reference, tags, 3)
-        decode(on, batch, reference, tags, 2)
+        decode(on, batch, 9)
+        append(on, batch, 3)
+        decode(on, batch, 2)
 
 
 def test_positions_that_were_handed_out_stay(on: Framework) -> None:
-    batch, reference, tags = fill(on, [2, 1], None)
+    batch = fill(on, [2, 1], None)
     held = batch.get_positions(1)
-    decode(on, batch, reference, tags, 3)
+    decode(on, batch, 3)
     assert held.tolist() == [[2], [1]]
     batch.get_positions(1).fill_(-7)
-    go_on(on, batch, reference, tags)
+    assert batch.get_positions(1).tolist() == [[5], [4]]
 
 
 def test_memory_that_nobody_wrote_is_finite(on: Framework) -> None:
@@ -88,9 +88,10 @@ def test_memory_that_nobody_wrote_is_finite(on: Framework) -> None:
         return self.new_full(*shape, torch.nan, **options)
 
     with patch.object(torch.Tensor, "new_empty", fill_with_nan):
-        batch, reference, tags = make(on, 3, None)
-        update(on, batch, reference, tags, 4, [0, 2, 3])
-        go_on(on, batch, reference, tags)
+        batch = on.batch(3, step=4)
+        batch.pad_left([0, 2, 3])
+        for length in (4, 1, 3, 1, 6):
+            assert all(array.isfinite().all() for array in append(on, batch, length))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

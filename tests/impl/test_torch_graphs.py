@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gpu import DEVICE, HAS_GPU, INTERPRETER, import_kernels, run
+from gpu import DEVICE, HAS_GPU, import_kernels
+from stepping import step_over
 
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.impl.shared.causal import Sizes
-from lockstep.impl.shared.errors import CacheFullError, SharedError
 from lockstep.impl.shared.slots import Slots
+from lockstep.impl.torch.backend import declare
 from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.graphs import DoesNotFitError, FixedStep
 from lockstep.impl.torch.kernels.plain import PlainKernels
-from lockstep.impl.torch.mirror import Mirror
 from lockstep.impl.torch.recurrent import RecurrentCache
 
 FUSED = import_kernels()
@@ -105,73 +104,6 @@ def test_a_pass_that_reserves_stores_no_layer(kernels: Any) -> None:
 # --- the table on the device ------------------------------------------------------------
 
 
-class Life:
-    """Random operations on caches that are to stay the same."""
-
-    def __init__(self, seed: int, *caches: CausalCache) -> None:
-        self.source, self.caches = np.random.default_rng(seed), caches
-        self.saved: list[Any] = []
-
-    def pick(self, below: int) -> int:
-        return int(self.source.integers(below))
-
-    def draw_rows(self, most: int) -> tuple[list[int], list[int]]:
-        """New tokens at the ends of sequences, now and then farther on."""
-        indexes = self.caches[0].cells.indexes
-        ends = [track.last + 1 if len(track) else self.pick(3) for track in indexes]
-        owners = [self.pick(SEQUENCES) for _ in range(1 + self.pick(most))]
-        positions = []
-        for owner in owners:
-            positions.append(ends[owner])
-            ends[owner] += 1 + (self.pick(6) == 0)
-        return positions, owners
-
-    def disturb(self) -> None:
-        """One of the operations between passes."""
-        kind, one, other = self.pick(8), self.pick(SEQUENCES), self.pick(SEQUENCES)
-        begin = self.pick(CAPACITY)
-        if kind == 0:
-            self.do(lambda cache: cache.remove(one, begin, None))
-        elif kind == 1:
-            self.do(lambda cache: cache.remove(one, begin, begin + 1 + other))
-        elif kind == 2 and one != other:
-            self.do(lambda cache: cache.copy_prefix(one, other, begin))
-        elif kind == 3:
-            self.saved = [cache.save() for cache in self.caches]
-        elif kind == 4 and self.saved:
-            for cache, saved in zip(self.caches, self.saved, strict=True):
-                cache.load(saved)
-
-    def do(self, change: Callable[[Any], Any]) -> bool:
-        """Whether none of the caches refused."""
-        refused = 0
-        for cache in self.caches:
-            try:
-                change(cache)
-            except (SharedError, CacheFullError):
-                refused += 1
-        assert refused in (0, len(self.caches))
-        return not refused
-
-
-@pytest.mark.parametrize("sizes", [{}, {"window": 3, "memory": 5}])
-def test_the_table_on_the_device_follows_that_of_the_host(sizes: Any) -> None:
-    cache = make(FUSED, **sizes)
-    assert isinstance(cache.table, Mirror)
-    life = Life(1, cache)
-    most = 0
-    for _ in range(150):
-        life.disturb()
-        rows = life.draw_rows(BATCH)
-        life.do(lambda cache, rows=rows: cache.forward(*rows))
-        if life.pick(3) == 0:  # else changes gather
-            table = cache.table.read(cache.cells)
-            assert (table.array.cpu().numpy() == cache.cells.table).all()
-            assert table.short_positions and table.short_sets
-        most = max(most, len(cache.cells.list_used()))
-    assert most > CAPACITY
-
-
 def test_far_positions_and_many_sequences_are_long() -> None:
     sizes = Sizes(40, 4, 4)
     cache = CausalCache(sizes, like=torch.empty(0, device=DEVICE), kernels=FUSED)
@@ -208,51 +140,6 @@ class Decoding:
             buffer[:] = torch.nan
             buffer[:, :, :, :rows] = content
         return self.step.run()
-
-
-def check_step(result: Any, cache: CausalCache) -> None:
-    """The tensors of the step show what those of an ordinary pass do."""
-    begin, end = cache.get_pass().begin, cache.get_pass().end
-    for layer, (keys, values, mask) in enumerate(result):
-        ordinary = cache.get(layer)
-        rows = len(cache.get_pass().batch)
-        assert (mask[:rows, begin:end] == ordinary[2][:rows]).all()
-        assert (mask[rows:] == -torch.inf).all()
-        assert (mask[:, :begin] == -torch.inf).all()
-        assert (mask[:, end:] == -torch.inf).all()
-        if cache.permuted:
-            values = values.mT
-            ordinary = (ordinary[0], ordinary[1].mT, ordinary[2])
-        assert (keys[:, :, begin:end] == ordinary[0]).all()
-        assert (values[:, :, begin:end] == ordinary[1]).all()
-
-
-@pytest.mark.parametrize("permuted", [False, True])
-@pytest.mark.parametrize("sizes", [{"mask_padding": 4}, {"window": 3, "memory": 5}])
-@both
-def test_steps_are_as_ordinary_passes(kernels: Any, sizes: Any, permuted: bool) -> None:
-    """Whatever happens between them; some passes go the ordinary way."""
-    cache, other = (
-        make(kernels, permuted, **sizes),
-        make(PlainKernels(), permuted, **sizes),
-    )
-    decoding = Decoding(cache, 4, columns=cache.cells.count, changes=5)
-    life, steps = Life(2, cache, other), 0
-    for number in range(36):
-        life.disturb()
-        rows = life.draw_rows(4)
-        if not life.do(lambda cache, rows=rows: cache.forward(*rows)):
-            life.do(lambda cache: cache.remove(0, 0, None))
-            continue
-        tokens = draw(len(rows[0]), number)
-        put_each(other, *tokens)
-        if life.pick(4):
-            check_step(decoding.run(*tokens), other)
-            steps += 1
-        else:
-            put_each(cache, *tokens)
-            check_same(cache, other)
-    assert steps > 18
 
 
 @both
@@ -337,12 +224,14 @@ def test_states_have_no_fixed_places() -> None:
         FixedStep(cache, 1, 4)
 
 
-def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
-    done = run(
-        *("-m", "lockstep.harness.cli.main", "check", "--backend", "stepping:backend"),
-        *("--kind", "causal", "--kind", "swa-memory", "--programs", "4"),
-        *("--jobs", "1", "--json", "--failures", str(tmp_path)),
-        **INTERPRETER,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [pair["programs"] for pair in json.loads(done.stdout)["pairs"]] == [4, 4]
+@both
+def test_steps_agree_with_the_reference(kernels: Any) -> None:
+    """Passes of any size, with any operation between them."""
+    backend = step_over(declare("torch-steps", DEVICE.type, kernels))
+    is_slow = kernels is FUSED and not HAS_GPU
+    count, longest = (2, 8) if is_slow else (20, None)
+    for kind, declared in backend.contracts["unified"].items():
+        drawer = Drawer("unified", kind, declared, backend.dtypes, longest=longest)
+        for program in draw_some(count, 3, drawer.draw):
+            divergence = run(program, backend).divergence
+            assert divergence is None, (program.to_json(), divergence)
