@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.execution.metamorphic.layer import LayerShadow
 from lockstep.harness.execution.metamorphic.reference import (
     FAMILIES,
     derive_one,
@@ -19,6 +18,7 @@ from lockstep.harness.execution.metamorphic.reference import (
     list_relations,
 )
 from lockstep.harness.execution.metamorphic.relations import DETOUR, Derived, make_history
+from lockstep.harness.execution.metamorphic.rows import LayerShadow, RowShadow
 from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.reference.kv import KVCache
 
@@ -52,25 +52,21 @@ def show(program: Program) -> str:
     )
 
 
-def derive(program: Program, relation: str, step: int, way: Any = None) -> Derived:
+def derive(program: Program, name: str, step: int, way: Any = None) -> Derived:
     """What a relation of that name derives at a step, by a way that it must offer: its
     number, or some of its words."""
     history = make_history(program, trace(program), FAMILIES[program.kind].shadow)
-    (one,) = [one for one in list_relations(program.kind) if one.name == relation]
-    choices = one.list_choices(history)
-    (choice,) = [
-        choice
-        for choice in choices
-        if (choice == step if way is None else choice[0] == step and is_way(choice, way))
-    ]
-    derived = one.derive(history, choice)
+    (relation,) = [r for r in list_relations(program.kind) if r.name == name]
+    (at,) = [walked for walked in history.steps if walked.number == step]
+    state = history.get_state(at)
+    ways = list(relation.list_ways(state, at))
+    if isinstance(way, int):
+        ways = ways[way : way + 1]
+    (chosen,) = [x for x in ways if not isinstance(way, str) or way in x]
+    derived = relation.derive(history, state, at, chosen)
     assert derived is not None
-    assert find_broken_claim(one, program, derived) is None
+    assert find_broken_claim(relation, program, derived) is None
     return derived
-
-
-def is_way(choice: Any, way: Any) -> bool:
-    return way == choice[1] if isinstance(way, int) else way in choice[1]
 
 
 def see(*positions: int) -> dict[str, Any]:
@@ -239,11 +235,11 @@ def test_relations_step_aside_behind_an_operation_that_they_cannot_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What adds, removes or moves tokens in an unknown way is not taken for a mistake."""
-    monkeypatch.delattr(LayerShadow, "write_trim")
+    monkeypatch.delattr(RowShadow, "write_trim")
     program = make("layer", {}, "update 4; trim 2; update 2; state; update 3")
     assert find_contradiction(program) is None
     history = make_history(program, trace(program), LayerShadow)
-    assert [step.number for step, _ in history.along()] == [0, 1]
+    assert [step.number for step, _ in history.walk()] == [0, 1]
 
 
 @pytest.mark.parametrize("program", [TRIMMED, SHIFTED, SESSION, TRIE, FORKED])

@@ -12,20 +12,28 @@ from lockstep.harness.execution.metamorphic.relations import (
     Builder,
     Derived,
     Family,
-    History,
     Shadow,
     Step,
+    Tags,
 )
 from lockstep.harness.programs.program import Program
 
 Tokens = tuple[int, ...]
-Path = tuple[str | None, Tokens]
-"""A namespace and the tokens of a beginning."""
+Prefix = tuple[str | None, Tokens]
+"""A namespace and the first tokens of a request."""
 
 
 @dataclass(frozen=True)
-class ToldRequest:
-    """What the operations and answers so far say of one request."""
+class Request:
+    """A request, as the operations and answers so far describe it.
+
+    Attributes:
+        drafts: the guessed tokens after `tokens`.
+        computed: the number of computed tokens.
+        end: the number of tokens that are computed after the scheduled step.
+        transfer: the transfer that the request waits for.
+        awaited: the number of tokens that the transfer loads.
+    """
 
     namespace: str | None
     tokens: Tokens
@@ -40,13 +48,13 @@ class ToldRequest:
         return self.tokens + self.drafts
 
 
-def cut(group: Mapping[str, Any], start: int, slots: Sequence[int]) -> Answer:
-    """Returns what a group of layers reads in a step that begins at a position.
+def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
+    """Returns what a group of layers reads in a step.
 
     Args:
-        group: of the config.
-        start: the position.
-        slots: what full attention reads.
+        group: the group in the config.
+        start: the position at which the step begins.
+        slots: the tokens that full attention reads.
     """
     if group["type"] == "state":
         return {"state": slots[start - 1 : start] if start else []}
@@ -59,42 +67,45 @@ def cut(group: Mapping[str, Any], start: int, slots: Sequence[int]) -> Answer:
 
 
 class PagedShadow(Shadow):
-    """The requests, and the tag of each content.
+    """The requests, and the tag of each token.
 
     Attributes:
-        requests: name → what was told of it.
-        step: the names of those that are scheduled.
-        known: each beginning that was ever named → the tag of its last token.
+        requests: name → request.
+        step: the names of the scheduled requests.
+        known: each prefix of any request so far → the tag of its last token.
     """
 
     keeps = ("evict", "reset", "offload", "save")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.requests: dict[str, ToldRequest] = {}
+        self.requests: dict[str, Request] = {}
         self.step: list[str] = []
-        self.known: dict[Path, int] = {}
+        self.known: dict[Prefix, int] = {}
 
-    def put(self, name: str, request: ToldRequest, tags: Sequence[int] = ()) -> None:
-        """Notes a request, whose last tokens have these tags, if they are new."""
+    def get(self, step: Step) -> Request:
+        return self.requests[step.op["request"]]
+
+    def put(self, name: str, request: Request, tags: Tags = ()) -> None:
+        """Stores a request. `tags` are the tags of its last tokens, if they are new."""
         self.requests[name] = request
-        first = len(request.known) - len(tags)
-        for end, tag in enumerate(tags, first + 1):
-            self.known.setdefault((request.namespace, request.known[:end]), tag)
+        tokens = request.tokens + request.drafts
+        for end, tag in enumerate(tags, len(tokens) - len(tags) + 1):
+            self.known.setdefault((request.namespace, tokens[:end]), tag)
 
     def write_open(self, step: Step) -> None:
-        op = step.op
-        request = ToldRequest(op["namespace"], tuple(op["tokens"]))
-        self.put(op["request"], request, step.tags)
+        request = Request(step.op["namespace"], tuple(step.op["tokens"]))
+        self.put(step.op["request"], request, step.tags)
 
     def write_schedule(self, step: Step) -> None:
-        start, name = step.answer["start"], step.op["request"]
+        start, request = step.answer["start"], self.get(step)
         if start is not None:
-            request = self.requests[name]
-            end = min(len(request.known), start + step.op["count"])
-            drafts = request.drafts[: max(0, end - len(request.tokens))]
-            self.put(name, replace(request, drafts=drafts, computed=start, end=end))
-            self.step.append(name)
+            length = len(request.tokens)
+            end = min(length + len(request.drafts), start + step.op["count"])
+            drafts = request.drafts[: max(0, end - length)]
+            request = replace(request, drafts=drafts, computed=start, end=end)
+            self.put(step.op["request"], request)
+            self.step.append(step.op["request"])
 
     def write_run(self, step: Step) -> None:
         for name in self.step:
@@ -103,15 +114,15 @@ class PagedShadow(Shadow):
         self.step = []
 
     def write_accept(self, step: Step) -> None:
-        op, old = step.op, self.requests[step.op["request"]]
-        tokens = (*old.tokens, *old.drafts[: op["kept"]], op["sampled"])
+        op, request = step.op, self.get(step)
+        tokens = (*request.tokens, *request.drafts[: op["kept"]], op["sampled"])
         end, drafts = len(tokens) - 1, tuple(op["drafts"])
-        request = replace(old, tokens=tokens, drafts=drafts, computed=end, end=end)
+        request = replace(request, tokens=tokens, drafts=drafts, computed=end, end=end)
         self.put(op["request"], request, step.tags)
 
     def write_preempt(self, step: Step) -> None:
-        name, request = step.op["request"], self.requests[step.op["request"]]
-        self.put(name, ToldRequest(request.namespace, request.tokens))
+        name, request = step.op["request"], self.get(step)
+        self.put(name, Request(request.namespace, request.tokens))
         self.step = [scheduled for scheduled in self.step if scheduled != name]
 
     def write_free(self, step: Step) -> None:
@@ -119,21 +130,18 @@ class PagedShadow(Shadow):
         del self.requests[step.op["request"]]
 
     def write_load(self, step: Step) -> None:
-        end, name, transfer = (
-            step.answer["loaded"],
-            step.op["request"],
-            step.op["transfer"],
-        )
-        if end is not None:
-            self.put(name, replace(self.requests[name], transfer=transfer, awaited=end))
+        awaited, transfer = step.answer["loaded"], step.op["transfer"]
+        if awaited is not None:
+            request = replace(self.get(step), transfer=transfer, awaited=awaited)
+            self.put(step.op["request"], request)
 
     def write_landed(self, step: Step) -> None:
-        """Sets how many tokens the request that waits for a transfer has computed."""
+        """Sets the token count of the request that waits for this transfer."""
         for name, request in self.requests.items():
             if request.transfer == step.op["transfer"]:
                 end = step.answer.get("kept", request.awaited)
-                fields = {"computed": end, "end": end}
-                self.put(name, ToldRequest(request.namespace, request.tokens, **fields))
+                request = Request(request.namespace, request.tokens, (), end, end)
+                self.put(name, request)
 
     write_failed = write_landed
 
@@ -141,13 +149,13 @@ class PagedShadow(Shadow):
         self.requests, self.step = {}, []
 
     def write_fork(self, step: Step) -> None:
-        """A request goes on behind the first tokens of another, or of itself."""
+        """Continues after the first tokens of a request, in it or in another request."""
         op = step.op
         if step.answer["ok"]:
             origin = self.requests[op.get("source", op.get("request"))]
             end = op.get("to", origin.computed)
-            tokens = origin.known[:end] + tuple(op["tokens"])
-            request = ToldRequest(origin.namespace, tokens, computed=end, end=end)
+            tokens = (origin.tokens + origin.drafts)[:end] + tuple(op["tokens"])
+            request = Request(origin.namespace, tokens, (), end, end)
             self.put(op.get("target", op.get("request")), request, step.tags)
 
     write_rewind = write_fork
@@ -165,17 +173,22 @@ class PagedShadow(Shadow):
         builder.play(step, "open tokens=[1,2,3] namespace=detour", request="detour")
         builder.play(step, "schedule count=2; free reuse=false", request="detour")
 
-    def derive_mask(self, history: History, step: Step) -> Derived | None:
+    def derive_mask(self, step: Step) -> Derived | None:
         """Computes the tokens of a step at once, with full attention and no reuse."""
         if step.name != "run":
             return None
         requests = [self.requests[name] for name in self.step]
-        plain = {"type": "full", "block": 1, "layers": 1}
-        changes: dict[str, Any] = {"groups": [plain], "blocks": 256, "hash_block": None}
-        changes |= {"prefix_cache": False, "lookahead": 0}
-        builder = Builder(history, kind="paged-full", **changes)
+        builder = Builder(
+            self.program,
+            kind="paged-full",
+            groups=[{"type": "full", "block": 1, "layers": 1}],
+            blocks=256,
+            hash_block=None,
+            prefix_cache=False,
+            lookahead=0,
+        )
         for name, request in zip(self.step, requests, strict=True):
-            tokens = request.known[: request.end]
+            tokens = (request.tokens + request.drafts)[: request.end]
             ends = range(1, request.end + 1)
             tags = [self.known[request.namespace, tokens[:end]] for end in ends]
             opened = {"tokens": [*tokens], "namespace": request.namespace}
@@ -184,16 +197,15 @@ class PagedShadow(Shadow):
 
         def view(answer: Answer) -> Answer:
             pairs = zip(requests, answer.get("caches", ()), strict=False)
-            groups = self.config["groups"]
-            read = [(request.computed, seen["slots"]) for request, seen in pairs]
-            return {
-                "caches": [cut(group, *read_of) for read_of in read for group in groups]
-            }
+            caches = [
+                hide(group, request.computed, seen["slots"])
+                for request, seen in pairs
+                for group in self.config["groups"]
+            ]
+            return {"caches": caches}
 
         builder.claim(step, builder.add({"op": "run"}), view=view)
         return builder.build("full attention over the same tokens")
 
 
-FAMILIES: Mapping[str, Family] = dict.fromkeys(
-    CONTRACTS["paged"].kinds, Family(PagedShadow)
-)
+FAMILIES = dict.fromkeys(CONTRACTS["paged"].kinds, Family(PagedShadow))

@@ -13,7 +13,6 @@ from lockstep.harness.execution.metamorphic.relations import (
     CHANGES,
     Builder,
     Case,
-    Cases,
     Derived,
     Family,
     History,
@@ -21,6 +20,9 @@ from lockstep.harness.execution.metamorphic.relations import (
     Relation,
     Shadow,
     Step,
+    Tags,
+    apply_once,
+    make_cases,
 )
 from lockstep.harness.execution.metamorphic.unified import add_removal
 from lockstep.harness.programs.program import Program, trace
@@ -71,13 +73,12 @@ class ConversationShadow(Shadow):
                 self.is_apart = False
         elif step.name in ("feed", "break") and self.request is not None:
             self.compute(step, self.request)
-            self.is_apart = self.is_apart or step.name == "break"
+            self.is_apart |= step.name == "break"
             if not error:
                 self.request += step.op.get("generate", [])
         elif step.name in ("close", "cancel") and not error:
-            stored = step.answer["stored"]
-            path = tuple(self.request[:stored]) if self.request else ()
-            self.live = () if self.is_apart else path
+            stored = tuple(self.request or ())[: step.answer["stored"]]
+            self.live = () if self.is_apart else stored
             self.request = None
         elif step.name == "free" and not error:
             self.live = ()
@@ -87,11 +88,11 @@ class ConversationShadow(Shadow):
     def compute(self, step: Step, request: Sequence[int]) -> None:
         begin = self.computed
         self.computed = min(begin + step.op["count"], len(request))
-        fresh = iter(step.tags)
+        tags = iter(step.tags)
         for end in range(begin + 1, self.computed + 1):
             path = tuple(request[:end])
             if path not in self.known:
-                self.known[path] = next(fresh)
+                self.known[path] = next(tags)
 
     def may_interrupt(self, step: Step) -> bool:
         return self.request is None and not self.is_armed
@@ -105,51 +106,52 @@ class ConversationShadow(Shadow):
         """
         if self.config["kind"] == "trie" or not self.live:
             return False
-        conversation: set[Path] = set()
+        rebuilt: set[Path] = set()
         for path in sorted(self.known, key=len, reverse=True):
-            if path not in conversation and len(path) <= MAX_LENGTH:
-                beginnings = {path[:end] for end in range(1, len(path) + 1)}
-                fresh = sorted(beginnings - conversation, key=len)
-                tell(builder, path, [self.known[slot_number] for slot_number in fresh])
-                conversation |= beginnings
+            if path not in rebuilt and len(path) <= MAX_LENGTH:
+                prefixes = {path[:end] for end in range(1, len(path) + 1)}
+                new = sorted(prefixes - rebuilt, key=len)
+                tell(builder, path, [self.known[prefix] for prefix in new])
+                rebuilt |= prefixes
         builder.add({"op": "free"})
         tell(builder, self.live)
-        return conversation == self.known.keys()
+        return rebuilt == self.known.keys()
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        count = min(step.op.get("count", 0), len(self.request or ()) - self.computed)
-        path = tuple((self.request or [])[: self.computed + 1])
-        if step.name != "feed" or count < 2 or path in self.known:
+        request = self.request or []
+        count = min(step.op.get("count", 0), len(request) - self.computed)
+        next_path = tuple(request[: self.computed + 1])
+        if step.name != "feed" or count < 2 or next_path in self.known:
             return []
-        at, more = (count + 1) // 2, step.op["count"] - (count + 1) // 2
-        first = {**step.op, "count": at, "generate": []}
-        rows = range(at), range(at, count)
-        second = {**step.op, "count": more}
+        half = (count + 1) // 2
+        first = {**step.op, "count": half, "generate": []}
+        second = {**step.op, "count": step.op["count"] - half}
+        rows = range(half), range(half, count)
         return [[(first, rows[0], rows[0]), (second, rows[1], rows[1])]]
 
-    def derive_mask(self, history: History, step: Step) -> Derived | None:
+    def derive_mask(self, step: Step) -> Derived | None:
         """Derives a new session that computes the same tokens without reuse. Claims the
         contents of the layers after a `begin`, and the visible tokens after a `feed`."""
         if step.name not in ("begin", "feed") or not any(step.answer.get("caches", ())):
             return None
-        rows = self.computed
+        begin = self.computed
         self.write(step)
-        rows = self.computed - rows if step.name == "feed" else 1
+        rows = self.computed - begin if step.name == "feed" else 1
         tokens = (self.request or [])[: self.computed]
         if not tokens or len(tokens) > MAX_LENGTH or self.is_apart:
             return None
-        builder = Builder(history, kind="session", limit=None, interval=None)
+        builder = Builder(self.program, kind="session", limit=None, interval=None)
         tags = [self.known[tuple(tokens[: end + 1])] for end in range(len(tokens))]
         tell(builder, tokens, tags)
 
         def view(answer: Answer) -> Answer:
-            caches = [
-                {"visible": answered["visible"][-rows:], "tags": answered["visible"][-1]}
-                if answered
-                else {}
-                for answered in answer["caches"]
-            ]
-            return {"caches": caches}
+            seen = [layer.get("visible") for layer in answer["caches"]]
+            return {
+                "caches": [
+                    {"visible": visible[-rows:], "tags": visible[-1]} if visible else {}
+                    for visible in seen
+                ]
+            }
 
         builder.claim(step, 1, {"caches": step.answer["caches"]}, view)
         return builder.build("a fresh session that computes these tokens")
@@ -166,25 +168,19 @@ def is_cuttable(config: Config) -> bool:
     return {*config["layers"]} <= {"kv", None} and has_cache(config)
 
 
-def tell(builder: Builder, path: Sequence[int], tags: Sequence[int] = ()) -> None:
+def tell(builder: Builder, path: Sequence[int], tags: Tags = ()) -> None:
     """Adds a complete request. tags: the tags of its new tokens in the first program."""
     builder.add({"op": "begin", "tokens": list(path)})
     builder.add({"op": "feed", "count": len(path)}, tags)
     builder.add({"op": "close"})
 
 
-def ask(
-    builder: Builder,
-    step: Step,
-    count_kept: Sequence[int],
-    *fresh: int,
-    count_left: int = 1,
-) -> None:
-    """Adds a request with the tokens `count_kept` and `fresh`, and promises that exactly
-    the last `count_left` tokens remain to be computed."""
-    tokens = [*count_kept, *fresh]
+def ask(builder: Builder, step: Step, reused: Sequence[int], *new: int) -> None:
+    """Adds a request, and promises that exactly its last token remains to be computed, or
+    all its `new` tokens if there are several."""
+    tokens = [*reused, *new]
     number = builder.add({"op": "begin", "tokens": tokens})
-    builder.promise(step, number, {"remaining": tokens[-count_left:]})
+    builder.promise(step, number, {"remaining": tokens[-max(1, len(new)) :]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
@@ -203,23 +199,23 @@ def keep(builder: Builder, step: Step, where: str) -> None:
     tokens = list_tokens(builder, step)
     if not tokens:
         return
-    at = 1 + step.number % (len(tokens) - 1)
+    captured = 1 + step.number % (len(tokens) - 1)
     if where == "interval":
-        builder.config["interval"] = at
+        builder.config["interval"] = captured
     if where == "checkpoint":
-        builder.add({"op": "checkpoint", "offsets": [at]})
+        builder.add({"op": "checkpoint", "offsets": [captured]})
     tell(builder, tokens)
     if where == "again" and is_cuttable(builder.config):
         ask(builder, step, tokens)
         builder.add({"op": "feed", "count": 1})
         builder.add({"op": "close"})
     if where == "parting":
-        tell(builder, [*tokens[:at], 71])
+        tell(builder, [*tokens[:captured], 71])
     if where in ("end", *INNER):
         tell(builder, [81, 82, 83])
     if where == "live":
         builder.add({"op": "limit", "bytes": 0})
-    ask(builder, step, tokens[:at] if where in INNER else tokens, 72)
+    ask(builder, step, tokens[:captured] if where in INNER else tokens, 72)
 
 
 def keep_recent(builder: Builder, step: Step) -> None:
@@ -229,15 +225,15 @@ def keep_recent(builder: Builder, step: Step) -> None:
     tokens = list_tokens(builder, step)
     if not tokens:
         return
-    slot_number, two = ([81 + number] * len(tokens) for number in range(2))
+    second, third = ([token] * len(tokens) for token in (81, 82))
     tell(builder, tokens)
     ops = [*builder.ops, {"op": "count"}]
     size = trace(Program("prefix", builder.config, ops))[-1]["bytes"]
     builder.add({"op": "limit", "bytes": 2 * size})
-    for conversation in (slot_number, tokens, two):
+    for conversation in (second, tokens, third):
         tell(builder, conversation)
     builder.promise(step, builder.add({"op": "count"}), {"bytes": 2 * size})
-    ask(builder, step, slot_number, 71, count_left=len(slot_number) + 1)
+    ask(builder, step, (), *second, 71)
     builder.add({"op": "cancel"})
     ask(builder, step, tokens, 72)
 
@@ -247,8 +243,8 @@ def count_once(builder: Builder, step: Step) -> None:
     conversations."""
     tokens = list_tokens(builder, step)
     if tokens:
-        at = 1 + step.number % (len(tokens) - 1)
-        for conversation in (tokens[:at], [*tokens[:at], 71], tokens):
+        shared = tokens[: 1 + step.number % (len(tokens) - 1)]
+        for conversation in (shared, [*shared, 71], tokens):
             tell(builder, conversation)
         counted = {"tokens": len(tokens) + 1}
         builder.promise(step, builder.add({"op": "count"}), counted)
@@ -270,20 +266,15 @@ TRIE: Mapping[str, Case] = {
     "a trie that drops what was not used for the longest time": keep_recent,
 }
 COUNTED: Mapping[str, Case] = {"a trie that heard two conversations": count_once}
-KEEP = Cases("keep", "begin", TRIE), Cases("store", "begin", COUNTED)
-FAMILIES = {
-    "session": Family(ConversationShadow, [Cases("keep", "begin", SESSION)]),
-    "trie": Family(ConversationShadow, KEEP),
-}
 
 
 # --- slots ------------------------------------------------------------------------------
 
 
-def count_common(count_left: Sequence[int], second: Sequence[int]) -> int:
+def count_common(held: Sequence[int], tokens: Sequence[int]) -> int:
     """Returns the length of the common prefix of two conversations."""
-    length = min(len(count_left), len(second))
-    return next((at for at in range(length) if count_left[at] != second[at]), length)
+    length = min(len(held), len(tokens))
+    return next((at for at in range(length) if held[at] != tokens[at]), length)
 
 
 class SlotShadow(Shadow):
@@ -315,7 +306,9 @@ def get_user(step: Step) -> str:
     return str(step.op.get("user", "a"))
 
 
-class Pool(Relation):
+def call_cache(
+    history: History, state: SlotShadow, first: Step, way: None
+) -> Derived | None:
     """Slots behave like calls of a unified cache with one sequence per slot.
 
     The derived program makes these calls, and the rows of its passes must see the same
@@ -324,62 +317,47 @@ class Pool(Relation):
     prefix. A request that is too long loses its middle, which becomes the removal of a
     range.
     """
+    config = history.program.config
+    builder = Builder(history.program, "unified", **get_unified_config(config))
+    for step, state in history.walk():
+        slot = state.users.get(get_user(step))
+        if step.name == "begin" and "slot" in step.answer:
+            begin(builder, step, state.slots, config["several_users"])
+        elif step.name in ("feed", "break") and "positions" in step.answer:
+            compute(builder, step, slot, len(state.slots[slot]), config["keep"])
+        elif step.name in ("close", "cancel") and slot is not None:
+            add_removal(builder, slot, len(step.answer["tokens"]))
+    return builder.build("the cache below, asked the same by hand")
 
-    name = "pool"
 
-    def list_choices(self, history: History) -> Sequence[int]:
-        return [0]
+def begin(
+    builder: Builder, step: Step, slots: Mapping[int, Any], several_users: bool
+) -> None:
+    """Adds the calls of a `begin`. With several users, copies the longest match of all
+    slots if it is longer than the match of the request's slot."""
+    slot, kept = step.answer["slot"], len(step.answer["tokens"])
+    common = {n: count_common(held, step.op["tokens"]) for n, held in slots.items()}
+    best = max(common, key=lambda n: (common[n], -n), default=slot)
+    if several_users and kept and common.get(slot, 0) < common.get(best, 0):
+        fork = {"source": best, "target": slot, "length": common[best]}
+        builder.add({"op": "copy_prefix", **fork})
+    add_removal(builder, slot, kept)
 
-    def derive(self, history: History, choice: int) -> Derived | None:
-        config = history.program.config
-        changes = get_unified_config(config)
-        builder = Builder(history, contract="unified", **changes)
-        for step, state in history.along():
-            slot = state.users.get(get_user(step))
-            if step.name == "begin" and "slot" in step.answer:
-                self.begin(builder, step, state.slots, config["several_users"])
-            elif step.name in ("feed", "break") and "positions" in step.answer:
-                self.compute(builder, step, slot, len(state.slots[slot]), config["keep"])
-            elif step.name in ("close", "cancel") and slot is not None:
-                add_removal(builder, slot, len(step.answer["tokens"]))
-        return builder.build("the cache below, asked the same by hand")
 
-    def begin(
-        self, builder: Builder, step: Step, slots: Mapping[int, Any], several_users: bool
-    ) -> None:
-        """Adds the calls of a `begin`. With several users, copies the longest match of
-        all slots if it is longer than the match of the request's slot."""
-        own_slot, tokens = step.answer["slot"], step.op["tokens"]
-        count_kept = len(step.answer["tokens"])
-        common = {
-            slot_number: count_common(tokens_held, tokens)
-            for slot_number, tokens_held in slots.items()
-        }
-        best = max(
-            common,
-            key=lambda slot_number: (common[slot_number], -slot_number),
-            default=own_slot,
-        )
-        longest = common.get(best, 0)
-        if several_users and count_kept and common.get(own_slot, 0) < longest:
-            fork = {"source": best, "target": own_slot, "length": longest}
-            builder.add({"op": "copy_prefix", **fork})
-        add_removal(builder, own_slot, count_kept)
-
-    def compute(
-        self, builder: Builder, step: Step, slot: int, tokens_held: int, keep: int
-    ) -> None:
-        positions = step.answer["positions"]
-        if positions[0] == 0 and tokens_held:
-            add_removal(builder, slot, 0)
-        elif positions[0] < tokens_held:
-            add_removal(builder, slot, keep, keep + tokens_held - positions[0])
-        rows = {"positions": positions, "sequences": [slot] * len(positions)}
-        number = builder.add({"op": "forward", **rows}, step.tags[: len(positions)])
-        seen = ("visible", "caches", "states", "error")
-        answer = {name: step.answer[name] for name in seen if name in step.answer}
-        if answer:
-            builder.claim(step, number, answer)
+def compute(builder: Builder, step: Step, slot: int, held: int, keep: int) -> None:
+    """Adds the calls of a pass in a slot that holds `held` tokens, of which the first
+    `keep` stay when the middle is removed."""
+    positions = step.answer["positions"]
+    if positions[0] == 0 and held:
+        add_removal(builder, slot, 0)
+    elif positions[0] < held:
+        add_removal(builder, slot, keep, keep + held - positions[0])
+    rows = {"positions": positions, "sequences": [slot] * len(positions)}
+    number = builder.add({"op": "forward", **rows}, step.tags[: len(positions)])
+    seen = ("visible", "caches", "states", "error")
+    answer = {name: step.answer[name] for name in seen if name in step.answer}
+    if answer:
+        builder.claim(step, number, answer)
 
 
 def is_wide(builder: Builder, several_users: bool) -> bool:
@@ -402,17 +380,29 @@ def take_longest(builder: Builder, step: Step) -> None:
 def take_oldest(builder: Builder, step: Step) -> None:
     """Promises that, with several users, a request gets the least recently used slot."""
     if is_wide(builder, several_users=True):
-        conversation = [str(80 + slot) for slot in range(builder.config["slots"])]
-        conversation += ["80,70", "90", "80,70,71", "81"]
-        promises = {"80,70,71": "=> remaining=[71]", "81": "=> tokens=[] remaining=[81]"}
-        for index, tokens in enumerate(conversation):
-            promised = promises.get(tokens, "") if index > 3 else ""
-            feeds = "feed count=1;" * (1 + tokens.count(","))
-            builder.play(step, f"begin tokens=[{tokens}] {promised}; {feeds} close")
+        for slot in range(builder.config["slots"]):
+            tell(builder, [80 + slot])
+        builder.play(
+            step,
+            "begin tokens=[80,70]; feed count=1; close;"
+            " begin tokens=[90]; feed count=1; close;"
+            " begin tokens=[80,70,71] => remaining=[71]; feed count=1; close;"
+            " begin tokens=[81] => tokens=[] remaining=[81]; feed count=1; close",
+        )
 
 
-SLOT_CASES: Mapping[str, Case] = {
+SLOTS: Mapping[str, Case] = {
     "slots that two requests used at the same time": take_longest,
     "slots that all were used once, the first one twice": take_oldest,
 }
-SLOTS = {"slots": Family(SlotShadow, [Pool(), Cases("oldest", "begin", SLOT_CASES)])}
+FAMILIES = {
+    "session": Family(ConversationShadow, [make_cases("keep", "begin", SESSION)]),
+    "trie": Family(
+        ConversationShadow,
+        [make_cases("keep", "begin", TRIE), make_cases("store", "begin", COUNTED)],
+    ),
+    "slots": Family(
+        SlotShadow,
+        [Relation("pool", apply_once, call_cache), make_cases("oldest", "begin", SLOTS)],
+    ),
+}

@@ -32,13 +32,7 @@ from lockstep.harness.execution.compare import (
     find_difference,
 )
 from lockstep.harness.execution.executor import Coverage, Result
-from lockstep.harness.execution.metamorphic import (
-    batched,
-    layer,
-    paged,
-    prefix,
-    unified,
-)
+from lockstep.harness.execution.metamorphic import paged, prefix, rows, unified
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     GENERIC,
@@ -46,6 +40,7 @@ from lockstep.harness.execution.metamorphic.relations import (
     Derived,
     Family,
     Relation,
+    Step,
     make_history,
 )
 from lockstep.harness.programs.program import Divergence, Program, trace, walk
@@ -171,11 +166,9 @@ def trace_first(program: Program) -> list[Answer]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    **layer.FAMILIES,
-    **batched.FAMILIES,
+    **rows.FAMILIES,
     **unified.FAMILIES,
     **prefix.FAMILIES,
-    **prefix.SLOTS,
     **paged.FAMILIES,
 }
 """Kind → its family."""
@@ -206,11 +199,16 @@ def derive(
     """
     history = make_history(program, answers, FAMILIES[program.kind].shadow)
     random = Random(program.digest())
-    for relation in relations:
-        choices = relation.list_choices(history)
-        if not every:
-            choices = random.sample(choices, min(TRIES, len(choices)))
-        derived_programs = (relation.derive(history, choice) for choice in choices)
+    choices: dict[Relation, list[tuple[Step, Any]]] = {x: [] for x in relations}
+    for step, state in history.walk():
+        for relation in relations:
+            choices[relation] += [(step, way) for way in relation.list_ways(state, step)]
+    for relation, pairs in choices.items():
+        tried = pairs if every else random.sample(pairs, min(TRIES, len(pairs)))
+        derived_programs = (
+            relation.derive(history, history.get_state(step), step, way)
+            for step, way in tried
+        )
         for derived in islice(filter(None, derived_programs), None if every else 1):
             yield relation, derived
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import read_move
-from lockstep.harness.contracts.operation import Answer, Effect, Op, list_names, rename
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Effect,
+    Op,
+    list_names,
+    rename,
+)
 from lockstep.harness.core.document import NAMES
 from lockstep.harness.execution.compare import PARTS, ROWS, STATES
 from lockstep.harness.programs.program import Program, why_too_large
 
 CHANGES = Effect.ADDS | Effect.REMOVES | Effect.MOVES
+
+Tags = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Step:
             with 3 tokens gets the tags 0, 1, 2, and a following update with 2 tokens
             gets 3 and 4.
         effect: the effect of the operation on tokens.
+        is_first: whether no operation ran before.
     """
 
     number: int
@@ -36,6 +45,7 @@ class Step:
     answer: Answer
     tags: range
     effect: Effect
+    is_first: bool
 
     @property
     def name(self) -> str:
@@ -56,19 +66,7 @@ class History:
     steps: Sequence[Step]
     shadow: type[Shadow]
 
-    def get_step(self, number: int) -> Step:
-        return next(step for step in self.steps if step.number == number)
-
-    def before(self, number: int | None = None) -> Any:
-        """Returns the shadow state before step `number`; for None, after all steps."""
-        state = self.shadow(self.program)
-        for step in self.steps:
-            if step.number == number:
-                break
-            state.write(step)
-        return state
-
-    def along(self) -> Iterator[tuple[Step, Any]]:
+    def walk(self) -> Iterator[tuple[Step, Any]]:
         """Yields each step with the shadow state before the step, until the state is
         unknown. All pairs share one state object, which each iteration changes."""
         state = self.shadow(self.program)
@@ -78,18 +76,28 @@ class History:
             yield step, state
             state.write(step)
 
+    def get_state(self, step: Step) -> Any:
+        """Returns the shadow state before a step."""
+        return next(state for walked, state in self.walk() if walked is step)
+
+    def split(self, step: Step) -> tuple[Sequence[Step], Sequence[Step]]:
+        """Returns the steps before a step, and the other steps."""
+        index = self.steps.index(step)
+        return self.steps[:index], self.steps[index:]
+
 
 def make_history(
     program: Program, answers: Sequence[Answer], shadow: type[Shadow]
 ) -> History:
     operations = program.rules.operations
-    steps, tag = [], 0
+    steps: list[Step] = []
+    tag = 0
     for number, (op, answer) in enumerate(zip(program.ops, answers, strict=True)):
         operation = operations[op["op"]]
-        end = tag + operation.count_tags(op)
+        tags = range(tag, tag + operation.count_tags(op))
         if "skipped" not in answer:
-            steps.append(Step(number, op, answer, range(tag, end), operation.effect))
-        tag = end
+            steps.append(Step(number, op, answer, tags, operation.effect, not steps))
+        tag = tags.stop
     return History(program, steps, shadow)
 
 
@@ -107,8 +115,8 @@ class Shadow:
     relations check whether later answers of the reference agree with it.
 
     A new family implements `write_NAME` for each operation whose effect changes the
-    tokens. After an operation without that method the tokens are unknown, and only
-    relations that do not need them apply.
+    tokens. After an operation without that method the tokens are unknown, and no relation
+    applies to a later step.
 
     Attributes:
         keeps: operations that change tokens, but not the tokens in the shadow state.
@@ -155,7 +163,11 @@ class Shadow:
         """Adds the operations of a detour, which changes a cache and then restores it."""
         raise NotImplementedError(detour)
 
-    def derive_mask(self, history: History, step: Step) -> Derived | None:
+    def list_members(self) -> Sequence[Config]:
+        """Lists the configs of the caches in a list or wrapper."""
+        return ()
+
+    def derive_mask(self, step: Step) -> Derived | None:
         """Derives a program with plain attention that determines the visible tokens of a
         step. Returns None if the step shows no tokens. Called on the state before the
         step."""
@@ -220,18 +232,18 @@ class Builder:
     """Builds a derived program, operation by operation.
 
     Args:
-        history: the history of the first program.
+        program: the first program.
         contract: the contract of the derived program, if it differs from the first
             program's contract; the config fields then have their defaults.
         changes: the changed config fields.
     """
 
     def __init__(
-        self, history: History, contract: str | None = None, **changes: Any
+        self, program: Program, contract: str | None = None, **changes: Any
     ) -> None:
-        self.contract = contract or history.program.contract
+        self.contract = contract or program.contract
         self.rules = CONTRACTS[self.contract]
-        config = history.program.config
+        config = program.config
         if contract:
             config = {name: s.get("default") for name, s in self.rules.config.items()}
         self.config = {**config, **changes}
@@ -240,7 +252,7 @@ class Builder:
         self.tags: dict[int, int] = {}
         self.tag = 0
 
-    def add(self, op: Op, tags: Sequence[int] = ()) -> int:
+    def add(self, op: Op, tags: Tags = ()) -> int:
         """Adds an operation without a claim, and returns its number.
 
         Args:
@@ -266,19 +278,17 @@ class Builder:
             common: fields that are added to all operations.
         """
         for line in filter(str.strip, text.split(";")):
-            move, _, promised = line.partition("=>")
+            move, arrow, promised = line.partition("=>")
             op = {**common, **read_move(move)}
             number = self.add(op, op.pop("tags", ()))
-            if promised:
+            if arrow:
                 answer = read_move(f"answer {promised}")
                 self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
 
-    def take(self, step: Step, **changes: Any) -> int:
-        """Adds the operation of a step, claims the step's answer for it, and returns its
-        number."""
-        number = self.add({**step.op, **changes}, step.tags)
-        self.claim(step, number)
-        return number
+    def take(self, steps: Iterable[Step]) -> None:
+        """Adds the operations of steps, and claims the answers of the steps for them."""
+        for step in steps:
+            self.claim(step, self.add(step.op, step.tags))
 
     def claim(
         self,
@@ -327,9 +337,9 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Ans
     for name in {ROWS, "positions"} & answer.keys():
         picked[name] = [answer[name][row] for row in rows if row < len(answer[name])]
     if STATES in picked:
-        owners = list(dict.fromkeys(op["sequences"]))
+        sequences = list(dict.fromkeys(op["sequences"]))
         wanted = dict.fromkeys(op["sequences"][row] for row in rows)
-        picked[STATES] = [answer[STATES][owners.index(owner)] for owner in wanted]
+        picked[STATES] = [answer[STATES][sequences.index(name)] for name in wanted]
     if PARTS in answer:
         picked[PARTS] = [pick(member, op, rows, whole) for member in answer[PARTS]]
     return picked
@@ -338,92 +348,75 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Ans
 # --- relations --------------------------------------------------------------------------
 
 
-class Relation(ABC):
+class Relation(NamedTuple):
     """A rule that derives programs from a program and its answers.
 
-    A relation may read the program and the answers, but never the reference. A choice
-    selects one of the derived programs, for example by the step before a detour or the
-    index of a cut.
+    A relation may read the program and the answers, but never the reference.
+
+    Attributes:
+        name: the name in signatures of failures.
+        list_ways: lists the ways to derive a program at a step; gets the shadow state
+            before the step, and the step.
+        derive: derives a program; gets the history, the shadow state before the step, the
+            step, and the way. Returns None if the way yields no program.
     """
 
     name: str
-
-    @abstractmethod
-    def list_choices(self, history: History) -> Sequence[Any]:
-        """Lists the choices for a program. `derive` may return None for some choices."""
-
-    @abstractmethod
-    def derive(self, history: History, choice: Any) -> Derived | None:
-        """Derives a program; returns None if the choice yields no program."""
+    list_ways: Callable[[Any, Step], Iterable[Any]]
+    derive: Callable[[History, Any, Step, Any], Derived | None]
 
 
-@dataclass(frozen=True)
-class Family:
-    """The relations of one kind of cache.
-
-    Attributes:
-        shadow: the class of the family's shadow state.
-        special: the relations of the family in addition to the generic relations.
-    """
+class Family(NamedTuple):
+    """The shadow state of one kind of cache, and the relations that only it has."""
 
     shadow: type[Shadow]
     special: Sequence[Relation] = ()
 
 
-class Recompute(Relation):
+def apply_once(state: Shadow, step: Step) -> Sequence[None]:
+    """Lists the way of a relation that derives one program from the whole program."""
+    return [None] if step.is_first else []
+
+
+def list_rebuilds(state: Shadow, step: Step) -> Sequence[None]:
+    return [None] if not step.is_first and state.may_interrupt(step) else []
+
+
+def recompute(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
     """A cache behaves like a new cache that got its current tokens in one update.
 
     Example: after an update with 4 tokens and a trim by 1, an update with 2 tokens must
     give the same answer as in a new cache after one update with the tokens 0, 1, 2.
     """
-
-    name = "recompute"
-
-    def list_choices(self, history: History) -> Sequence[int]:
-        steps = [step for step, state in history.along() if state.may_interrupt(step)]
-        return [step.number for step in steps if step is not history.steps[0]]
-
-    def derive(self, history: History, choice: int) -> Derived | None:
-        builder = Builder(history)
-        if not history.before(choice).rebuild(builder):
-            return None
-        for step in history.steps:
-            if step.number >= choice:
-                builder.take(step)
-        return builder.build("fresh caches given the tokens that are left")
+    builder = Builder(history.program)
+    if not state.rebuild(builder):
+        return None
+    _, later = history.split(step)
+    builder.take(later)
+    return builder.build("fresh caches given the tokens that are left")
 
 
-class Cut(Relation):
+def list_cuts(state: Shadow, step: Step) -> Sequence[Sequence[Portion]]:
+    return state.list_cuts(step) if Effect.ADDS in step.effect else ()
+
+
+def cut(
+    history: History, state: Shadow, step: Step, portions: Sequence[Portion]
+) -> Derived | None:
     """An operation may be split: an update with 3 tokens gives the same rows as an update
-    with 1 token and an update with 2. A choice is (step, index of the cut)."""
-
-    name = "cut"
-
-    def list_choices(self, history: History) -> Sequence[Any]:
-        return [
-            (step.number, way)
-            for step, state in history.along()
-            if Effect.ADDS in step.effect
-            for way in range(len(state.list_cuts(step)))
-        ]
-
-    def derive(self, history: History, choice: tuple[int, int]) -> Derived | None:
-        number, way = choice
-        builder = Builder(history)
-        for step in history.steps:
-            if step.number == number:
-                self.cut(builder, step, history.before(number).list_cuts(step)[way])
-            elif step.number < number or not history.shadow.ends_with_cut:
-                builder.take(step)
-        return builder.build("the program with one operation cut in two")
-
-    def cut(self, builder: Builder, step: Step, portions: Sequence[Portion]) -> None:
-        for op, rows, tags in portions:
-            number = builder.add(op, [step.tags[index] for index in tags])
-            # For several rows of a batch, only the visible tokens are compared.
-            whole = op is portions[-1][0] and len(tags) == len(rows)
-            answer = pick(step.answer, step.op, rows, whole)
-            builder.claim(step, number, answer, rows=rows)
+    with 1 token and an update with 2."""
+    builder = Builder(history.program)
+    earlier, (_, *later) = history.split(step)
+    builder.take(earlier)
+    for op, rows, tags in portions:
+        number = builder.add(op, [step.tags[index] for index in tags])
+        # For several rows of a batch, only the visible tokens are compared.
+        whole = op is portions[-1][0] and len(tags) == len(rows)
+        answer = pick(step.answer, step.op, rows, whole)
+        builder.claim(step, number, answer, rows=rows)
+    if not state.ends_with_cut:
+        builder.take(later)
+    return builder.build("the program with one operation cut in two")
 
 
 TOKENS = ("tokens", "generate", "drafts", "remaining")
@@ -446,108 +439,116 @@ def rename_tokens(fields: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-class Rename(Relation):
+def rename_all(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
     """With other names and tokens, all answers stay the same. Each name is replaced by
     the next name of its kind in the program."""
-
-    name = "rename"
-
-    def list_choices(self, history: History) -> Sequence[int]:
-        return [0]
-
-    def derive(self, history: History, choice: int) -> Derived | None:
-        operations, builder = history.program.rules.operations, Builder(history)
-        ops = [step.op for step in history.steps]
-        schemas = [
-            s for operation in operations.values() for s in operation.fields.values()
-        ]
-        for sort in sorted({schema[NAMES] for schema in schemas if NAMES in schema}):
-            named = {name for op in ops for name in list_names(op, operations, sort)}
-            used = sorted(named)
-            names = dict(zip(used, [*used[1:], *used[:1]], strict=True))
-            ops = [rename(op, operations, sort, names) for op in ops]
-        for step, op in zip(history.steps, map(rename_tokens, ops), strict=True):
-            user = {"user": USERS.get(op["user"], op["user"])} if "user" in op else {}
-            number = builder.add({**op, **user}, step.tags)
-            builder.claim(step, number, view=rename_tokens)
-        if builder.ops == [step.op for step in history.steps]:
-            return None
-        return builder.build("the program with other names")
+    operations, builder = history.program.rules.operations, Builder(history.program)
+    ops = [step.op for step in history.steps]
+    schemas = [s for operation in operations.values() for s in operation.fields.values()]
+    for sort in sorted({schema[NAMES] for schema in schemas if NAMES in schema}):
+        used = sorted({name for op in ops for name in list_names(op, operations, sort)})
+        names = dict(zip(used, [*used[1:], *used[:1]], strict=True))
+        ops = [rename(op, operations, sort, names) for op in ops]
+    for step, op in zip(history.steps, map(rename_tokens, ops), strict=True):
+        user = {"user": USERS.get(op["user"], op["user"])} if "user" in op else {}
+        number = builder.add({**op, **user}, step.tags)
+        builder.claim(step, number, view=rename_tokens)
+    if builder.ops == [step.op for step in history.steps]:
+        return None
+    return builder.build("the program with other names")
 
 
-class Return(Relation):
+def list_detours(state: Shadow, step: Step) -> Sequence[str]:
+    return state.list_detours(step) if state.may_interrupt(step) else ()
+
+
+def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | None:
     """A detour that restores the cache changes no later answer. An example of a detour is
-    a snapshot, an update with other tokens and a restore.
-
-    The answers within the detour are claimed too. A choice is (step after the detour,
-    name of the detour).
-    """
-
-    name = "return"
-
-    def list_choices(self, history: History) -> Sequence[Any]:
-        return [
-            (step.number, detour)
-            for step, state in history.along()
-            if state.may_interrupt(step)
-            for detour in state.list_detours(step)
-        ]
-
-    def derive(self, history: History, choice: tuple[int, str]) -> Derived | None:
-        number, detour = choice
-        builder = Builder(history)
-        for step in history.steps:
-            if step.number < number:
-                builder.add(step.op, step.tags)
-                continue
-            if step.number == number:
-                history.before(number).take_detour(detour, builder, step)
-            builder.take(step)
-        return builder.build(f"the program after a detour ({detour})")
+    a snapshot, an update with other tokens and a restore. The answers within the detour
+    are claimed too."""
+    builder = Builder(history.program)
+    earlier, later = history.split(step)
+    for before in earlier:
+        builder.add(before.op, before.tags)
+    state.take_detour(name, builder, step)
+    builder.take(later)
+    return builder.build(f"the program after a detour ({name})")
 
 
-class Mask(Relation):
+def derive_mask(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
     """Windows, chunks and states are masks over plain attention: the answer of a step can
     be computed from one plain pass over the current tokens."""
+    return state.derive_mask(step)
 
-    name = "mask"
 
-    def list_choices(self, history: History) -> Sequence[int]:
-        return [step.number for step, _ in history.along()]
+def list_members(state: Shadow, step: Step) -> Sequence[int]:
+    return range(len(state.list_members())) if step.is_first else ()
 
-    def derive(self, history: History, choice: int) -> Derived | None:
-        step = history.get_step(choice)
-        derived: Derived | None = history.before(choice).derive_mask(history, step)
-        return derived
 
+def isolate(history: History, state: Shadow, step: Step, member: int) -> Derived | None:
+    """A cache in a list or wrapper gives the same answers as the cache alone, until a
+    cache refuses an operation."""
+    config, rules = state.list_members()[member], history.program.rules
+    builder = Builder(history.program, **{**config, **get_allowed(config)})
+    operations = rules.list_operations(config["kind"])
+    for step in history.steps:
+        if step.answer.get("error", "usage") != "usage":
+            break  # other caches may have changed before one cache refused
+        is_other = step.op.get("type", member) != member
+        if is_other or step.name not in operations or refuses(step.answer):
+            continue  # another cache may have caused a refusal
+        alone = {"type": 0} if "type" in step.op else {}
+        answer: Answer = dict(step.answer)
+        if PARTS in answer:
+            answer |= answer.pop(PARTS)[member]
+        builder.claim(step, builder.add({**step.op, **alone}, step.tags), answer)
+    return builder.build("that cache alone")
+
+
+def get_allowed(config: Config) -> Config:
+    """Returns neutral values for the fields that only recurrent caches have; {} for a
+    recurrent cache."""
+    if "slots" not in config or config["kind"] == "recurrent":
+        return {}
+    return {"slots": None, "interval": None, "checkpoints": 1}
+
+
+def refuses(answer: Answer) -> bool:
+    """Returns whether an answer without an error is a refusal: no token was removed, or
+    the sequence cannot resume."""
+    return any(answer.get(name) in (0, False) for name in ("trimmed", "done", "result"))
+
+
+GENERIC = (
+    Relation("recompute", list_rebuilds, recompute),
+    Relation("cut", list_cuts, cut),
+    Relation("rename", apply_once, rename_all),
+    Relation("return", list_detours, detour),
+    Relation("mask", lambda state, step: [None], derive_mask),
+    Relation("part", list_members, isolate),
+)
 
 Case = Callable[[Builder, Step], None]
+"""Adds the operations and promises of a simple program, whose answers are known
+independently of the first program, to a derived program; adds nothing if the config does
+not allow the program. For example, a cache accepts as many tokens as its capacity."""
 
 
-class Cases(Relation):
-    """Simple programs whose answers are known independently of the first program. For
-    example, a cache accepts as many tokens as its capacity. A choice is (step,
-    description of a case).
+def make_cases(name: str, operation: str, cases: Mapping[str, Case]) -> Relation:
+    """Makes a relation of simple programs.
 
     Args:
         name: the name of the relation.
         operation: the name of the operation whose steps a contradiction is reported for.
-        cases: description → a function that adds the operations and promises of the case
-            to a derived program, or nothing if the config does not allow the case.
+        cases: description → case.
     """
 
-    def __init__(self, name: str, operation: str, cases: Mapping[str, Case]) -> None:
-        self.name, self.operation, self.cases = name, operation, cases
-
-    def list_choices(self, history: History) -> Sequence[Any]:
-        steps = [step for step in history.steps if step.name == self.operation]
-        return [(step.number, case) for step in steps for case in self.cases]
-
-    def derive(self, history: History, choice: tuple[int, str]) -> Derived | None:
-        number, case = choice
-        builder = Builder(history)
-        self.cases[case](builder, history.get_step(number))
+    def derive(history: History, state: Shadow, step: Step, case: str) -> Derived | None:
+        builder = Builder(history.program)
+        cases[case](builder, step)
         return builder.build(case)
 
+    def list_ways(state: Shadow, step: Step) -> Iterable[str]:
+        return cases if step.name == operation else ()
 
-GENERIC = (Recompute(), Cut(), Rename(), Return(), Mask())
+    return Relation(name, list_ways, derive)

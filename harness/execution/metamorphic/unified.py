@@ -1,4 +1,4 @@
-"""The shadow state, detours and relations of unified caches."""
+"""The shadow state, detours and special relations of unified caches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING, list_part_configs
 from lockstep.harness.core.document import MAX_LENGTH
-from lockstep.harness.execution.metamorphic.part import Part
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     Builder,
     Case,
-    Cases,
     Derived,
     Family,
-    History,
     Portion,
     Relation,
     Shadow,
     Step,
+    Tags,
+    make_cases,
     pick,
 )
 from lockstep.harness.programs.program import Program
@@ -34,9 +33,7 @@ PURE = {"causal", "chunked"}
 
 def list_kinds(config: Config) -> set[str]:
     """Returns the kinds of a wrapper's caches; for other caches, the cache's kind."""
-    return {config_of_part["kind"] for config_of_part in config["caches"]} or {
-        config["kind"]
-    }
+    return {member["kind"] for member in list_part_configs(config)}
 
 
 def get_first_seen(config: Config, position: int) -> int:
@@ -46,39 +43,37 @@ def get_first_seen(config: Config, position: int) -> int:
     return position - int(config["window"]) if config["window"] else 0
 
 
-Cell = tuple[int, int]
-"""(position, tag)"""
-
-
 @dataclass
 class Content:
     """The content of all sequences.
 
     Attributes:
-        cells: sequence → its cells, in the order in which they were written.
+        cells: sequence → its (position, tag) pairs, in the order in which they were
+            written.
         peaks: sequence → the highest position that it ever held, plus 1. A sequence that
             got the positions 0, 1, 2 and lost position 2 has the peak 3.
         unsteady: sequences whose tokens, in the order of writing, may have positions
             other than 0, 1, 2, ….
     """
 
-    cells: dict[int, list[Cell]] = field(default_factory=dict)
+    cells: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     peaks: dict[int, int] = field(default_factory=dict)
     unsteady: set[int] = field(default_factory=set)
 
-    def get(self, owner: int) -> list[Cell]:
-        return self.cells.get(owner, [])
+    def get(self, sequence: int) -> list[tuple[int, int]]:
+        return self.cells.get(sequence, [])
 
-    def list_owners(self) -> list[int]:
-        return sorted(owner for owner, cells in self.cells.items() if cells)
+    def get_peak(self, sequence: int) -> int:
+        return self.peaks.get(sequence, 0)
 
-    def is_shared(self, owner: int, tag: int) -> bool:
+    def list_used(self) -> list[int]:
+        """Lists the sequences that hold tokens."""
+        return sorted(sequence for sequence, cells in self.cells.items() if cells)
+
+    def is_shared(self, sequence: int, tag: int) -> bool:
         """Returns whether another sequence holds the token, too."""
-        return any(
-            tag == positions_held
-            for name, cells in self.cells.items()
-            for _, positions_held in (cells if name != owner else ())
-        )
+        others = (cells for name, cells in self.cells.items() if name != sequence)
+        return any(tag == held for cells in others for _, held in cells)
 
 
 class UnifiedShadow(Shadow):
@@ -110,47 +105,41 @@ class UnifiedShadow(Shadow):
     def write_forward(self, step: Step) -> None:
         op, content = step.op, self.content
         rows = zip(step.tags, op["positions"], op["sequences"], strict=False)
-        for tag, position, owner in () if op["reserve"] else rows:
-            cells = content.cells.setdefault(owner, [])
+        for tag, position, sequence in () if op["reserve"] else rows:
+            cells = content.cells.setdefault(sequence, [])
             if position != len(cells):
-                content.unsteady.add(owner)
+                content.unsteady.add(sequence)
             cells.append((position, tag))
-            content.peaks[owner] = max(content.peaks.get(owner, 0), position + 1)
+            content.peaks[sequence] = max(content.get_peak(sequence), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
         """Applies a copy. A state is copied as a whole, so it may have read more tokens
         than the copy holds."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
         content = self.content
+        peak = content.get_peak(source)
         content.cells[target] = [cell for cell in content.get(source) if cell[0] < length]
-        content.peaks[target] = max(
-            content.peaks.get(source, 0), content.peaks.get(target, 0)
-        )
-        if source in content.unsteady or content.peaks.get(source, 0) > length:
+        content.peaks[target] = max(peak, content.get_peak(target))
+        if source in content.unsteady or peak > length:
             content.unsteady.add(target)
 
     def write_remove(self, step: Step) -> None:
         """Applies a removal. Tokens after the gap move up. A shared token cannot move: if
         the removal was not refused, the sequence had already dropped the shared token."""
-        owner, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
-        content = self.content
-        cells = [cell for cell in content.get(owner) if cell[0] < begin]
+        sequence, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
+        content, kept = self.content, []
+        for position, tag in content.get(sequence):
+            is_behind = end is not None and position >= end
+            if position < begin:
+                kept.append((position, tag))
+            elif is_behind and not content.is_shared(sequence, tag):
+                kept.append((position + begin - end, tag))
+        content.cells[sequence] = kept
         if end is not None:
-            cells_behind = [cell for cell in content.get(owner) if cell[0] >= end]
-            cells_own = [
-                cell for cell in cells_behind if not content.is_shared(owner, cell[1])
-            ]
-            moved = {tag: position + begin - end for position, tag in cells_own}
-            cells = [
-                (moved.get(tag, position), tag)
-                for position, tag in content.get(owner)
-                if position < begin or tag in moved
-            ]
-            content.unsteady.add(owner)
+            content.unsteady.add(sequence)
         elif begin == 0:
-            content.unsteady.discard(owner)
-            content.peaks.pop(owner, None)
-        content.cells[owner] = cells
+            content.unsteady.discard(sequence)
+            content.peaks.pop(sequence, None)
 
     def write_save(self, step: Step) -> None:
         self.saved[step.op["into"]] = deepcopy(self.content)
@@ -170,8 +159,9 @@ class UnifiedShadow(Shadow):
         tags = [tag for cells in self.content.cells.values() for _, tag in cells]
         if self.saved or len({*tags}) < len(tags) or not self.kinds <= PURE:
             return False
-        for owner in self.content.list_owners():
-            add_rows(builder, owner, self.content.get(owner))
+        for sequence in self.content.list_used():
+            positions, tags = zip(*self.content.get(sequence), strict=True)
+            add_tokens(builder, sequence, positions, tags)
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
@@ -183,22 +173,19 @@ class UnifiedShadow(Shadow):
         dropped a pass earlier or later.
         """
         op = step.op
-        if not is_pass(step) or op["except"] or op["multimodal"]:
+        if not self.is_plain_pass(step) or self.slides > self.goes_on(step):
             return []
-        if self.slides and not self.goes_on(step):
-            return []
-        owners, rows = op["sequences"], range(len(op["sequences"]))
-        of_owner = {x: [row for row in rows if owners[row] == x] for x in owners}
-        halves = [
-            row
-            for rows_of_owner in of_owner.values()
-            for row in rows_of_owner[: len(rows_of_owner) // 2]
-        ]
+        sequences, positions = op["sequences"], op["positions"]
+        rows = range(len(sequences))
+        halves = []
+        for sequence in dict.fromkeys(sequences):
+            rows_of_it = list_rows(op, sequence)
+            halves += rows_of_it[: len(rows_of_it) // 2]
         cuts = []
-        for first in (sorted(halves), of_owner[owners[0]]):
+        for first in (sorted(halves), list_rows(op, sequences[0])):
             second = [row for row in rows if row not in first]
             sees = any(
-                owners[a] == owners[b] and op["positions"][b] <= op["positions"][a]
+                sequences[a] == sequences[b] and positions[b] <= positions[a]
                 for a in first
                 for b in second
             )
@@ -207,50 +194,61 @@ class UnifiedShadow(Shadow):
                 cuts.append([(choose_rows(op, half), half, half) for half in pair])
         return cuts
 
+    def is_plain_pass(self, step: Step) -> bool:
+        """Returns whether a step is a pass that shows something, and in which rows see
+        the tokens up to their own position."""
+        op = step.op
+        if step.name != "forward" or "error" in step.answer or op["reserve"]:
+            return False
+        return not op["except"] and not op["multimodal"]
+
     def goes_on(self, step: Step) -> bool:
         """Returns whether every sequence of a pass continues after all it ever held."""
         peaks = {**self.content.peaks}
-        for owner, at in zip(step.op["sequences"], step.op["positions"], strict=True):
-            if at < peaks.get(owner, 0):
+        for sequence, at in zip(step.op["sequences"], step.op["positions"], strict=True):
+            if at < peaks.get(sequence, 0):
                 return False
-            peaks[owner] = at + 1
+            peaks[sequence] = at + 1
         return True
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        if not self.content.list_owners():
+        if not self.content.list_used():
             return []
         ways = [LOAD, FRESH] if self.config["kind"] in CAUSAL else []
         return ways + ([FORK] if "encoder" not in self.kinds and self.list_free() else [])
 
     def list_free(self) -> list[int]:
         """Lists the sequences that hold nothing, not even a state without tokens."""
-        used = {*self.content.list_owners(), *self.content.peaks}
+        used = {*self.content.list_used(), *self.content.peaks}
         return [x for x in range(self.config["sequences"]) if x not in used]
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
         """Takes a detour of the last sequence that holds tokens."""
-        owner = self.content.list_owners()[-1]
-        end = self.content.peaks.get(owner, 0)
+        sequence = self.content.list_used()[-1]
+        end = self.content.get_peak(sequence)
         if detour == FORK:
             free = self.list_free()[0]
             # A pass may drop tokens of any sequence, if a window slides.
             new = f"forward positions=[{end}] sequences=[{free}];"
             builder.play(
                 step,
-                f"copy_prefix source={owner} target={free} length={end};"
+                f"copy_prefix source={sequence} target={free} length={end};"
                 f"{'' if self.slides else new} remove sequence={free} begin=0 end=null",
             )
             return
         builder.add({"op": "save", "into": "r0"})
-        add_new(builder, owner, [end, end + 1][: self.config["batch"]])
+        add_tokens(builder, sequence, [end, end + 1][: self.config["batch"]])
         builder.play(
             step,
-            f"remove sequence={owner} begin=1 end=2; remove sequence={owner} begin=0"
-            f" end=null; forward positions=[0] sequences=[{owner}];"
+            f"remove sequence={sequence} begin=1 end=2; remove sequence={sequence}"
+            f" begin=0 end=null; forward positions=[0] sequences=[{sequence}];"
             f" load from=r0 fresh={str(detour == FRESH).lower()}",
         )
 
-    def derive_mask(self, history: History, step: Step) -> Derived | None:
+    def list_members(self) -> Sequence[Config]:
+        return list_part_configs(self.config) if self.config["kind"] == "wrapper" else ()
+
+    def derive_mask(self, step: Step) -> Derived | None:
         """Compares the first sequence of a pass with a layer cache, if its tokens 0, 1, 2
         are at 0, 1, 2.
 
@@ -259,34 +257,26 @@ class UnifiedShadow(Shadow):
         stepped back: some of the tokens it shows may have been dropped then.
         """
         op, config = step.op, self.config
-        if not is_pass(step) or op["except"] or op["multimodal"]:
+        if not self.is_plain_pass(step) or config["kind"] in ("encoder", "wrapper"):
             return None
-        if config["kind"] in ("encoder", "wrapper") or self.slides > self.goes_on(step):
+        sequence = op["sequences"][0]
+        rows = list_rows(op, sequence)
+        written = [(op["positions"][row], step.tags[row]) for row in rows]
+        positions, tags = zip(*self.content.get(sequence), *written, strict=True)
+        is_steady = sequence not in self.content.unsteady
+        if not is_steady or positions != (*range(len(positions)),):
             return None
-        owner = op["sequences"][0]
-        rows = [row for row, name in enumerate(op["sequences"]) if name == owner]
-        positions = [op["positions"][row] for row in rows]
-        positions_held = [
-            *(position for position, _ in self.content.get(owner)),
-            *positions,
-        ]
-        is_steady = owner not in self.content.unsteady and positions_held == [
-            *range(len(positions_held))
-        ]
-        if not is_steady or len(positions_held) > MAX_LENGTH:
+        if self.slides > self.goes_on(step) or len(positions) > MAX_LENGTH:
             return None
         kind = "state" if config["kind"] == "recurrent" else "kv"
-        builder = Builder(history, contract="layer", kind=kind)
-        tags = [tag for _, tag in self.content.get(owner)] + [
-            step.tags[row] for row in rows
-        ]
+        builder = Builder(self.program, "layer", kind=kind)
         number = builder.add({"op": "update", "length": len(tags)}, tags)
 
         def view(answer: Answer) -> Answer:
-            pairs = zip(positions, answer["visible"][-len(rows) :], strict=True)
+            pairs = zip(written, answer["visible"][-len(rows) :], strict=True)
             seen = [
                 [pair for pair in enumerate(row) if pair[0] >= get_first_seen(config, at)]
-                for at, row in pairs
+                for (at, _), row in pairs
             ]
             return {"visible": seen, "states": answer["visible"][-1:]}
 
@@ -299,10 +289,9 @@ FRESH = "save, other tokens, load into a fresh cache"
 FORK = "a sequence is copied, the copy goes on and is removed"
 
 
-def is_pass(step: Step) -> bool:
-    """Returns whether a step is a pass that was not refused and shows something."""
-    shows = step.name == "forward" and "error" not in step.answer
-    return shows and not step.op["reserve"]
+def list_rows(op: Op, sequence: int) -> list[int]:
+    """Lists the rows of a pass that belong to a sequence."""
+    return [row for row, name in enumerate(op["sequences"]) if name == sequence]
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
@@ -310,60 +299,50 @@ def choose_rows(op: Op, rows: Sequence[int]) -> Op:
     return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 
-def add_new(builder: Builder, owner: int, positions: Sequence[int]) -> list[int]:
-    """Adds passes with new tokens, which the first program does not have; returns their
-    numbers."""
-    return add_rows(builder, owner, [(at, None) for at in positions])
-
-
-def add_rows(
-    builder: Builder, owner: int, rows: Sequence[tuple[int, int | None]]
+def add_tokens(
+    builder: Builder, sequence: int, positions: Sequence[int], tags: Tags = ()
 ) -> list[int]:
-    """Adds passes with rows (position, tag or None), each as large as the batch allows;
-    returns their numbers."""
-    most, numbers = builder.config["batch"], []
-    for begin in range(0, len(rows), most):
-        positions, tags = zip(*rows[begin : begin + most], strict=True)
-        op = {"positions": [*positions], "sequences": [owner] * len(positions)}
-        tags_known = [tag for tag in tags if tag is not None]
-        numbers.append(builder.add({"op": "forward", **op}, tags_known))
+    """Adds passes with tokens at positions, each as large as the batch allows; returns
+    their numbers. Without tags, the first program does not have the tokens."""
+    size, numbers = builder.config["batch"], []
+    for begin in range(0, len(positions), size):
+        batch = [*positions[begin : begin + size]]
+        op = {"op": "forward", "positions": batch, "sequences": [sequence] * len(batch)}
+        numbers.append(builder.add(op, tags[begin : begin + size]))
     return numbers
 
 
-def add_removal(builder: Builder, owner: int, begin: int, end: int | None = None) -> int:
-    return builder.add({"op": "remove", "sequence": owner, "begin": begin, "end": end})
+def add_removal(
+    builder: Builder, sequence: int, begin: int, end: int | None = None
+) -> int:
+    op = {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
+    return builder.add(op)
 
 
 # --- cases ------------------------------------------------------------------------------
 
-MOST = 400
+MAX_TOKENS = 400
 """Largest number of tokens in a plain program."""
 
 
 def see(config: Config, position: int) -> dict[str, Any]:
     """Returns the answer to a pass with one row that sees all new tokens up to itself."""
     answers = []
-    for config_of_part in list_part_configs(config):
-        first = max(0, get_first_seen(config_of_part, position))
+    for member in list_part_configs(config):
+        first = max(0, get_first_seen(member, position))
         seen = [(at, DETOUR) for at in range(first, position + 1)]
-        answers.append({} if config_of_part["kind"] == "encoder" else {"visible": [seen]})
+        answers.append({} if member["kind"] == "encoder" else {"visible": [seen]})
     return {"caches": answers} if config["kind"] == "wrapper" else answers[0]
 
 
 def get_room(config: Config) -> int:
     """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
-    configs = [
-        config_of_part
-        for config_of_part in list_part_configs(config)
-        if config_of_part["kind"] != "encoder"
-    ]
-    if not configs or not list_kinds(config).isdisjoint(SLIDING):
+    members = list_part_configs(config)
+    capacities = [x["capacity"] for x in members if x["kind"] != "encoder"]
+    if not capacities or not list_kinds(config).isdisjoint(SLIDING):
         return 0
-    room = (
-        min(config_of_part["capacity"] for config_of_part in configs)
-        * config["sequences"]
-    )
-    return room if room <= MOST else 0
+    room = int(min(capacities) * config["sequences"])
+    return room if room <= MAX_TOKENS else 0
 
 
 def fill_up(builder: Builder, step: Step) -> None:
@@ -377,11 +356,11 @@ def fill_up(builder: Builder, step: Step) -> None:
     config, room = builder.config, get_room(builder.config)
     if not room:
         return
-    add_new(builder, 0, range(room - 1))
+    add_tokens(builder, 0, range(room - 1))
     if config["sequences"] > 1 and list_kinds(config) <= PURE:
         builder.play(step, f"copy_prefix source=0 target=1 length={room - 1}")
-    builder.promise(step, add_new(builder, 0, [room - 1])[-1], {})
-    over = add_new(builder, 0, range(room, room + config["cache_padding"]))
+    builder.promise(step, add_tokens(builder, 0, [room - 1])[-1], {})
+    over = add_tokens(builder, 0, range(room, room + config["cache_padding"]))
     builder.promise(step, over[-1], {"error": "cache-full"})
     if "recurrent" not in list_kinds(config):
         end = room if config["shift"] else None
@@ -400,11 +379,11 @@ def forget_in_time(builder: Builder, step: Step) -> None:
     """Promises that every sequence can grow beyond the memory of the window."""
     count, memory = builder.config["sequences"], get_memory(builder.config)
     length = memory + 3
-    if not memory or length * count > MOST:
+    if not memory or length * count > MAX_TOKENS:
         return
-    for owner in [*range(count), 0]:
-        begin = length if owner == 0 and builder.ops else 0
-        for number in add_new(builder, owner, range(begin, begin + length)):
+    for sequence in [*range(count), 0]:
+        begin = length if sequence == 0 and builder.ops else 0
+        for number in add_tokens(builder, sequence, range(begin, begin + length)):
             builder.promise(step, number, {})
 
 
@@ -412,31 +391,33 @@ def close_gap(builder: Builder, step: Step) -> None:
     """One, two or three of six tokens are removed; the next one sees all others."""
     if builder.config["shift"] and builder.config["capacity"] >= 6:
         count = 1 + step.number % 3
-        add_new(builder, 0, range(6))
+        add_tokens(builder, 0, range(6))
         builder.promise(step, add_removal(builder, 0, 1, 1 + count), {})
         go_on(builder, step, 6 - count)
 
 
-def go_on(builder: Builder, step: Step, at: int, **fields: Any) -> None:
+def go_on(builder: Builder, step: Step, position: int, **fields: Any) -> None:
     """Adds one more token to sequence 0, which must see all it should."""
-    (number,) = add_new(builder, 0, [at])
-    builder.promise(step, number, {**see(builder.config, at), **fields})
+    (number,) = add_tokens(builder, 0, [position])
+    builder.promise(step, number, {**see(builder.config, position), **fields})
 
 
-def resume(builder: Builder, step: Step, at: int, may: bool, **fields: Any) -> None:
+def resume(
+    builder: Builder, step: Step, position: int, may_refuse: bool = False, **fields: Any
+) -> None:
     """Removes the tokens of sequence 0 from a position on, and continues there.
 
     Args:
         builder: of the derived program.
         step: of the first program.
-        at: the position.
-        may: whether `can_resume` may answer false, which ends the claims.
+        position: where sequence 0 continues.
+        may_refuse: whether `can_resume` may answer false, which ends the claims.
         fields: further promised fields of the answer to the next token.
     """
-    number = builder.add({"op": "can_resume", "sequence": 0, "position": at})
-    builder.promise(step, number, {"result": True}, is_condition=may)
-    builder.promise(step, add_removal(builder, 0, at), {})
-    go_on(builder, step, at, **fields)
+    number = builder.add({"op": "can_resume", "sequence": 0, "position": position})
+    builder.promise(step, number, {"result": True}, is_condition=may_refuse)
+    builder.promise(step, add_removal(builder, 0, position), {})
+    go_on(builder, step, position, **fields)
 
 
 def go_back_too_far(builder: Builder, step: Step) -> None:
@@ -446,18 +427,18 @@ def go_back_too_far(builder: Builder, step: Step) -> None:
     window, memory = builder.config["window"], get_memory(builder.config)
     if memory:
         last = memory + window + 1 + step.number % 2
-        add_new(builder, 0, range(last))
-        add_new(builder, 0, [last])
-        resume(builder, step, 2 * window, may=True)
+        add_tokens(builder, 0, range(last))
+        add_tokens(builder, 0, [last])
+        resume(builder, step, 2 * window, may_refuse=True)
 
 
 def go_back_in_window(builder: Builder, step: Step) -> None:
     """Promises that a sequence that fits into its window can continue at any position."""
     if get_memory(builder.config):
         window = builder.config["window"]
-        add_new(builder, 0, range(window))
-        for at in (window, window // 2):
-            resume(builder, step, at, may=False)
+        add_tokens(builder, 0, range(window))
+        for position in (window, window // 2):
+            resume(builder, step, position)
 
 
 def go_back_one(builder: Builder, step: Step) -> None:
@@ -465,9 +446,9 @@ def go_back_one(builder: Builder, step: Step) -> None:
     continue from there."""
     config = builder.config
     if config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1):
-        add_new(builder, 0, [0])
-        add_new(builder, 0, [1])
-        resume(builder, step, 1, may=False, states=[[DETOUR, DETOUR]])
+        add_tokens(builder, 0, [0])
+        add_tokens(builder, 0, [1])
+        resume(builder, step, 1, states=[[DETOUR, DETOUR]])
 
 
 def lose_image(builder: Builder, step: Step, begin: int) -> None:
@@ -481,29 +462,23 @@ def lose_image(builder: Builder, step: Step, begin: int) -> None:
         )
 
 
-ROOM = Cases("room", "forward", {"a cache that is filled up": fill_up})
-PURE_CASES = (
-    ROOM,
-    Cases("gap", "forward", {"a sequence that closes a gap": close_gap}),
-)
+FULL = make_cases("room", "forward", {"a cache that is filled up": fill_up})
+GAP = make_cases("gap", "forward", {"a sequence that closes a gap": close_gap})
+GROWING = make_cases("room", "forward", {"sequences that only go on": forget_in_time})
 WINDOW: Mapping[str, Case] = {
     "a sequence that goes back to where its window was dropped": go_back_too_far,
     "a sequence that goes back within its window": go_back_in_window,
 }
-SLIDING_CASES = (
-    Cases("room", "forward", {"sequences that only go on": forget_in_time}),
-    Cases("resume", "forward", WINDOW),
-)
-STATE = {"a state put aside after the first pass": go_back_one}
+STATE: Mapping[str, Case] = {"a state put aside after the first pass": go_back_one}
 IMAGE: Mapping[str, Case] = {
     f"a cache that loses the {which} image of two": partial(lose_image, begin=begin)
     for which, begin in (("first", 3), ("last", 4))
 }
 SPECIAL: Mapping[str, Sequence[Relation]] = {
-    **dict.fromkeys(("causal", "chunked"), PURE_CASES),
-    **dict.fromkeys(SLIDING, SLIDING_CASES),
-    "encoder": [Cases("image", "forward", IMAGE)],
-    "wrapper": [Part(list_part_configs), ROOM],
-    "recurrent": [ROOM, Cases("resume", "forward", STATE)],
+    **dict.fromkeys(PURE, (FULL, GAP)),
+    **dict.fromkeys(SLIDING, (GROWING, make_cases("resume", "forward", WINDOW))),
+    "encoder": [make_cases("image", "forward", IMAGE)],
+    "wrapper": [FULL],
+    "recurrent": [FULL, make_cases("resume", "forward", STATE)],
 }
 FAMILIES = {kind: Family(UnifiedShadow, relations) for kind, relations in SPECIAL.items()}
