@@ -1,7 +1,7 @@
-"""Notes the calls that a run makes of a backend's methods, as code.
+"""Notes the calls of a backend's methods as code.
 
-Caches, snapshots and what else a backend hands out stand behind spies, whose names are
-variables of the script.
+The objects that a backend returns, such as caches and snapshots, are wrapped in spies. A
+spy knows the expression for its object in the script.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.harness.execution.scripts.follow import Notes
 from lockstep.harness.execution.scripts.tables import MadeArray
 
 WORD = re.compile(r"[A-Za-z0-9:._-]*")
-"""Texts that are written: of configs, and the names that programs get beforehand."""
+"""The texts that a script may hold: values in configs, and renamed names."""
 
 HANDED_OUT: Mapping[str, str] = {
     **dict.fromkeys(("open", "clone", "extract"), "cache"),
@@ -31,16 +31,16 @@ HANDED_OUT: Mapping[str, str] = {
     "save": "saved",
     "get_statistics": "statistics",
 }
-"""Methods that return what has methods, or is passed on, itself → the variable for it."""
+"""Method whose result has methods or is passed to other methods → its variable."""
 
 INSIDE = ("of", "parts", "layers", "cache")
-"""Methods and attributes that name a part of a cache: written where it is used."""
+"""Methods and attributes that return a member of a cache; their code is inlined."""
 
 LOOKS = ("held", "pool", "entries", "host_entries", "tables")
-"""Methods that only tell something: written where the last step needs them."""
+"""Methods that only report something; a script calls them in the last step."""
 
 Owner = PairReader | Recurrence
-"""Knows the numbers of one layer."""
+"""An object that knows the numbers of one layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +49,13 @@ class NotedCall:
 
     Attributes:
         receiver: the expression for the object.
-        name: of the method or the attribute.
-        arguments: of the call.
+        name: the name of the method or the attribute.
+        arguments: the arguments of the call.
         code: the expression of the call or the attribute.
-        variable: for the result.
-        value: the result; None if it was refused.
-        is_kept: later lines use the result.
-        refused: it raised an exception.
-        is_call: it is a call, not an attribute.
+        variable: the variable for the result.
+        value: the result; None if the call was refused.
+        is_kept: whether later lines use the result.
+        refused: whether the call raised an exception.
     """
 
     receiver: str
@@ -67,13 +66,12 @@ class NotedCall:
     value: Any = None
     is_kept: bool = False
     refused: bool = False
-    is_call: bool = True
 
     def write(self, used: str | None = None) -> str:
-        """The line of a call.
+        """Returns the line of the call.
 
         Args:
-            used: of the last step, the code that may use the result.
+            used: in the last step, the code that may use the result.
         """
         if self.refused and used is None:
             return f"refuse(lambda: {self.code})"
@@ -86,8 +84,10 @@ class NotedRead:
     """K and V, or the two arrays of a state, that the harness has read.
 
     Attributes:
-        pair: the expression for both.
-        after: how many calls of the step came before.
+        owner: the reader of the layer.
+        call: the call that returned the arrays.
+        pair: the expression for both arrays.
+        after: the number of earlier calls in the step.
     """
 
     owner: Owner
@@ -102,23 +102,28 @@ class CallNotes(Notes):
 
     Attributes:
         calls: the calls and attributes of the last step.
-        reads: (owner, array, calls before it) of the last step.
+        reads: (owner, array, number of earlier calls) for each array that was read in the
+            last step.
+        arrays_made: id of an array → the array that was made for the backend.
+        spies: id of an object → its spy.
+        alive: all arrays that were made, so that no other array gets the same id.
+        counts: variable → how often it was numbered in the script.
+        results: the same for the results of one step.
+        config: the config of the first cache.
+        is_inside: whether a method of the backend is running; its calls are not noted.
     """
 
     calls: list[NotedCall] = field(default_factory=list)
     reads: list[tuple[Owner, Array, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.arrays_made: dict[int, MadeArray] = {}
-        self.spies: dict[int, Spy] = {}
-        self.alive: list[Array] = []  # or another one could get the same id
-        self.counts: Counter[str] = Counter()
-        self.results: Counter[str] = Counter()  # of one step
-        self.config: Mapping[str, Any] | None = None
-        self.depth = 0
+    arrays_made: dict[int, MadeArray] = field(default_factory=dict)
+    spies: dict[int, Spy] = field(default_factory=dict)
+    alive: list[Array] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    results: Counter[str] = field(default_factory=Counter)
+    config: Mapping[str, Any] | None = None
+    is_inside: bool = False
 
     def watch(self) -> Backend:
-        """The backend, whose calls are noted."""
         backend = self.backend
         overwrite = None if backend.overwrite is None else self.overwrite
         arrays = NotedArrays(backend.arrays, self)
@@ -130,7 +135,7 @@ class CallNotes(Notes):
         self.results.clear()
 
     def list_reads(self) -> Iterator[NotedRead]:
-        """The pairs that were read of results of the last step."""
+        """Yields the pairs that were read from results of the last step."""
         for owner, array, after in self.reads:
             for call in reversed(self.calls[:after]):
                 path = find_path(call.value, array)
@@ -142,20 +147,17 @@ class CallNotes(Notes):
 
     def open(self, config: Mapping[str, Any]) -> Any:
         if self.config is None:
-            self.config = {
-                n: value for n, value in config.items() if not has_spies(value)
-            }
-        changed = {
+            self.config = config
+        base = self.config if self.config.keys() <= config.keys() else {}
+        changes = {
             name: value
             for name, value in config.items()
-            if name not in self.config or not is_same(self.config[name], value)
+            if name not in base or not is_same(base[name], value)
         }
-        code = "CONFIG"
-        if changed or self.config.keys() - config.keys():
-            is_based = not self.config.keys() - config.keys()
-            listed = changed if is_based else config
-            items = [f'"{name}": {self.write(value)}' for name, value in listed.items()]
-            code = f"{{{', '.join(['**CONFIG'] * is_based + items)}}}"
+        items = [f'"{name}": {self.write(value)}' for name, value in changes.items()]
+        if base:
+            items = ["**CONFIG", *items]
+        code = f"{{{', '.join(items)}}}" if changes else "CONFIG"
         method = self.backend.open
         return self.call("backend", "open", method, (config,), f"backend.open({code})")
 
@@ -167,8 +169,8 @@ class CallNotes(Notes):
         arguments: tuple[Any, ...],
         code: str | None = None,
     ) -> Any:
-        """Makes a call and notes it; not one that a backend makes of its own caches."""
-        if self.depth or self.is_over:
+        """Makes a call and notes it, unless a backend calls its own caches."""
+        if self.is_inside or self.is_over:
             return method(*map(unwrap, arguments))
         if code is None:
             code = f"{receiver}.{name}({', '.join(map(self.write, arguments))})"
@@ -179,12 +181,12 @@ class CallNotes(Notes):
         noted = NotedCall(receiver, name, arguments, code, variable, None, bool(word))
         index = len(lines)
         lines.append(replace(noted, refused=True))
-        self.depth += 1
+        self.is_inside = True
         try:
             value = method(*map(unwrap, arguments))
         finally:
-            self.depth -= 1
-        if name == "save" and value is not None:  # whatever it is made of
+            self.is_inside = False
+        if name == "save" and value is not None:  # its type does not matter
             value = Spy(self, value, variable)
         elif word:
             value = self.wrap(value, variable)
@@ -198,16 +200,15 @@ class CallNotes(Notes):
         code = f"{spy.expression}.{name}"
         if callable(member):
             return lambda *arguments: self.call(spy.expression, name, member, arguments)
-        if self.depth or self.is_over:
+        if self.is_inside or self.is_over:
             return member
         if name in INSIDE:
             return self.wrap(member, code)
-        noted = NotedCall(spy.expression, name, (), code, code, member, is_call=False)
-        self.calls.append(noted)
+        self.calls.append(NotedCall(spy.expression, name, (), code, code, member))
         return member
 
     def wrap(self, value: Any, expression: str) -> Any:
-        """Puts spies before what a backend hands out, also in a list."""
+        """Wraps an object that a backend returns, or each object in a list, in a spy."""
         if isinstance(value, list | tuple):
             return [self.wrap(item, f"{expression}[{n}]") for n, item in enumerate(value)]
         if value is None or isinstance(value, int | float | str):
@@ -220,7 +221,7 @@ class CallNotes(Notes):
         self.steps[-1].append(f"backend.overwrite({self.write(array)})")
 
     def write(self, value: Any) -> str:
-        """A value of a call as code.
+        """Returns an argument of a call as code.
 
         Raises:
             UsageError: there is no code for it.
@@ -246,7 +247,7 @@ class CallNotes(Notes):
 
 
 class Spy:
-    """Something that a backend has handed out; `expression` is its code."""
+    """An object that a backend has returned, with its expression in the script."""
 
     def __init__(self, notes: CallNotes, target: Any, expression: str) -> None:
         self.notes, self.target, self.expression = notes, target, expression
@@ -256,7 +257,7 @@ class Spy:
 
 
 class NotedArrays:
-    """The array functions of a backend; arrays that are made or read are noted."""
+    """The array functions of a backend. Notes the arrays that are made or read."""
 
     def __init__(self, arrays: Any, notes: CallNotes) -> None:
         self.arrays, self.notes = arrays, notes
@@ -282,7 +283,7 @@ class NotedArrays:
 
 
 def find_caller() -> Any:
-    """The object whose method asks for an array."""
+    """Returns the object whose method called an array function."""
     frame = sys._getframe(2)
     while frame is not None and "self" not in frame.f_locals:
         frame = frame.f_back  # type: ignore[assignment]
@@ -290,7 +291,7 @@ def find_caller() -> Any:
 
 
 def list_readers(system: Any) -> list[PairReader]:
-    """The readers of a system, or a reader itself."""
+    """Lists the readers of a system; of a reader, the reader itself."""
     values = [system]
     for value in vars(system).values():
         values += value.values() if isinstance(value, dict) else [value]
@@ -299,7 +300,7 @@ def list_readers(system: Any) -> list[PairReader]:
 
 
 def find_path(value: Any, array: Array) -> str | None:
-    """The subscripts that lead to an array in a result; None if it is not there."""
+    """Returns the subscripts of an array in a result; None if it is not there."""
     if value is array:
         return ""
     for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
@@ -310,20 +311,20 @@ def find_path(value: Any, array: Array) -> str | None:
 
 
 def number(word: str, counts: Counter[str]) -> str:
-    """The word, numbered from the second time on."""
+    """Returns the word, with a number from the second time on."""
     counts[word] += 1
     return word if counts[word] == 1 else f"{word}_{counts[word]}"
 
 
 def get_watched(value: Any) -> Spy | None:
-    """The cache behind an object of the harness's own; None if there is none."""
+    """Returns the spy of the cache in an object of the harness, or None."""
     cache = getattr(value, "__dict__", {}).get("cache")
     return cache if isinstance(cache, Spy) else None
 
 
 def unwrap(value: Any) -> Any:
-    """What stands behind a spy, also in lists and configs; other lists stay the same
-    object, for a cache may wrongly keep one."""
+    """Replaces spies by their objects, also in lists and configs. Other lists stay the
+    same object, because a cache may wrongly keep one."""
     if isinstance(value, Spy):
         return value.target
     if has_spies(value):

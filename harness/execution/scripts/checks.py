@@ -1,13 +1,14 @@
-"""What a script compares at its last step: expressions beside the values that are right.
+"""Makes the comparisons at the end of a script: expressions and their expected values.
 
-Nothing is known of families here. What a call returned is compared with the field of the
-answer that was read from it, and what arrays hold by the reader that read them.
+This module knows no family of caches. The result of a call is compared with the field of
+the answer that was read from it; arrays are compared by the reader that read them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from lockstep.harness.contracts.operation import Answer, Step
@@ -19,7 +20,7 @@ from lockstep.harness.execution.scripts.calls import (
     NotedCall,
     NotedRead,
 )
-from lockstep.harness.execution.scripts.tables import MadeArray, Tables
+from lockstep.harness.execution.scripts.tables import Tables
 
 FORMS: Mapping[str, Sequence[str]] = {
     "range": ("get_span({0})",),
@@ -29,7 +30,7 @@ FORMS: Mapping[str, Sequence[str]] = {
     "loaded": ("get_first({0})",),
     "start": ("get_first({0})",),
 }
-"""Field of an answer that is read in another way than most → from what."""
+"""Field of an answer → the forms in which it may be read from the result of a call."""
 
 USUAL_FORMS = ("{0}", "list({0})", "list_numbers(backend, {0})", "[len({0})]")
 
@@ -39,11 +40,11 @@ class Check:
     """One comparison.
 
     Attributes:
-        label: in words.
+        label: what is compared, as text.
         got: the expression.
-        allowed: the values that are right.
-        call: the call behind which it is made at once, since the result may change
-            later; None for the end of the script.
+        allowed: the correct values.
+        call: the call after which the comparison must follow immediately, because the
+            result may change later; None for the end of the script.
     """
 
     label: str
@@ -54,13 +55,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a part of an answer is about.
+    """The caches, or the row of a batch, that an answer is about.
 
     Attributes:
-        ending: of the expressions for the caches.
-        row: of a batch.
-        rows: how many the batch has.
-        label: begins the words.
+        ending: the ending of the expressions for the caches.
+        row: the row of a batch; None for the whole cache.
+        rows: the number of rows of the batch.
+        label: the beginning of labels.
     """
 
     ending: str = ""
@@ -85,11 +86,10 @@ class Checks:
     def list_all(self, wanted: Answer, got: Answer) -> Iterator[Check]:
         yield from self.list_answer(wanted, got, Scope())
         pools, tables = (self.list_calls(Scope(), name) for name in ("pool", "tables"))
-        if pools:  # each block is held as often as tables and copies hold it
-            holders = {call.arguments: call.variable for call in tables}
-            code = (
-                f"list_miscounted({pools[-1].variable}, [{', '.join(holders.values())}])"
-            )
+        if pools:
+            variables = {call.arguments: call.variable for call in tables}
+            listed = f"[{', '.join(variables.values())}]"
+            code = f"list_miscounted({pools[-1].variable}, {listed})"
             yield Check("blocks whose references are wrong", code, [[]])
 
     def list_answer(self, wanted: Answer, got: Answer, scope: Scope) -> Iterator[Check]:
@@ -113,26 +113,24 @@ class Checks:
     def list_parts(
         self, wanted: Sequence[Answer], got: Sequence[Answer] | None, scope: Scope
     ) -> Iterator[Check]:
-        """The parts of a list, by the caches that were asked; or the rows of a batch."""
-        base, scopes = scope.ending, []
+        """Compares the members of a list, by the caches that were asked; or the rows of a
+        batch."""
+        numbers, scopes = range(len(wanted)), []
         for name in INSIDE:
-            for form in (f"{base}.{name}[{{}}]", f"{base}.{name}({{}})"):
-                endings = [form.format(number) for number in range(len(wanted))]
+            for form in (f"{scope.ending}.{name}[{{}}]", f"{scope.ending}.{name}({{}})"):
+                endings = [form.format(number) for number in numbers]
                 if any(self.list_calls(Scope(ending)) for ending in endings):
                     scopes = [replace(scope, ending=ending) for ending in endings]
-        word = "part" if scopes else "row"
-        scopes = scopes or [
-            replace(scope, row=row, rows=len(wanted)) for row in range(len(wanted))
-        ]
-        for number, answer_part in enumerate(wanted):
-            label = f"{scope.label}{word} {number}: "
-            answer = got[number] if got else {}
-            yield from self.list_answer(
-                answer_part, answer, replace(scopes[number], label=label)
-            )
+        noun = "part" if scopes else "row"
+        if not scopes:
+            scopes = [replace(scope, row=row, rows=len(wanted)) for row in numbers]
+        for number, answer in enumerate(wanted):
+            label = f"{scope.label}{noun} {number}: "
+            member = replace(scopes[number], label=label)
+            yield from self.list_answer(answer, got[number] if got else {}, member)
 
     def list_calls(self, scope: Scope, *names: str) -> list[NotedCall]:
-        """The calls and attributes of a scope, of these names if there are any."""
+        """Lists the calls and attributes of a scope; with names, only these."""
         return [
             call
             for call in self.notes.calls
@@ -142,7 +140,7 @@ class Checks:
     # --- values -------------------------------------------------------------------------
 
     def find_value(self, name: str, got: Any, scope: Scope) -> str | None:
-        """The expression that has given `got`, of the call that is likeliest the one."""
+        """Returns the expression of the most likely call whose result gives `got`."""
         operation, calls = str(self.step.op["op"]), self.list_calls(scope)
         names = [name, operation, f"get_{name}", f"count_{name}"]
         forms = FORMS.get(name, USUAL_FORMS)
@@ -158,13 +156,13 @@ class Checks:
                     return form.format(call.variable)
         codes = dict.fromkeys(c.code for c in calls if c.name == name.removesuffix("s"))
         if codes and isinstance(got, list) and len(got) - got.count(None) == len(codes):
-            numbers = iter(codes)  # a number of each layer; None where one has none
-            listed = ["None" if number is None else next(numbers) for number in got]
+            layers = iter(codes)  # a number for each layer; None for layers without one
+            listed = ["None" if number is None else next(layers) for number in got]
             return f"[{', '.join(listed)}]"
         return None
 
     def is_value(self, form: str, value: Any, got: Any) -> bool:
-        """Whether an expression of a returned value gives what was read from it."""
+        """Returns whether an expression of a returned value gives `got`."""
         names = {**vars(plain), "backend": self.notes.backend, "value": value}
         try:
             return bool(eval(form.format("value"), names) == got)
@@ -192,7 +190,7 @@ class Checks:
     def list_seen(
         self, read: NotedRead, rows: Sequence[Any], scope: Scope
     ) -> Iterator[Check]:
-        """What the new rows see in one layer."""
+        """Compares the tokens that the new rows see in one layer."""
         value, masks = read.call.value, self.list_calls(scope, "make_mask")
         if isinstance(value, Sequence) and len(value) > 2:
             mask, shape = f"{read.pair}[2]", (1, *getattr(value[2], "shape", ()))
@@ -201,36 +199,31 @@ class Checks:
             mask, count = masks[-1].variable, masks[-1].arguments[-1]
         else:
             return
-        row, rows_shown = "", ""
-        padding: list[Any] = [()] * (count - len(rows))
+        row = shown = ""
+        padded = [*rows, *([()] * (count - len(rows)))]
         if scope.row is not None:
             begin = self.get_begin(scope)
-            row, rows_shown, padding = (
-                f", {scope.row}",
-                f"[{begin}:{begin + len(rows)}]",
-                [],
-            )
-        names = self.name_tokens(
-            read, [name for row_names in rows for name in row_names], row
-        )
-        wanted = [[*map(to_list, sorted(row_names))] for row_names in [*rows, *padding]]
-        code = f"see(backend, {mask}, {names}, {count}{row}){rows_shown}"
+            row, shown = f", {scope.row}", f"[{begin}:{begin + len(rows)}]"
+            padded = list(rows)
+        names = self.name_tokens(read, list(chain.from_iterable(rows)), row)
+        wanted = [[*map(to_list, sorted(tokens))] for tokens in padded]
+        code = f"see(backend, {mask}, {names}, {count}{row}){shown}"
         yield Check(f"{scope.label}rows of {read.pair} see", code, [wanted])
 
     def get_begin(self, scope: Scope) -> int:
-        """The first column of a row that is not padding."""
+        """Returns the first column of a row that is not padding."""
         padding = self.step.op.get("left")
         return int(padding[scope.row]) if padding else 0
 
     def name_tokens(self, read: NotedRead, names: Sequence[Any], row: str = "") -> str:
         assert not isinstance(read.owner, Recurrence)
         tokens = [tuple(n) if isinstance(n, list) else n for n in names]
-        tables = self.tables.add(read.owner, tokens)
+        tables = ", ".join(self.tables.add(read.owner, tokens))
         form = ", is_permuted=True" if read.owner.permuted else ""
         return f"name_tokens(backend, {read.pair}, {tables}{row}{form})"
 
     def list_tags(self, wanted: Sequence[int], scope: Scope) -> Iterator[Check]:
-        """What is held, less older tokens that may come along."""
+        """Compares the held tokens, except older tokens that need not be held."""
         row = "" if scope.row is None else f"[{scope.row}]"
         reads = [read for read in self.list_reads(scope) if read.pair.endswith(row)]
         if not reads:
@@ -241,15 +234,14 @@ class Checks:
             yield self.check_state("tokens read", reads[-1], wanted, scope)
         else:
             contents = self.step.model.list_held(self.step.op)
-            older = {
-                token.tag for _, tokens in contents for token in tokens if token.is_old
-            }
+            tokens = [token for _, held in contents for token in held]
+            older = {token.tag for token in tokens if token.is_old} - {*wanted}
             names = self.name_tokens(reads[-1], wanted)
-            code = f"[n for n in {names} if n not in {sorted(older - {*wanted})}]"
+            code = f"[n for n in {names} if n not in {sorted(older)}]"
             yield Check(f"{scope.label}tokens held", f"sort({code})", [sorted(wanted)])
 
     def list_image(self, wanted: Sequence[int] | None, scope: Scope) -> Iterator[Check]:
-        """The tokens of the image of an encoder cache, each at position 0."""
+        """Compares the tokens of the image of an encoder cache, all at position 0."""
         for call in self.list_calls(scope, "get")[-1:]:
             code = f"{call.variable} is None"
             yield Check(f"{scope.label}has no image", code, [wanted is None])
@@ -261,16 +253,17 @@ class Checks:
     # --- states -------------------------------------------------------------------------
 
     def list_states(self, tokens: Sequence[int], scope: Scope) -> Iterator[Check]:
-        """What the states of a row had read before, and have read now."""
-        old = [tag for tag in tokens if tag < self.first]
+        """Compares what the states of a row had read before, and what they have read."""
+        before = [tag for tag in tokens if tag < self.first]
         reads = self.list_reads(scope)
         for owner in dict.fromkeys(read.owner for read in reads):
             if isinstance(owner, Recurrence):
                 first, *_, last = [read for read in reads * 2 if read.owner is owner]
-                first_check = self.check_state("tokens read before", first, old, scope)
-                yield replace(first_check, call=first.call)
+                check = self.check_state("tokens read before", first, before, scope)
+                yield replace(check, call=first.call)
                 yield self.check_state("tokens read", last, tokens, scope)
-                self.correct(owner, first.after, last.after, tokens, scope)
+                calls = self.notes.calls[first.after : last.after]
+                self.correct(owner, calls, tokens, scope)
 
     def check_state(
         self, label: str, read: NotedRead, tokens: Sequence[int], scope: Scope
@@ -285,25 +278,22 @@ class Checks:
     def correct(
         self,
         owner: Recurrence,
-        begin: int,
-        end: int,
+        calls: Sequence[NotedCall],
         tokens: Sequence[int],
         scope: Scope,
     ) -> None:
-        """Lets the script write the right state, whatever was read before: what follows
-        from a wrong one would stay when the mistake is gone."""
+        """Lets the script write the correct state, whatever was read before. Otherwise
+        the consequence of a wrong state would stay when the mistake is fixed."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
-        for call in self.notes.calls[begin:end]:
-            notes_made = [
-                self.notes.arrays_made.get(id(value)) for value in call.arguments
-            ]
-            arrays = [array for array in notes_made if isinstance(array, MadeArray)]
+        for call in calls:
+            made = map(self.notes.arrays_made.get, map(id, call.arguments))
+            arrays = [array for array in made if array is not None]
             if call.name.startswith("write") and len(arrays) == len(states):
                 for array, state in zip(arrays, states, strict=True):
                     array.content[scope.row or 0] = state[0]
 
     def list_taken(self, count: int, scope: Scope) -> Iterator[Check]:
-        """The columns that a batch of states takes for tokens of a row."""
+        """Compares the columns that a batch of states takes for tokens of a row."""
         masks = self.list_calls(scope, "make_mask")
         if masks and scope.row is not None:
             begin, length = self.get_begin(scope), self.step.op["length"]
@@ -313,7 +303,7 @@ class Checks:
 
 
 def list_right(wanted: Any) -> list[Any]:
-    """The values that are right; none if any in a range is. See `Operation.resolve`."""
+    """Lists the correct values; [] if a range is correct. See `Operation.resolve`."""
     return list(wanted.get("one_of", ())) if isinstance(wanted, Mapping) else [wanted]
 
 

@@ -1,7 +1,6 @@
-"""Writes a program as the lines that a driver is sent, in a script for a shell.
+"""Writes a program as a shell script that sends a driver the messages of the harness.
 
-The program runs once, and the messages of its run are noted: they are those that the
-harness sends.
+The program runs, and the messages that the harness sends are noted.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_config
 
 MOST_BYTES = 1 << 20
-"""Of all messages; a longer script helps nobody."""
+"""The maximum size of all messages; a longer script is not readable."""
 
 
 class MessageNotes(Notes):
     """The messages of one run."""
 
     def watch(self) -> Backend:
-        """The backend, with a driver that is started anew: messages count from 1."""
+        """Returns the backend with a restarted driver, so that messages count from 1."""
         driver = get_driver(self.backend)
         driver.end()
         driver.on_send = self.send
@@ -40,8 +39,8 @@ class MessageNotes(Notes):
 
 
 def write_conversation(program: Program, backend: Backend, name: str) -> str:
-    """A script that pipes the messages up to the failing step into a driver, with what
-    each step should answer.
+    """Writes a script that pipes the messages up to the failing step into a driver. The
+    script has the expected answer of each step in a comment.
 
     Args:
         program: a complete program.
@@ -49,11 +48,11 @@ def write_conversation(program: Program, backend: Backend, name: str) -> str:
         name: "exec:" and the command.
 
     Raises:
-        UsageError: why there can be no such script.
+        UsageError: there is no such script; the message has the reason.
     """
     program = prepare(program, backend)
     try:
-        notes, run = follow(program, backend, lambda: MessageNotes(backend))
+        notes, run = follow(program, backend, MessageNotes)
     finally:
         get_driver(backend).on_send = ignore
     sent = sum(len(line) for lines in notes.steps for line in lines)
@@ -69,7 +68,7 @@ def write_conversation(program: Program, backend: Backend, name: str) -> str:
 
 
 def get_command(name: str) -> list[str]:
-    """The command as it was given, as a shell finds it."""
+    """Returns the command as given; a file in the current folder gets the prefix "./"."""
     program, *arguments = shlex.split(name.removeprefix(DRIVER_PREFIX))
     is_here = "/" not in program and Path(program).is_file()
     return [f"./{program}" if is_here else program, *arguments]
@@ -88,7 +87,7 @@ def list_comments(program: Program, backend: Backend, run: FollowedRun) -> Itera
 
 
 def list_lines(program: Program, notes: MessageNotes, run: FollowedRun) -> Iterator[str]:
-    """The lines for the shell, step by step."""
+    """Yields the lines for the shell, step by step."""
     yield from map(send, notes.steps[0])
     for number, lines in enumerate(notes.steps[1:]):
         op = program.ops[number]

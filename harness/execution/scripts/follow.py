@@ -1,9 +1,8 @@
-"""Runs a program for a script of what was asked in each step."""
+"""Runs a program, and notes for a script what the backend was asked in each step."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,11 +16,11 @@ from lockstep.harness.programs.program import Program
 
 @dataclass(eq=False)
 class Notes(ABC):
-    """What is asked of a backend, step by step.
+    """The lines for a script, step by step.
 
     Attributes:
-        steps: the lines before the first step, and those of each.
-        is_over: the program is over: what follows is not noted.
+        steps: the lines before the first step, then the lines of each step.
+        is_over: whether the program is over; later calls are not noted.
     """
 
     backend: Backend
@@ -30,10 +29,10 @@ class Notes(ABC):
 
     @abstractmethod
     def watch(self) -> Backend:
-        """The backend, of which everything is noted that it is asked."""
+        """Returns the backend; its calls are noted."""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begins a step."""
         self.steps.append([])
 
 
@@ -45,8 +44,8 @@ class FollowedRun(Run):
     """A run of a backend whose calls are noted.
 
     Attributes:
-        notes: of the calls.
-        expected: number of a step → the answer that it must get.
+        notes: the notes of the calls.
+        expected: number of a step → the expected answer.
         observed: number of a step → the answer of the backend.
         last: the last step that ran.
     """
@@ -74,7 +73,7 @@ class FollowedRun(Run):
 
     def run_reference(self, step: Step) -> Answer:
         answer = super().run_reference(step)
-        if self.refuses or answer.get("error") != "usage":  # else it does not run
+        if self.refuses or answer.get("error") != "usage":  # else the step is skipped
             self.expected[step.number] = answer
         return answer
 
@@ -84,12 +83,12 @@ class FollowedRun(Run):
 
 
 def follow(
-    program: Program, backend: Backend, take_notes: Callable[[], AnyNotes]
+    program: Program, backend: Backend, notes_type: type[AnyNotes]
 ) -> tuple[AnyNotes, FollowedRun]:
-    """Runs a program; with every check only if it agrees without: these look at more, and
-    fill padding with other numbers."""
+    """Runs a program. Repeats it with all costly checks only if it agrees without them,
+    because they read more arrays and fill padding with other numbers."""
     for every in (False, True):
-        notes = take_notes()
+        notes = notes_type(backend)
         watched = notes.watch()
         run = FollowedRun(program=program, backend=watched, every=every, notes=notes)
         run.run()
@@ -99,35 +98,26 @@ def follow(
 
 
 def prepare(program: Program, backend: Backend) -> Program:
-    """The program up to the step at which it failed, if its file says which, with names
-    of ours.
+    """Returns the program up to the failing step, if its file says which, without any
+    text of the file: all names are replaced.
 
     Raises:
-        UsageError: the backend cannot run it, or no script can show it.
+        UsageError: the backend cannot run the program, or a token is not a whole number.
     """
     unsupported = why_unsupported(program, backend)
     if unsupported:
         raise UsageError(unsupported)
-    ops, step = rename(program), program.meta.get("step")
-    if type(step) is int and 0 <= step < len(ops):
-        ops = ops[: step + 1]
-    return replace(program, ops=ops)
-
-
-def rename(program: Program) -> list[Any]:
-    """The operations without the texts of the file: what is named has other names.
-
-    Raises:
-        UsageError: some token is not a whole number, which a cache has to refuse.
-    """
-    spaces: dict[str, str] = {}
+    namespaces: dict[str, str] = {}
     ops = []
     for op in program.rules.rename(program.ops):
         tokens = [*(op.get("tokens") or ()), *(op.get("generate") or ())]
         if any(type(token) is not int for token in tokens):
             raise UsageError("a script writes no tokens but whole numbers")
-        space = op.get("namespace")
-        if isinstance(space, str):
-            op = {**op, "namespace": spaces.setdefault(space, f"n{len(spaces)}")}
+        name = op.get("namespace")
+        if isinstance(name, str):
+            op = {**op, "namespace": namespaces.setdefault(name, f"n{len(namespaces)}")}
         ops.append(op)
-    return ops
+    step = program.meta.get("step")
+    if type(step) is int and 0 <= step < len(ops):
+        ops = ops[: step + 1]
+    return replace(program, ops=ops)

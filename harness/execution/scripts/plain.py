@@ -1,6 +1,6 @@
-"""The building blocks of scripts for a backend in Python: parts of this file are copied.
+"""The functions that scripts of calls use: a script contains copies of some of them.
 
-It imports numpy and nothing of ours. What is in capitals, a script sets itself.
+This module imports nothing of this project. A script may set the names in capitals.
 """
 
 import sys
@@ -13,21 +13,15 @@ TOLERANCE, LOWER_RIGHT = 0.0, True
 
 
 def stack(table, rows, padding=np.nan):
-    """K or V [rows, heads, tokens, dim] of the tokens of each row; None is padding."""
-    example = np.array(next(iter(table.values())), np.float32)
-    blank = np.full_like(example, padding)
-    return np.stack(
-        [
-            np.stack(
-                [blank if n is None else np.array(table[n], np.float32) for n in row], 1
-            )
-            for row in rows
-        ]
-    )
+    """Makes K or V [rows, heads, tokens, dim] of the tokens in each row; None is
+    padding."""
+    vectors = {token: np.array(table[token], np.float32) for token in table}
+    vectors[None] = np.full_like(next(iter(vectors.values())), padding)
+    return np.stack([np.stack([vectors[token] for token in row], 1) for row in rows])
 
 
 def is_near(got, wanted):
-    """Whether these are the same numbers, as far as the cache may round them."""
+    """Returns whether the numbers are equal, as far as the cache may round them."""
     wanted = np.array(wanted, np.float32)
     if got.shape != wanted.shape:
         return False
@@ -35,7 +29,7 @@ def is_near(got, wanted):
 
 
 def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):
-    """The token in each column of a returned K and V; "?" is none."""
+    """Lists the token in each column of a returned K and V; "?" for unknown content."""
     if pair is None:
         return []
     got_keys, got_values = map(backend.arrays.to_numpy, pair[:2])
@@ -56,7 +50,7 @@ def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):
 
 
 def name_state(backend, pair, states, row=None):
-    """The tokens that a state has read; "?" if it is that of none of `states`."""
+    """Lists the tokens that a state has read; "?" if the state is not in `states`."""
     conv, delta = (backend.arrays.to_numpy(array) for array in pair)
     if row is not None:
         conv, delta = conv[row : row + 1], delta[row : row + 1]
@@ -67,12 +61,12 @@ def name_state(backend, pair, states, row=None):
 
 
 def sort(names):
-    """Tokens first, in order."""
+    """Sorts tokens, and puts other names after them."""
     return sorted(names, key=lambda name: (isinstance(name, str), name))
 
 
 def see(backend, mask, names, rows, row=0):
-    """The tokens that each of the rows of a mask sees."""
+    """Lists the tokens that each row of a mask sees."""
     if mask is None:
         return [sort(names) for _ in range(rows)]
     if isinstance(mask, str):  # "causal"
@@ -90,7 +84,7 @@ def see(backend, mask, names, rows, row=0):
 
 
 def list_taken(backend, mask, length, row):
-    """The columns of a row that are tokens, not padding."""
+    """Lists the columns of a row that are tokens, not padding."""
     if mask is None:
         return list(range(length))
     content = np.atleast_2d(backend.arrays.to_numpy(mask))
@@ -99,15 +93,15 @@ def list_taken(backend, mask, length, row):
 
 
 def list_numbers(backend, numbers):
-    """Whole numbers in a list or an array."""
+    """Lists the whole numbers in a list or an array."""
     if isinstance(numbers, (list, tuple)):
         return list(numbers)
     return [int(number) for number in backend.arrays.to_numpy(numbers)]
 
 
 def list_miscounted(pool, requests):
-    """Blocks that are not held as often as tables hold them, or that are free twice or
-    while a table holds them."""
+    """Lists the blocks whose reference count is not the number of tables that hold them,
+    and the blocks that are free twice, or free while a table holds them."""
     holders = list(pool.pinned)
     for groups in requests:
         for table in groups:
@@ -123,17 +117,17 @@ def list_miscounted(pool, requests):
 
 
 def get_span(snapshot):
-    """Where a snapshot begins and ends."""
+    """Returns the positions at which a snapshot begins and ends."""
     return snapshot and [snapshot.begin, snapshot.end]
 
 
 def get_first(value):
-    """The first of several values, or the value itself."""
+    """Returns the first of several values, or the value itself."""
     return value[0] if isinstance(value, (list, tuple)) else value
 
 
 def refuses(kinds, call):
-    """Whether a call raises one of these exceptions."""
+    """Returns whether a call raises one of these exceptions."""
     try:
         call()
     except tuple(kinds):

@@ -1,8 +1,8 @@
-"""Writes a program as a script of plain calls of a backend's own methods.
+"""Writes a program as a script of plain calls of a backend's methods.
 
-The program runs once, and its calls are noted; so the script makes the calls that the
-harness makes. It imports the backend; or it has a copy of what it needs of it, where the
-backend says that its `code` may be copied: then it needs the framework alone.
+The program runs, and its calls are noted; the script makes the same calls. The script
+imports the backend. If the backend declares that its `code` may be copied, the script
+contains a copy instead and needs only the framework.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import re
 import traceback
 from collections.abc import Iterator, Sequence
-from textwrap import indent, wrap
+from textwrap import indent
 from typing import Any
 
 from lockstep.harness import __version__
@@ -21,45 +21,38 @@ from lockstep.harness.contracts.operation import Answer, Step, list_allowed
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.scripts import plain
 from lockstep.harness.execution.scripts.bundle import Bundle
-from lockstep.harness.execution.scripts.calls import (
-    LOOKS,
-    CallNotes,
-    NotedCall,
-)
+from lockstep.harness.execution.scripts.calls import LOOKS, CallNotes, NotedCall
 from lockstep.harness.execution.scripts.checks import Check, Checks
 from lockstep.harness.execution.scripts.follow import FollowedRun, follow, prepare
-from lockstep.harness.execution.scripts.tables import MadeArray, Tables
+from lockstep.harness.execution.scripts.tables import MadeArray, Tables, fold
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.programs.words import describe_config
 
 NAME = "snippet"
-"""Of the file in tracebacks of a script."""
-
-WIDTH = 80
-"""Letters of a line, where it can be broken."""
+"""The name of the file in tracebacks of a script."""
 
 MAX_LISTED = 8
-"""Consecutive numbers that are listed one by one."""
+"""The maximum length of a list of consecutive numbers that is not written as a range."""
 
 
 def write_script(program: Program, backend: Backend, target: str) -> str:
-    """A script that runs the operations up to the failing one, prints its answers beside
-    the expected ones, and ends with status 1 if they differ.
+    """Writes a script that runs the operations up to the failing operation, prints its
+    answers beside the expected answers, and ends with status 1 if they differ.
 
     Args:
         program: a complete program.
-        backend: runs it.
+        backend: the backend that runs the program.
         target: "module:factory" of the backend.
 
     Raises:
-        UsageError: why there can be no such script.
+        UsageError: there is no such script; the message has the reason.
     """
     if any(op["op"] == "refuse" for op in program.ops):
         raise UsageError("a script has no caches below that refuse when told to")
     if backend.execute is not None:
         raise UsageError(f"{backend.name} has no caches whose methods could be called")
     program = prepare(program, backend)
-    notes, run = follow(program, backend, lambda: CallNotes(backend))
+    notes, run = follow(program, backend, CallNotes)
     script = Script(program, backend, target, notes, run).write()
     divergence = run.result.divergence
     if try_script(script) != int(divergence is not None):
@@ -74,7 +67,7 @@ def explain(divergence: Divergence | None) -> str:
 
 
 def try_script(text: str) -> int:
-    """The status that a script ends with, without what it prints."""
+    """Runs a script without printing, and returns its status."""
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             exec(compile(text, NAME, "exec"), {"__name__": "__main__"})
@@ -95,11 +88,11 @@ class Script:
     """Writes one script.
 
     Args:
-        program: the program, with names of ours.
-        backend: its backend.
-        target: "module:factory".
-        notes: of its calls.
-        run: of the program.
+        program: the program with replaced names.
+        backend: the backend.
+        target: "module:factory" of the backend.
+        notes: the calls of the run.
+        run: the run of the program.
     """
 
     def __init__(
@@ -142,7 +135,7 @@ class Script:
             yield f"# {make_printable(line)}"
 
     def write_backend(self, body: str) -> str:
-        """The line with the backend, or with what the script uses of it."""
+        """Returns the line that opens the backend, or that has its used attributes."""
         if not self.backend.code:
             return f"backend = {self.module}.{self.factory}()\n"
         used = set(re.findall(r"\bbackend\.(\w+)", body)) | {"arrays"}
@@ -154,7 +147,7 @@ class Script:
         return f"backend = SimpleNamespace(\n{''.join(members)})\n"
 
     def write_opening(self) -> Iterator[str]:
-        """The lines before the first step."""
+        """Yields the lines before the first step."""
         for name, value in (
             ("TOLERANCE", self.tables.tolerance),
             ("LOWER_RIGHT", self.backend.causal == "lower-right"),
@@ -174,7 +167,7 @@ class Script:
         allowed = list_allowed(self.run.expected.get(last.number, {}))
         errors = [answer["error"] for answer in allowed if "error" in answer]
         checks, refusal = [], None
-        # Not one that only looks at the cache afterwards.
+        # A call that only reports something, after the refused call, does not count.
         acting = [call for call in calls[::-1] if call.name not in LOOKS]
         if len(errors) == len(allowed) and refused + acting:
             refusal = (refused + acting)[0]
@@ -182,9 +175,8 @@ class Script:
         elif not errors and not refused:
             checks = list(self.list_checks(last, allowed[0]))
         if not checks and not refused:
-            divergence = self.run.result.divergence
-            if divergence is not None:
-                raise UsageError(explain(divergence))
+            if self.run.result.divergence is not None:
+                raise UsageError(explain(self.run.result.divergence))
             raise UsageError(f"the last operation, {last.op['op']}, answers nothing")
         codes = [check.got for check in checks]
         for line in (line for step in self.notes.steps for line in step):
@@ -209,11 +201,11 @@ class Script:
     def write_line(
         self, line: NotedCall | MadeArray | str, is_last: bool, used: str
     ) -> Iterator[str]:
-        """One line; an array is written where it is made.
+        """Yields the code of a call, an array that was made, or a line of code.
 
         Args:
-            line: of a step.
-            is_last: whether that is the last step.
+            line: the call, the array or the line.
+            is_last: whether it belongs to the last step.
             used: the code that may use the result.
         """
         if isinstance(line, MadeArray):
@@ -250,17 +242,9 @@ def write_check(check: Check) -> str:
     return fold(f'agrees.append(compare("{label}", {check.got}, {wanted}))')
 
 
-def fold(code: str) -> str:
-    """Breaks a long expression behind commas."""
-    if len(code) <= WIDTH:
-        return code
-    lines = wrap(code, WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n    ".join(lines)
-
-
 def write_value(value: Any) -> str:
-    """Numbers and lists of numbers as Python code; nothing else is ever written. A long
-    list of consecutive numbers becomes a range."""
+    """Returns numbers and lists of numbers as Python code; a script holds no other
+    values. A long list of consecutive numbers becomes a range."""
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, list):
