@@ -1,6 +1,6 @@
-"""Runs a program and keeps both sides of its steps, as far as they are drawn.
+"""Runs a program, and draws the answers of the reference and the backend.
 
-A worker does this: what is drawn is made where the arrays are, and is small.
+A worker runs this module, because it has the arrays; pictures are small.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_outcome, tell_tokens
 
-Note = Callable[[Program], object]
-
-OnStep = Callable[[int], None]
-
 
 @dataclass
 class RecordedStep:
-    """One step. got: None as long as the backend has not answered. reported: see
-    `System.tell_held`."""
+    """The answers of one step.
+
+    Attributes:
+        got: the backend's answer; None if there is none yet.
+        contents: what the reference holds.
+        reported: see `System.tell_held`.
+    """
 
     number: int
     op: Op
@@ -41,24 +42,23 @@ class RecordedStep:
 
 @dataclass(eq=False, kw_only=True)
 class Recorder(Run):
-    """A run whose first and last steps are kept.
+    """A run whose first and last steps are recorded.
 
-    until: number of steps after which the reference goes on alone. note: called with the
-    program before it runs.
+    Attributes:
+        until: the number of steps that the backend runs; the reference runs all steps.
+        bounds: the limits of the pictures.
+        recorded: the recorded steps.
+        current: the step that runs.
+        born: tag → the step in which the token was written.
     """
 
     until: int
     bounds: Bounds
-    note: Note
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.recorded: list[RecordedStep] = []
-        self.current = RecordedStep(0, {})
-        self.born: dict[int, int] = {}
+    recorded: list[RecordedStep] = field(default_factory=list)
+    current: RecordedStep = field(default_factory=lambda: RecordedStep(0, {}))
+    born: dict[int, int] = field(default_factory=dict)
 
     def run(self) -> Result:
-        self.note(self.program)
         whole, steps = self.program, self.steps
         if self.until:
             self.program = replace(whole, ops=whole.ops[: self.until])
@@ -79,7 +79,7 @@ class Recorder(Run):
         system.tell_layout()
         return system
 
-    # --- what is kept -------------------------------------------------------------------
+    # --- recording ----------------------------------------------------------------------
 
     def begin(self, step: Walked) -> None:
         super().begin(step)
@@ -87,13 +87,13 @@ class Recorder(Run):
         first = step.model.tag
         tags = range(first, first + step.operation.count_tags(step.op))
         self.born.update(dict.fromkeys(tags, step.number))
-        if self.is_recorded(step.number):
+        if self.is_recorded(step):
             self.recorded.append(self.current)
         self.record_contents(step)
 
-    def is_recorded(self, step: int) -> bool:
-        bounds = self.bounds
-        return step < bounds.first or step >= len(self.program.ops) - bounds.last
+    def is_recorded(self, step: Walked) -> bool:
+        last = len(self.program.ops) - self.bounds.last
+        return step.number < self.bounds.first or step.number >= last
 
     def run_reference(self, step: Walked) -> Answer:
         self.current.expected = super().run_reference(step)
@@ -108,24 +108,23 @@ class Recorder(Run):
         try:
             return super().take(step)
         finally:
-            if self.is_recorded(step.number):
+            if self.is_recorded(step):
                 self.current.reported = self.system.tell_held()
 
     def record_contents(self, step: Walked) -> None:
-        if self.is_recorded(self.current.number):
+        if self.is_recorded(step):
             self.current.contents = step.model.list_held(step.op)
 
-    # --- what is drawn ------------------------------------------------------------------
+    # --- drawing ------------------------------------------------------------------------
 
     def draw(self) -> list[Step]:
-        """The steps that were kept, in order; with pictures from the last one backwards,
-        as far as the bounds go."""
+        """Draws the recorded steps, the last step first, until the limit of squares is
+        reached. Returns all recorded steps in order."""
         divergence, squares = self.result.divergence, self.bounds.squares
         drawn: list[Step] = []
         for recorded in reversed(self.recorded):
-            is_last = divergence is not None and recorded.number == divergence.step
             step = self.draw_recorded(recorded)
-            if not is_last:
+            if divergence is None or recorded.number != divergence.step:
                 squares -= step.count_squares()
                 if squares < 0:
                     step = replace(step, parts=(), facts=(), is_drawn=False)
@@ -133,34 +132,27 @@ class Recorder(Run):
         return drawn[::-1]
 
     def draw_recorded(self, recorded: RecordedStep) -> Step:
-        operation = self.rules.operations[recorded.op["op"]]
-        expected = choose_answer(recorded.expected or {}, recorded.got)
+        op, got, contents = recorded.op, recorded.got, recorded.contents
+        operation = self.rules.operations[op["op"]]
+        # Of several allowed answers, the given one is expected, or else the first.
+        allowed = list_allowed(recorded.expected or {})
+        expected = next((x for x in allowed if agrees(x, got)), allowed[0])
+        elsewhere = {x.tag: x for _, tokens in reversed(contents) for x in tokens}
         return draw_step(
             Step(
                 recorded.number,
-                operation.describe(recorded.op),
+                operation.describe(op),
                 recorded.skipped,
-                describe_outcome(recorded.skipped, recorded.op, expected),
-                answered=recorded.got is not None,
+                describe_outcome(recorded.skipped, op, expected),
+                answered=got is not None,
             ),
-            (expected, recorded.got),
-            recorded.contents,
-            Known({}, get_places(recorded.contents), self.born),
-            lambda row: operation.describe_row(recorded.op, row),
+            (expected, got),
+            contents,
+            Known({}, elsewhere, self.born),
+            lambda row: operation.describe_row(op, row),
             self.bounds,
             recorded.reported,
         )
-
-
-def choose_answer(expected: Answer, got: Answer | None) -> Answer:
-    """Returns the expected answer; of several, the one that came, or the first."""
-    allowed = list_allowed(expected)
-    return next((answer for answer in allowed if agrees(answer, got)), allowed[0])
-
-
-def get_places(contents: Sequence[Held]) -> dict[int, Any]:
-    """tag → where the first cache that holds it has it."""
-    return {token.tag: token for _, places in reversed(contents) for token in places}
 
 
 def record(
@@ -169,42 +161,50 @@ def record(
     bounds: Bounds,
     until: int | None,
     wanted: str | None,
-    note: Note,
-    on_step: OnStep,
+    note: Callable[[Program], object],
+    on_step: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Both sides of a program, step by step, up to its first divergence.
+    """Records a program up to its first divergence.
 
-    until: number of steps that the backend runs; None for all. wanted: the signature to
-    look for. A backend with its own `execute` has no steps; then only the reference is
-    shown.
+    Args:
+        program: a complete program.
+        backend: the backend. If it has an `execute` function, it has no steps, and only
+            the reference is shown.
+        bounds: the limits of the pictures.
+        until: the number of steps that the backend runs; None for all.
+        wanted: the signature to look for.
+        note: a function that is called with each program before it runs.
+        on_step: a function that is called with the number of each step before it runs.
     """
     is_alone = backend.execute is not None
     steps = len(program.ops) if until is None else until
 
     def record_once(program: Program) -> Recorder:
-        """Runs with and without the costly checks, as a replay does: watching an array
-        can hide a bug, or show another one first. Returns the run with the signature
-        `wanted`, or else the first that fails."""
+        """Runs with and without the costly checks, as a replay does, because watching an
+        array can hide a bug, or show another bug first. Returns the run with the wanted
+        signature, or else the first run that fails."""
         recorders = []
-        for every in (True, False):
-            arguments, until = (
-                (program, backend, every, None, on_step),
-                steps * (not is_alone),
+        for every in (True, False) if steps and not is_alone else (True,):
+            recorder = Recorder(
+                program=program,
+                backend=backend,
+                every=every,
+                on_step=on_step,
+                until=0 if is_alone else steps,
+                bounds=bounds,
             )
-            recorder = Recorder(*arguments, until=until, bounds=bounds, note=note)
+            note(program)
             divergence = recorder.run().divergence
             if divergence and divergence.get_signature(program) == wanted:
                 return recorder
             recorders.append(recorder)
-            if is_alone or not steps:
-                break
         failed = [recorder for recorder in recorders if recorder.result.divergence]
         return (failed or recorders)[0]
 
     recorder = record_once(program)
     divergence = recorder.result.divergence
     if divergence is not None and divergence.step + 1 < len(program.ops):
-        # The steps that lead there are the last ones of a program that ends there.
+        # Shortened, the program ends with the steps before the divergence.
         program = replace(program, ops=program.ops[: divergence.step + 1])
         recorder = record_once(program)
         divergence = recorder.result.divergence
