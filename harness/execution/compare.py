@@ -100,7 +100,7 @@ def find_difference(
         elif name == ROWS:
             columns = observed.get(COLUMNS)
             difference = compare_rows(wanted, got or [], columns, describe)
-        elif name == TAGS or (name == STORED and is_list(wanted) and is_list(got)):
+        elif name == TAGS or (name == STORED and list is type(wanted) is type(got)):
             difference = compare_tags(wanted, got or [])
         elif name == SLOTS:
             difference = compare_slots(wanted, got or [], expected["first"])
@@ -172,11 +172,8 @@ def compare_choice(
     if difference is None:
         return None
     allowed = " or ".join(map(say, wanted[ONE_OF]))
-    return Difference(
-        difference.what,
-        f"{name} is {say(got)}, allowed: {allowed}",
-        difference.tokens,
-    )
+    words = f"{name} is {say(got)}, allowed: {allowed}"
+    return Difference(difference.what, words, difference.tokens)
 
 
 def format_difference(name: str, got: Any, wanted: Any) -> str:
@@ -186,10 +183,6 @@ def format_difference(name: str, got: Any, wanted: Any) -> str:
     if got is None:
         return f"did not refuse; expected {say(wanted)}"
     return f"refused with {say(got)}; expected {say(wanted)}"
-
-
-def is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:
@@ -213,13 +206,13 @@ def compare_parts(
 
 def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Difference | None:
     """Compares the tokens that states have read, in order."""
-    for number, (right_row, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
-        if list(right_row) != list(seen):
+    for number, (tokens, seen) in enumerate(zip_longest(wanted, got, fillvalue=())):
+        if list(tokens) != list(seen):
             return Difference(
                 "contents",
                 f"state {number} has read {format_tokens(seen)}, but should have read"
-                f" {format_tokens(right_row)}",
-                get_tags([*subtract(right_row, seen), *subtract(seen, right_row)]),
+                f" {format_tokens(tokens)}",
+                get_tags([*subtract(tokens, seen), *subtract(seen, tokens)]),
             )
     return None
 
@@ -229,12 +222,10 @@ def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
     if len(wanted) != len(got):
         words = f"{len(got)} positions came back, not {len(wanted)}"
         return Difference("contents", words)
-    for position, (right_token, seen) in enumerate(zip(wanted, got, strict=True), first):
-        if right_token != seen:
-            words = (
-                f"position {position} holds {format_slot(seen)}, not token {right_token}"
-            )
-            return Difference("contents", words, get_tags([right_token, seen]))
+    for position, (token, seen) in enumerate(zip(wanted, got, strict=True), first):
+        if token != seen:
+            words = f"position {position} holds {format_slot(seen)}, not token {token}"
+            return Difference("contents", words, get_tags([token, seen]))
     return None
 
 
@@ -244,11 +235,11 @@ def format_slot(token: Any) -> str:
 
 def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
     """Compares the last token that a state has read; an empty list means no token."""
-    right_words, seen = (
+    expected, seen = (
         ", ".join(map(format_slot, tokens)) or "none" for tokens in (wanted, got)
     )
-    names = f"the last token of the state is {seen}, not {right_words}"
-    return Difference("contents", names, get_tags([*wanted, *got]))
+    words = f"the last token of the state is {seen}, not {expected}"
+    return Difference("contents", words, get_tags([*wanted, *got]))
 
 
 def compare_rows(
@@ -303,11 +294,9 @@ def judge_row(missing: Tokens, extra: Tokens, columns: Tokens | None) -> str:
     extra column is a token or padding; otherwise "contents".
     """
     texts = [token for token in extra if isinstance(token, str)]
-    if columns is None or not all(word.startswith(f"{PADDING} ") for word in texts):
+    if columns is None or not all(text.startswith(f"{PADDING} ") for text in texts):
         return "contents"
-    if not subtract(missing, columns):
-        return "mask"
-    return "contents"
+    return "contents" if subtract(missing, columns) else "mask"
 
 
 def subtract(tokens: Tokens, removed: Tokens) -> list[Any]:

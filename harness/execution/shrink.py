@@ -59,7 +59,8 @@ def get_rank(program: Program) -> Rank:
                 derived += count_numbers(value)
             else:
                 numbers += count_numbers(value)
-                names |= set(list_names(value))
+                values = value if isinstance(value, list) else [value]
+                names |= {item for item in values if isinstance(item, str)}
     fields = drop_defaults(config, rules.config)
     return Rank(
         operations=len(program.ops),
@@ -83,13 +84,6 @@ def count_numbers(value: Any) -> int:
     if isinstance(value, str):
         return sum(map(int, re.findall(r":([0-9]+)", value)))
     return abs(int(value or 0))
-
-
-def list_names(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (item for item in value if isinstance(item, str))
 
 
 # --- shrinking --------------------------------------------------------------------------
@@ -154,20 +148,16 @@ class Shrinker:
 
     def shrink(self) -> Program:
         """Repeats all passes until no pass makes the program simpler."""
-        passes = (
-            self.leave_out_runs,
-            self.take_candidates(get_simpler_configs),
-            self.take_candidates(get_merged),
-            self.leave_out_pairs,
-            self.take_candidates(get_domain_steps),
-            self.take_candidates(get_simpler_fields),
-        )
         previous = None
         while self.best is not previous and not self.is_over():
             previous = self.best
-            for improve in passes:
-                improve()
-        self.take(rename(self.best))
+            self.leave_out_runs()
+            self.take_candidates(get_simpler_configs)
+            self.take_candidates(get_merged)
+            self.leave_out_pairs()
+            self.take_candidates(get_domain_steps)
+            self.take_candidates(get_simpler_fields)
+        self.take(replace(self.best, ops=self.best.rules.rename(self.best.ops)))
         return self.best
 
     def is_over(self) -> bool:
@@ -189,13 +179,6 @@ class Shrinker:
         self.best = self.cut(candidate)
         self.rank = get_rank(self.best)
         return True
-
-    def while_time(
-        self, propose: Callable[[Program], Iterator[Program]]
-    ) -> Iterator[Program]:
-        """Yields candidates derived from the best program, until the time is up. Creating
-        candidates takes time too."""
-        return takewhile(lambda _: not self.is_over(), propose(self.best))
 
     def leave_out_runs(self) -> None:
         """Removes runs of consecutive operations: first half of the program, then shorter
@@ -221,17 +204,13 @@ class Shrinker:
                 self.take(replace(self.best, ops=leave_out(ops, pair))) for pair in pairs
             )
 
-    def take_candidates(
-        self, propose: Callable[[Program], Iterator[Program]]
-    ) -> Callable[[], None]:
-        """Creates a pass that takes a failing candidate and restarts from it, until no
-        candidate fails."""
-
-        def improve() -> None:
-            while any(self.take(candidate) for candidate in self.while_time(propose)):
-                pass
-
-        return improve
+    def take_candidates(self, propose: Callable[[Program], Iterator[Program]]) -> None:
+        """Takes a failing candidate and restarts from it, until no candidate fails.
+        Creating candidates takes time too."""
+        is_shorter = True
+        while is_shorter:
+            candidates = takewhile(lambda _: not self.is_over(), propose(self.best))
+            is_shorter = any(map(self.take, candidates))
 
 
 def leave_out(ops: Sequence[Op], indices: Sequence[int]) -> list[Op]:
@@ -311,11 +290,6 @@ def lower_items(values: list[Any]) -> list[list[Any]]:
         for less in list_steps(value)
         if value - less not in values
     ]
-
-
-def rename(program: Program) -> Program:
-    """Renames the names in order of appearance: caches a, b, c; snapshots s0, s1, …."""
-    return replace(program, ops=program.rules.rename(program.ops))
 
 
 # --- the result, with other failures that were met on the way ---------------------------

@@ -27,7 +27,6 @@ from lockstep.harness.execution.shrink import (
     get_simpler_configs,
     get_simpler_fields,
     make_busy_clock,
-    rename,
 )
 from lockstep.harness.programs.program import Divergence, Program, parse_program, trace
 from lockstep.harness.workers.runner import Runner
@@ -203,7 +202,8 @@ def test_whatever_is_left_of_misuse_can_be_made_simpler(contract: str, kind: str
         for op in whole.ops:
             program = replace(whole, ops=[op])
             candidates = [one for propose in PASSES for one in propose(program)]
-            for candidate in [rename(program), *candidates]:
+            renamed = replace(program, ops=program.rules.rename(program.ops))
+            for candidate in [renamed, *candidates]:
                 assert CONTRACTS[contract].why_illegal(candidate.config) is None
                 assert len(candidate.ops) <= 1
 
