@@ -12,6 +12,7 @@ import io
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any
 
@@ -53,7 +54,8 @@ def write_script(program: Program, backend: Backend, target: str) -> str:
         raise UsageError(f"{backend.name} has no caches whose methods could be called")
     program = prepare(program, backend)
     notes, run = follow(program, backend, CallNotes)
-    script = Script(program, backend, target, notes, run).write()
+    bundle = Bundle(plain.__name__, backend.code)
+    script = Script(program, backend, target, notes, run, bundle).write()
     divergence = run.result.divergence
     if try_script(script) != int(divergence is not None):
         raise UsageError(explain(divergence))
@@ -84,28 +86,31 @@ def is_own(error: Exception) -> bool:
     return traceback.extract_tb(error.__traceback__)[-1].filename == NAME
 
 
+@dataclass(frozen=True)
 class Script:
     """Writes one script.
 
-    Args:
+    Attributes:
         program: the program with replaced names.
         backend: the backend.
         target: "module:factory" of the backend.
         notes: the calls of the run.
         run: the run of the program.
+        bundle: the definitions that are copied into the script.
+        tables: the tables of the tokens in the script.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        backend: Backend,
-        target: str,
-        notes: CallNotes,
-        run: FollowedRun,
-    ) -> None:
-        self.program, self.backend, self.run, self.notes = program, backend, run, notes
-        self.module, _, self.factory = target.partition(":")
-        self.tables, self.bundle = Tables(), Bundle(plain.__name__, backend.code)
+    program: Program
+    backend: Backend
+    target: str
+    notes: CallNotes
+    run: FollowedRun
+    bundle: Bundle
+    tables: Tables = field(default_factory=Tables)
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
 
     def write(self) -> str:
         last = self.run.last
@@ -137,7 +142,7 @@ class Script:
     def write_backend(self, body: str) -> str:
         """Returns the line that opens the backend, or that has its used attributes."""
         if not self.backend.code:
-            return f"backend = {self.module}.{self.factory}()\n"
+            return f"backend = {self.target.replace(':', '.')}()\n"
         used = set(re.findall(r"\bbackend\.(\w+)", body)) | {"arrays"}
         members = [
             f"    {name}={self.bundle.express(getattr(self.backend, name))},\n"
