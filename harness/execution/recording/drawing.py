@@ -158,26 +158,29 @@ def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
         absent = list((needed - Counter(columns)).elements())
     tokens = [*columns, *absent]
     squares = {row: get_squares(wanted[row], tokens, seen[row]) for row in rows}
-    marked = [at for at in range(len(tokens)) if WRONG & {x[at] for x in squares.values()}]
+    columns_of_squares = enumerate(zip(*squares.values(), strict=True))
+    marked = [at for at, column in columns_of_squares if WRONG & {*column}]
     shown = choose(range(len(tokens)), marked, bounds.columns)
     breaks = [at for at in shown if at and at - 1 not in shown]
 
-    def insert_gaps(content: Mapping[int, Any] | Sequence[Any], gap: Any) -> Iterator[Any]:
-        for at in shown:
+    def insert_gaps(items: Iterable[Any], gap: Any) -> Iterator[Any]:
+        for at, item in zip(shown, items, strict=True):
             if at in breaks:
                 yield gap
-            yield content[at]
+            yield item
 
-    chips = {
-        at: known.make_chip(tokens[at], "absent" if at >= len(columns) else "")
-        for at in shown
-    }
+    def draw_row(row: int) -> Row:
+        squares_shown = [squares[row][at] for at in shown]
+        return Row(sights.label(row), "".join(insert_gaps(squares_shown, " ")))
+
+    marks = ["absent" if at >= len(columns) else "" for at in shown]
+    chips = [
+        known.make_chip(tokens[at], mark) for at, mark in zip(shown, marks, strict=True)
+    ]
     return Grid(
         title,
         tuple(insert_gaps(chips, GAP)),
-        tuple(
-            Row(sights.label(row), "".join(insert_gaps(squares[row], " "))) for row in rows
-        ),
+        tuple(map(draw_row, rows)),
         is_layout=sights.columns is not None and sights.got is not None,
         wrong=len(wrong),
         rows_left_out=total - len(rows),
