@@ -4,70 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
-from lockstep.harness.programs.ledger import KnownProgram, list_known, load_ledger
-from lockstep.harness.workers.registry import load
+from lockstep.harness.programs.ledger import (
+    KnownProgram,
+    list_known,
+    load_entry,
+    load_ledger,
+)
+from tests.impl.released import load
 
 MOST, EACH = 1200, 8
 """Programs that are drawn at most for each kind, until each entry has some."""
 
-PEERS = (
-    "mlx-lm",
-    "mlx-lm-batched",
-    "mlx-lm-batched-list",
-    "mlx-lm-batched-list-ring",
-    "mlx-lm-batched-list-states",
-    "mlx-lm-batched-max-kv-size",
-    "mlx-lm-batched-restored",
-    "mlx-lm-chunked",
-    "mlx-lm-concatenate",
-    "mlx-lm-max-kv-size",
-    "mlx-lm-plamo3",
-    "mlx-lm-prompt-cache",
-    "mlx-lm-quantized-3",
-    "mlx-lm-quantized-5",
-    "mlx-lm-quantized-6",
-    "mlx-lm-restored",
-    "mlx-vlm-batched",
-    "mlx-vlm-batched-bare-offset",
-    "mlx-vlm-batched-half",
-    "mlx-vlm-batched-quantized",
-    "sglang-radix-default",
-    "transformers",
-    "transformers-batched",
-    "transformers-batched-chunked",
-    "transformers-batched-encoder-decoder",
-    "transformers-batched-hybrid",
-    "transformers-batched-hybrid-list",
-    "transformers-batched-indexed",
-    "transformers-batched-quantized",
-    "transformers-batched-static",
-    "transformers-batched-static-chunked",
-    "transformers-batched-static-encoder-decoder",
-    "transformers-batched-static-hybrid",
-    "transformers-batched-static-hybrid-list",
-    "transformers-batched-static-indexed",
-    "transformers-chunked",
-    "transformers-fp8",
-    "transformers-quantized",
-    "transformers-recorded",
-    "vllm",
-    "vllm-priority",
-)
+LEDGER = Path(__file__).parents[2] / "impl" / "peers" / "ledger"
+PEERS = sorted({load_entry(path).document.backend for path in LEDGER.glob("*.json")})
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_all_that_an_entry_describes_diverges_as_it_says(name: str) -> None:
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = load(name)
     known: dict[str, list[KnownProgram]] = {}
     for entry in load_ledger(backend.ledger, name):
         assert backend.contracts[entry.program.contract][entry.program.kind]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import pytest
-
-from tests.impl.released import shows_mistake
-
-Change = Callable[[Any], Any]
+from tests.impl.released import Mistake, check, each, list_mistakes
 
 
 def lose_last(state: Any) -> Any:
@@ -88,103 +83,74 @@ def blur(dequantize: Any) -> Any:
 
 MLX, TORCH = "mlx_lm.models.cache", "transformers.cache_utils"
 MASKS = "transformers.masking_utils"
-BOTH = "LinearAttentionAnd{}Layer"
-MISTAKES: list[tuple[str, str, str, str, str, Change]] = [
-    ("mlx-lm-restored", "rotating", MLX, "RotatingKVCache", "state", lose_last),
-    ("mlx-lm-restored", "kv", MLX, "KVCache", "state", lose_last),
-    ("mlx-lm-restored", "state", MLX, "ArraysCache", "__setitem__", do_nothing),
-    ("mlx-lm", "state", MLX, "ArraysCache", "__setitem__", do_nothing),
-    ("mlx-lm-max-kv-size", "rotating", MLX, "RotatingKVCache", "make_mask", be_late),
-    ("mlx-lm-return-array", "rotating", MLX, "RotatingKVCache", "make_mask",
-     forget_window),
-    ("mlx-lm-return-array", "kv", MLX, "KVCache", "make_mask", be_late),
-    ("mlx-lm-plamo3", "rotating", MLX, "RotatingKVCache", "make_mask", be_late),
-    ("mlx-lm-quantized-6", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
-    ("mlx-lm-quantized-4", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
-    ("mlx-lm-quantized-2", "kv", MLX, "QuantizedKVCache", "trim", do_nothing),
-    ("mlx-lm-to-quantized", "kv", MLX, "KVCache", "to_quantized", halve),
-    ("mlx-lm-concatenate", "kv", MLX, "ConcatenateKVCache", "make_mask", be_late),
-    ("mlx-lm-chunked", "kv", MLX, "ChunkedKVCache", "state", lose_last),
-    ("transformers", "rotating", TORCH, "DynamicSlidingWindowLayer", "crop",
-     keep_one_more),
-    ("transformers-chunked", "kv", TORCH, "DynamicSlidingWindowLayer", "crop",
-     keep_one_more),
-    ("transformers-recorded", "rotating", TORCH, "DynamicSlidingWindowLayer", "crop",
-     keep_one_more),
-    ("transformers-recorded", "kv", TORCH, "DynamicSlidingWindowLayer", "crop",
-     keep_one_more),
-    ("transformers-static", "rotating", TORCH, "StaticSlidingWindowLayer",
-     "get_mask_sizes", add_columns),
-    ("transformers-static", "kv", TORCH, "StaticLayer", "get_mask_sizes", add_columns),
-    ("transformers-fp8", "kv", TORCH, "Fp8QuantizedLayer", "_dequantize", blur),
-    ("transformers-linear", "state", TORCH, "LinearAttentionLayer", "reset", do_nothing),
-    ("transformers-batched", "batch-kv", MASKS, "", "padding_mask_function", see_padding),
-    ("transformers-batched", "batch-kv", TORCH, "DynamicLayer", "batch_select_indices",
-     do_nothing),
-    ("transformers-batched", "batch-kv", TORCH, "DynamicLayer", "reorder_cache",
-     do_nothing),
-    ("transformers-batched", "batch-rotating", TORCH, "DynamicLayer",
-     "batch_repeat_interleave", do_nothing),
-    ("transformers-batched", "batch-rotating", MASKS, "", "padding_mask_function",
-     see_padding),
-    ("transformers-batched-chunked", "batch-kv", MASKS, "", "chunked_overlay",
-     forget_left_padding),
-    ("transformers-batched-static", "batch-kv", TORCH, "StaticLayer", "reorder_cache",
-     do_nothing),
-    ("transformers-batched-static", "batch-rotating", TORCH, "StaticSlidingWindowLayer",
-     "reorder_cache", do_nothing),
-    ("transformers-batched-static-chunked", "batch-kv", MASKS, "", "chunked_overlay",
-     forget_left_padding),
-    ("transformers-batched-indexed", "batch-kv", TORCH, "DynamicIndexedLayer", "crop",
-     crop_like_its_base),
-    ("transformers-batched-static-indexed", "batch-kv", TORCH, "StaticIndexedLayer",
-     "reorder_cache", forget_indexer),
-    ("transformers-batched-quantized", "batch-kv", TORCH, "QuantizedLayer",
-     "reorder_cache", do_nothing),
-    ("transformers-batched-linear", "batch-state", TORCH, "LinearAttentionLayer",
-     "reorder_cache", do_nothing),
-    ("transformers-batched-hybrid", "batch-kv", TORCH, BOTH.format("FullAttention"),
-     "reorder_cache", do_nothing),
-    ("transformers-batched-hybrid", "batch-rotating", TORCH,
-     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
-    ("transformers-batched-hybrid", "batch-state", TORCH,
-     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
-    ("transformers-batched-static-hybrid", "batch-kv", TORCH,
-     BOTH.format("StaticFullAttention"), "reorder_cache", do_nothing),
-    ("transformers-batched-static-hybrid", "batch-rotating", TORCH,
-     BOTH.format("StaticSlidingWindowAttention"), "reorder_cache", do_nothing),
-    ("transformers-batched-static-hybrid", "batch-state", TORCH, "LinearAttentionLayer",
-     "reset", do_nothing),
-    ("transformers-batched-encoder-decoder", "batch-list", TORCH, "EncoderDecoderCache",
-     "batch_select_indices", forget_encoder),
-    ("transformers-batched-encoder-decoder", "batch-list", TORCH, "EncoderDecoderCache",
-     "reset", forget_encoder),
-    ("transformers-batched-static-encoder-decoder", "batch-list", TORCH,
-     "EncoderDecoderCache", "reorder_cache", forget_encoder),
-    ("transformers-batched-hybrid-list", "batch-list", TORCH,
-     BOTH.format("SlidingWindowAttention"), "reorder_cache", do_nothing),
-    ("transformers-batched-static-hybrid-list", "batch-list", TORCH,
-     "LinearAttentionLayer", "reset", do_nothing),
+MISTAKES = [
+    *list_mistakes(MLX, "mlx-lm", [
+        ("-restored", "rotating", "RotatingKVCache.state", lose_last),
+        ("-restored", "kv", "KVCache.state", lose_last),
+        ("-restored", "state", "ArraysCache.__setitem__", do_nothing),
+        ("", "state", "ArraysCache.__setitem__", do_nothing),
+        ("-max-kv-size", "rotating", "RotatingKVCache.make_mask", be_late),
+        ("-return-array", "rotating", "RotatingKVCache.make_mask", forget_window),
+        ("-return-array", "kv", "KVCache.make_mask", be_late),
+        ("-plamo3", "rotating", "RotatingKVCache.make_mask", be_late),
+        ("-quantized-6", "kv", "QuantizedKVCache.trim", do_nothing),
+        ("-quantized-4", "kv", "QuantizedKVCache.trim", do_nothing),
+        ("-quantized-2", "kv", "QuantizedKVCache.trim", do_nothing),
+        ("-to-quantized", "kv", "KVCache.to_quantized", halve),
+        ("-concatenate", "kv", "ConcatenateKVCache.make_mask", be_late),
+        ("-chunked", "kv", "ChunkedKVCache.state", lose_last),
+    ]),
+    *list_mistakes(TORCH, "transformers", [
+        ("", "rotating", "DynamicSlidingWindowLayer.crop", keep_one_more),
+        ("-chunked", "kv", "DynamicSlidingWindowLayer.crop", keep_one_more),
+        ("-recorded", "rotating", "DynamicSlidingWindowLayer.crop", keep_one_more),
+        ("-recorded", "kv", "DynamicSlidingWindowLayer.crop", keep_one_more),
+        ("-static", "rotating", "StaticSlidingWindowLayer.get_mask_sizes", add_columns),
+        ("-static", "kv", "StaticLayer.get_mask_sizes", add_columns),
+        ("-fp8", "kv", "Fp8QuantizedLayer._dequantize", blur),
+        ("-linear", "state", "LinearAttentionLayer.reset", do_nothing),
+    ]),
+    *list_mistakes(MASKS, "transformers-batched", [
+        ("", "batch-kv", "padding_mask_function", see_padding),
+        ("", "batch-rotating", "padding_mask_function", see_padding),
+        ("-chunked", "batch-kv", "chunked_overlay", forget_left_padding),
+        ("-static-chunked", "batch-kv", "chunked_overlay", forget_left_padding),
+    ]),
+    *list_mistakes(TORCH, "transformers-batched", [
+        ("", "batch-kv", "DynamicLayer.batch_select_indices", do_nothing),
+        ("", "batch-kv", "DynamicLayer.reorder_cache", do_nothing),
+        ("", "batch-rotating", "DynamicLayer.batch_repeat_interleave", do_nothing),
+        ("-static", "batch-kv", "StaticLayer.reorder_cache", do_nothing),
+        ("-static", "batch-rotating",
+         "StaticSlidingWindowLayer.reorder_cache", do_nothing),
+        ("-indexed", "batch-kv", "DynamicIndexedLayer.crop", crop_like_its_base),
+        ("-static-indexed", "batch-kv",
+         "StaticIndexedLayer.reorder_cache", forget_indexer),
+        ("-quantized", "batch-kv", "QuantizedLayer.reorder_cache", do_nothing),
+        ("-linear", "batch-state", "LinearAttentionLayer.reorder_cache", do_nothing),
+        ("-hybrid", "batch-kv",
+         "LinearAttentionAndFullAttentionLayer.reorder_cache", do_nothing),
+        ("-hybrid", "batch-rotating",
+         "LinearAttentionAndSlidingWindowAttentionLayer.reorder_cache", do_nothing),
+        ("-hybrid", "batch-state",
+         "LinearAttentionAndSlidingWindowAttentionLayer.reorder_cache", do_nothing),
+        ("-static-hybrid", "batch-kv",
+         "LinearAttentionAndStaticFullAttentionLayer.reorder_cache", do_nothing),
+        ("-static-hybrid", "batch-rotating",
+         "LinearAttentionAndStaticSlidingWindowAttentionLayer.reorder_cache", do_nothing),
+        ("-static-hybrid", "batch-state", "LinearAttentionLayer.reset", do_nothing),
+        ("-encoder-decoder", "batch-list",
+         "EncoderDecoderCache.batch_select_indices", forget_encoder),
+        ("-encoder-decoder", "batch-list", "EncoderDecoderCache.reset", forget_encoder),
+        ("-static-encoder-decoder", "batch-list",
+         "EncoderDecoderCache.reorder_cache", forget_encoder),
+        ("-hybrid-list", "batch-list",
+         "LinearAttentionAndSlidingWindowAttentionLayer.reorder_cache", do_nothing),
+        ("-static-hybrid-list", "batch-list", "LinearAttentionLayer.reset", do_nothing),
+    ]),
 ]  # fmt: skip
-"""(backend, kind, module, class or "" for a function of the module, attribute, how it is
-changed)."""
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "module", "owner", "attribute", "change"),
-    MISTAKES,
-    ids=[f"{name}-{kind}-{attribute}" for name, kind, _, _, attribute, _ in MISTAKES],
-)
-def test_a_mistake_in_the_library_is_found(
-    name: str,
-    kind: str,
-    module: str,
-    owner: str,
-    attribute: str,
-    change: Change,
-) -> None:
-    pytest.importorskip(module.partition(".")[0])
-    library = import_module(module)
-    library = getattr(library, owner) if owner else library
-    changed = change(getattr(library, attribute))
-    assert shows_mistake(name, kind, library, attribute, changed)
+@each(MISTAKES)
+def test_a_mistake_in_the_library_is_found(mistake: Mistake) -> None:
+    check(mistake)

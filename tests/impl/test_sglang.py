@@ -1,58 +1,19 @@
-"""SGLang's prefix caches: they agree, and mistakes that are made in them are found."""
+"""SGLang's prefix caches: mistakes that are made in them are found, and divergences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
-import pytest
-from engine_runs import find, load_peers
-
-from lockstep.harness.backends import Backend
-from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.program import parse_program
-
-PROGRAMS = 100
-Change = Callable[[Any], Any]
-
-
-@pytest.fixture(scope="module")
-def peers() -> Any:
-    """The module that declares the backends."""
-    return load_peers("sglang")
-
-
-PAIRS = [
-    *[("sglang_radix", each) for each in ("full", "sliding")],
-    ("sglang_radix_default", "sliding"),
-    *[("sglang_unified", each) for each in ("full", "hybrid")],
-    *[("sglang_unified_rust", each) for each in ("full", "hybrid")],
-    *[("sglang_unified_twins", each) for each in ("full", "hybrid")],
-    *[("sglang_unified_ngram", each) for each in ("full", "hybrid")],
-    *[("sglang_unified_eagle", each) for each in ("full", "hybrid")],
-    ("sglang_unified_states", "hybrid"),
-    ("sglang_unified_rust_states", "hybrid"),
-    ("sglang_unified_twins_states", "hybrid"),
-]
-
-
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_it_agrees(peers: Any, name: str, kind: str) -> None:
-    backend = getattr(peers, name)()
-    assert find(backend, f"paged-{kind}", PROGRAMS // 4) == (PROGRAMS // 4, "")
-
-
-def test_every_kind_is_run(peers: Any) -> None:
-    kinds = {
-        (name, kind.removeprefix("paged-"))
-        for name in {name for name, _ in PAIRS}
-        for kind in getattr(peers, name)().contracts["paged"]
-    }
-    assert kinds == set(PAIRS)
-
-
-# --- mistakes ---------------------------------------------------------------------------
+from tests.impl.released import (
+    Mistake,
+    check,
+    each,
+    get_signature,
+    list_mistakes,
+    load,
+)
 
 
 def lock_once(lock: Any) -> Any:
@@ -154,92 +115,61 @@ def match_less(match: Any) -> Any:
 
 
 MEM, TREE = "sglang.srt.mem_cache", "sglang.srt.mem_cache.unified_cache"
-PARTS = f"{TREE}.components"
-MISTAKES: list[tuple[str, str, str, str, Change]] = [
-    ("radix", "full", f"{MEM}.radix_cache", "RadixCache.inc_lock_ref", lock_once),
-    ("radix", "full", f"{MEM}.radix_cache", "RadixCache.dec_lock_ref", unlock_nothing),
-    ("radix", "full", f"{MEM}.radix_cache", "RadixCache._delete_leaf", stay_in_tree),
-    ("radix", "full", f"{MEM}.radix_cache", "RadixKey.match", find_one_more),
-    ("radix", "full", f"{MEM}.allocator.paged",
-     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
-    ("radix", "full", "sglang.srt.managers.schedule_batch", "Req._compute_max_prefix_len",
-     leave_no_token),
-    ("radix", "full", f"{MEM}.events", "KVCacheEventRecorder.record_remove", say_nothing),
-    ("radix", "full", f"{MEM}.memory_pool", "ReqToTokenPool.write", keep_own_row),
-    ("radix", "sliding", f"{MEM}.common", "free_swa_out_of_window_slots", free_one_early),
-    ("unified", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.inc_lock_ref",
-     lock_once),
-    ("unified", "full", f"{MEM}.unified_radix_cache", "UnifiedRadixCache.dec_lock_ref",
-     unlock_nothing),
-    ("unified", "hybrid", f"{MEM}.allocator.paged",
-     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
-    ("unified", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
-     free_one_early),
-    ("unified", "hybrid", f"{PARTS}.swa", "SWAComponent.create_match_validator",
-     ignore_window),
-    ("unified-rust", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
-     free_one_early),
-    ("unified-rust", "full", f"{MEM}.allocator.paged",
-     "PagedTokenToKVPoolAllocator.free_segment", free_twice),
-    ("unified-states", "hybrid", f"{PARTS}.mamba",
-     "MambaComponent.finalize_match_result_in_cache", lose_state),
-    ("unified-states", "hybrid", f"{TREE}.unified_tree_core",
-     "UnifiedTreeCore.inc_lock_ref", lock_once),
-    ("unified-ngram", "full", "sglang.srt.managers.schedule_batch", "Req.owned_kv_len",
-     publish_behind),
-    ("unified-eagle", "hybrid", f"{MEM}.common", "free_swa_out_of_window_slots",
-     free_one_early),
-    ("unified-twins", "full", f"{TREE}.unified_tree_core", "UnifiedTreeCore.match_prefix",
-     match_less),
+MISTAKES = [
+    *list_mistakes(f"{MEM}.radix_cache", "sglang-", [
+        ("radix", "paged-full", "RadixCache.inc_lock_ref", lock_once),
+        ("radix", "paged-full", "RadixCache.dec_lock_ref", unlock_nothing),
+        ("radix", "paged-full", "RadixCache._delete_leaf", stay_in_tree),
+        ("radix", "paged-full", "RadixKey.match", find_one_more),
+    ]),
+    *list_mistakes(f"{MEM}.allocator.paged", "sglang-", [
+        ("radix", "paged-full", "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+        ("unified", "paged-hybrid",
+         "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+        ("unified-rust", "paged-full",
+         "PagedTokenToKVPoolAllocator.free_segment", free_twice),
+    ]),
+    *list_mistakes("sglang.srt.managers.schedule_batch", "sglang-", [
+        ("radix", "paged-full", "Req._compute_max_prefix_len", leave_no_token),
+        ("unified-ngram", "paged-full", "Req.owned_kv_len", publish_behind),
+    ]),
+    *list_mistakes(f"{MEM}.events", "sglang-", [
+        ("radix", "paged-full", "KVCacheEventRecorder.record_remove", say_nothing),
+    ]),
+    *list_mistakes(f"{MEM}.memory_pool", "sglang-", [
+        ("radix", "paged-full", "ReqToTokenPool.write", keep_own_row),
+    ]),
+    *list_mistakes(f"{MEM}.common", "sglang-", [
+        ("radix", "paged-sliding", "free_swa_out_of_window_slots", free_one_early),
+        ("unified", "paged-hybrid", "free_swa_out_of_window_slots", free_one_early),
+        ("unified-rust", "paged-hybrid", "free_swa_out_of_window_slots", free_one_early),
+        ("unified-eagle", "paged-hybrid", "free_swa_out_of_window_slots", free_one_early),
+    ]),
+    *list_mistakes(f"{TREE}.unified_tree_core", "sglang-", [
+        ("unified", "paged-full", "UnifiedTreeCore.inc_lock_ref", lock_once),
+        ("unified-states", "paged-hybrid", "UnifiedTreeCore.inc_lock_ref", lock_once),
+        ("unified-twins", "paged-full", "UnifiedTreeCore.match_prefix", match_less),
+    ]),
+    *list_mistakes(f"{MEM}.unified_radix_cache", "sglang-", [
+        ("unified", "paged-full", "UnifiedRadixCache.dec_lock_ref", unlock_nothing),
+    ]),
+    *list_mistakes(f"{TREE}.components.swa", "sglang-", [
+        ("unified", "paged-hybrid", "SWAComponent.create_match_validator", ignore_window),
+    ]),
+    *list_mistakes(f"{TREE}.components.mamba", "sglang-", [
+        ("unified-states", "paged-hybrid",
+         "MambaComponent.finalize_match_result_in_cache", lose_state),
+    ]),
 ]  # fmt: skip
-"""(backend, kind, module, name in it, how it is changed)."""
 
 
-def plant(place: pytest.MonkeyPatch, module: str, name: str, change: Change) -> None:
-    from lockstep.impl.peers.engines.sglang import open_sglang
-
-    owner, _, own = name.rpartition(".")
-    library = open_sglang().load(module)
-    target = getattr(library, owner) if owner else library
-    place.setattr(target, own, change(getattr(target, own)))
-
-
-@pytest.mark.parametrize(
-    ("backend", "kind", "module", "name", "change"),
-    MISTAKES,
-    ids=[f"{name}-{kind}-{change.__name__}" for name, kind, _, _, change in MISTAKES],
-)
-def test_a_mistake_is_found(
-    peers: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    backend: str,
-    kind: str,
-    module: str,
-    name: str,
-    change: Change,
-) -> None:
-    plant(monkeypatch, module, name, change)
-    factory = getattr(peers, f"sglang_{backend.replace('-', '_')}")
-    assert find(factory(), f"paged-{kind}", PROGRAMS)[1]
-
-
-def test_only_twins_find_a_shorter_hit(
-    peers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = f"{TREE}.unified_tree_core"
-    plant(monkeypatch, module, "UnifiedTreeCore.match_prefix", match_less)
-    assert find(peers.sglang_unified(), "paged-full", PROGRAMS // 4)[1] == ""
+@each(MISTAKES)
+def test_a_mistake_is_found(mistake: Mistake) -> None:
+    """Only twins find a hit that is shorter than it could be."""
+    check(mistake)
 
 
 # --- divergences ------------------------------------------------------------------------
-
-
-def run_on(backend: Backend, config: dict[str, Any], *ops: dict[str, Any]) -> str | None:
-    """The signature of a program, or None."""
-    document = {"contract": "paged", "config": config, "ops": list(ops)}
-    program = parse_program({"format": "lockstep/1", **document}, "a program")
-    divergence = run(program, backend).divergence
-    return divergence and divergence.get_signature(program)
 
 
 def ask(op: str, request: str = "a", **fields: Any) -> dict[str, Any]:
@@ -252,35 +182,37 @@ WINDOW = {"type": "sliding", "block": 1, "width": 2, "layers": 1}
 CONFIG = {"kind": "paged-sliding", "groups": [WINDOW]}
 
 
-def test_a_window_that_slid_is_published_without_full_layers(peers: Any) -> None:
+def test_a_window_that_slid_is_published_without_full_layers() -> None:
     """Not before it has slid, nor where the model keeps the prompt."""
     begun = ask("open", tokens=[1]), *DECODE, *DECODE, ask("schedule"), RUN
     slid = *begun, ask("accept", sampled=1), ask("schedule"), RUN, ask("free")
-    radix, default = peers.sglang_radix(), peers.sglang_radix_default()
-    assert run_on(radix, CONFIG, *slid) is None
-    assert run_on(default, CONFIG, *begun, ask("free")) is None
-    assert run_on(default, CONFIG, *slid) == "paged-paged-sliding-free-references"
-    assert run_on(default, {**CONFIG, "prefix_cache": False}, *slid) is None
+    radix, default = load("sglang-radix"), load("sglang-radix-default")
+    assert get_signature(radix, CONFIG, *slid) is None
+    assert get_signature(default, CONFIG, *begun, ask("free")) is None
+    assert get_signature(default, CONFIG, *slid) == "paged-paged-sliding-free-references"
+    assert get_signature(default, {**CONFIG, "prefix_cache": False}, *slid) is None
 
 
-def test_its_slots_are_then_written_by_another_and_hit(peers: Any) -> None:
+def test_its_slots_are_then_written_by_another_and_hit() -> None:
     """As is seen where the pool is not told."""
-    default = peers.sglang_radix_default()
+    default = load("sglang-radix-default")
     kinds = {"paged-sliding": default.contracts["paged"]["paged-sliding"]}
+    peers = import_module("lockstep.impl.peers.sglang")
     untold = replace(default, contracts={"paged": peers.declare_untold(kinds)})
     slid = ask("open", tokens=[1]), *DECODE, *DECODE, *DECODE, *DECODE[:2], ask("free")
     other = ask("open", "b", tokens=[2, 2, 2]), ask("schedule", "b"), RUN
     again = ask("open", "c", tokens=[1, 1, 2]), ask("schedule", "c"), RUN
     config = {**CONFIG, "blocks": 3, "max_length": 4}  # six slots
     found = "paged-paged-sliding-run-contents"
-    assert run_on(untold, config, *slid, *other, ask("free", "b"), *again) == found
-    assert run_on(untold, config, *slid, *again) is None
+    assert get_signature(untold, config, *slid, *other, ask("free", "b"), *again) == found
+    assert get_signature(untold, config, *slid, *again) is None
 
 
-def test_events_do_not_tell_an_extra_key(peers: Any) -> None:
+def test_events_do_not_tell_an_extra_key() -> None:
     """So they are told of requests with a salt, and with another key not compared."""
     ops = ask("open", tokens=[1, 1], namespace="x"), ask("schedule", count=2), RUN
-    declared = peers.sglang_radix().contracts["paged"]["paged-full"]
+    declared = load("sglang-radix").contracts["paged"]["paged-full"]
+    peers = import_module("lockstep.impl.peers.sglang")
     options = peers.Options(core=None)
     for salts, tells, found in (
         (True, declared.tells, None),
@@ -289,5 +221,7 @@ def test_events_do_not_tell_an_extra_key(peers: Any) -> None:
     ):
         kinds = {"paged-full": replace(declared, tells=tells)}
         backend = peers._backend("radix", kinds, options._replace(salts=salts))
-        done = run_on(backend, {"kind": "paged-full"}, *ops, ask("accept", sampled=1))
+        done = get_signature(
+            backend, {"kind": "paged-full"}, *ops, ask("accept", sampled=1)
+        )
         assert done == found

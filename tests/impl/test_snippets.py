@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from engine_runs import load_peers
 from syrupy.assertion import SnapshotAssertion
 
 from lockstep.harness.backends.backend import Backend
@@ -31,6 +30,7 @@ from lockstep.harness.programs.program import Program, parse_program
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target, list_names, load
 from tests.harness.commands import run_here
+from tests.impl.released import load as load_peer
 
 PROGRAMS = 2
 """That are drawn for each backend and kind."""
@@ -149,7 +149,7 @@ def test_a_script_comes_to_what_the_harness_comes_to(framework: Framework) -> No
 
 
 def test_a_script_for_an_engine_calls_our_adapter() -> None:
-    backend = load_peers("sglang").sglang_radix_default()
+    backend = load_peer("sglang-radix-default")
     (entry,) = load_ledger(backend.ledger, backend.name)
     script = write_script(entry.program, backend, get_target(backend.name))
     assert "backend = lockstep.impl.peers.sglang.sglang_radix_default()" in script

@@ -1,137 +1,12 @@
-"""The paged cache of transformers: what its adapter declares can be opened, agrees, and
-tells; mistakes that are made in the library are found."""
+"""The paged cache of transformers: mistakes that are made in the library are found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import pytest
+from tests.impl.released import Mistake, check, each, list_mistakes
 
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import RandomSource
-from tests.harness.building import make
-
-pytest.importorskip(
-    "transformers.generation.continuous_batching.cache_allocators",
-    reason="pip install 'kv-lockstep[transformers-paged]'",
-)
-
-from transformers.generation.continuous_batching import cache as caches
-from transformers.generation.continuous_batching import input_outputs
-from transformers.generation.continuous_batching.cache_allocators import (
-    cache_allocator,
-    cache_pool,
-    full_attention,
-    sliding_attention,
-)
-
-from lockstep.impl.peers import transformers_paged as peers
-
-BACKENDS: Mapping[str, Callable[[], Backend]] = {
-    "plain": peers.transformers_paged,
-    "padded": peers.transformers_paged_padded,
-    "decode": peers.transformers_paged_decode,
-}
-MOST = 100
-"""Programs in which a mistake is found."""
-
-
-def count_programs(backend: Backend, kind: str, most: int) -> int | None:
-    """Returns the number of programs until one diverges; None if none does."""
-    declared = backend.contracts["paged"][kind]
-    drawer, source = Drawer("paged", kind, declared, backend.dtypes), RandomSource(5)
-    for number in range(1, most + 1):
-        if run(drawer.draw(source), backend).divergence is not None:
-            return number
-    return None
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_programs_agree(name: str) -> None:
-    backend = BACKENDS[name]()
-    for kind in backend.contracts["paged"]:
-        assert count_programs(backend, kind, 25) is None
-
-
-CHANGE = {"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
-PROGRAM = (
-    {"op": "open", "request": "a", **CHANGE},
-    {"op": "schedule", "request": "a", "count": 3},
-    {"op": "run"},
-    {"op": "schedule", "request": "a", "count": 9},
-    {"op": "run"},
-    {"op": "fork", "source": "a", "target": "b", "tokens": [3, 2]},
-    {"op": "open", "request": "c", **CHANGE},
-    {"op": "schedule", "request": "b", "count": 2},
-    {"op": "schedule", "request": "c", "count": 9},
-    {"op": "run"},
-    {"op": "accept", "request": "a", "sampled": 4},
-    {"op": "free", "request": "b"},
-    {"op": "preempt", "request": "c"},
-    {"op": "schedule", "request": "a", "count": 1},
-    {"op": "schedule", "request": "c", "count": 9},
-    {"op": "run"},
-    {"op": "free", "request": "a", "reuse": False},
-    {"op": "free", "request": "c"},
-    {"op": "evict", "count": 256},
-    {"op": "reset"},
-)
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_all_that_is_declared_runs(name: str) -> None:
-    """Each model with each dtype: a declared config opens and does every operation."""
-    backend, opened = BACKENDS[name](), 0
-    for kind, declared in backend.contracts["paged"].items():
-        for groups in declared.config["groups"]:
-            for number, dtype in enumerate(backend.dtypes):
-                options = declared.config
-                more = {
-                    "data": options["data"][number % len(options["data"])],
-                    "prefix_cache": options.get("prefix_cache", (True,))[0],
-                }
-                dims = {"key_dim": 4, "value_dim": 4, "heads": 1 + number % 2}
-                program = make(
-                    *PROGRAM, contract="paged", kind=kind, groups=groups, dtype=dtype,
-                    blocks=40, **dims, **more,
-                )  # fmt: skip
-                result = run(program, backend)
-                assert (result.divergence, result.skipped) == (None, 0)
-                opened += 1
-    assert opened >= (18 if name == "decode" else 60)
-
-
-def test_programs_hit_and_evict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would be learned of a cache that reuses nothing."""
-    backend, hits, evicted = peers.transformers_paged(), [], []
-    search = caches.PagedAttentionCache.search_prefix_match
-    evict = cache_allocator.BlockLedger.evict_cached_blocks
-    monkeypatch.setattr(
-        caches.PagedAttentionCache,
-        "search_prefix_match",
-        lambda *args: hits.append(search(*args)) or hits[-1],
-    )
-    monkeypatch.setattr(
-        cache_allocator.BlockLedger,
-        "evict_cached_blocks",
-        lambda *args: evicted.append(evict(*args)) or evicted[-1],
-    )
-    assert count_programs(backend, "paged-full", 160) is None
-    assert sum(hit > 0 for hit in hits) > 20
-    assert sum(map(bool, evicted)) > 3
-
-
-# --- mistakes ---------------------------------------------------------------------------
-
-
-Change = Callable[[Any], Any]
-LEDGER, ALLOCATOR = cache_allocator.BlockLedger, cache_allocator.CacheAllocator
-FULL = full_attention.FullAttentionCacheAllocator
-SLIDING = sliding_attention.SlidingAttentionCacheAllocator
-CACHE, INPUTS = caches.PagedAttentionCache, input_outputs.ContinuousBatchingIOs
+NAME, PACKAGE = "transformers-paged", "transformers.generation.continuous_batching"
 
 
 def keep_hashes(evict: Any) -> Any:
@@ -297,46 +172,49 @@ def shift_pages(fill: Any) -> Any:
     return change
 
 
-MISTAKES: list[tuple[str, str, Any, str, Change]] = [
-    ("plain", "paged-full", LEDGER, "evict_cached_blocks", keep_hashes),
-    ("plain", "paged-full", LEDGER, "acquire", raise_nothing),
-    ("plain", "paged-full", ALLOCATOR, "free_blocks", free_twice),
-    ("plain", "paged-sliding", ALLOCATOR, "free_blocks", free_twice),
-    ("plain", "paged-hybrid", ALLOCATOR, "free_blocks", lose_last),
-    ("plain", "paged-full", ALLOCATOR, "match_prefix_blocks", hit_all),
-    ("plain", "paged-full", LEDGER, "release", leave_hash),
-    ("plain", "paged-full", LEDGER, "release", keep_cached),
-    ("plain", "paged-full", cache_allocator, "compute_block_hash", forget_parent),
-    ("plain", "paged-full", CACHE, "count_new_complete_blocks", complete_early),
-    ("plain", "paged-full", CACHE, "can_store_request_tokens", publish_early),
-    ("plain", "paged-full", ALLOCATOR, "copy_blocks", copy_half),
-    ("plain", "paged-hybrid", ALLOCATOR, "copy_blocks", copy_half),
-    ("plain", "paged-full", ALLOCATOR, "count_shareable_blocks", share_last),
-    ("plain", "paged-hybrid", ALLOCATOR, "fork_blocks", share_unreferenced),
-    ("plain", "paged-full", cache_pool.RegularTrees, "delete_full_trees", release_used),
-    ("plain", "paged-sliding", SLIDING, "get_read_indices", read_one_less),
-    ("plain", "paged-sliding", SLIDING, "get_write_indices", write_later),
-    ("plain", "paged-sliding", SLIDING, "_compute_blocks_needed", shorten_ring),
-    ("padded", "paged-hybrid", INPUTS, "_reset_read_and_write_indices", skip_reset),
-    ("decode", "paged-full", FULL, "fill_block_table", shift_pages),
-]
-"""(backend, kind, class or module, attribute, how it is changed)."""
+MISTAKES = [
+    *list_mistakes(f"{PACKAGE}.cache_allocators.cache_allocator", NAME, [
+        ("", "paged-full", "BlockLedger.evict_cached_blocks", keep_hashes),
+        ("", "paged-full", "BlockLedger.acquire", raise_nothing),
+        ("", "paged-full", "CacheAllocator.free_blocks", free_twice),
+        ("", "paged-sliding", "CacheAllocator.free_blocks", free_twice),
+        ("", "paged-hybrid", "CacheAllocator.free_blocks", lose_last),
+        ("", "paged-full", "CacheAllocator.match_prefix_blocks", hit_all),
+        ("", "paged-full", "BlockLedger.release", leave_hash),
+        ("", "paged-full", "BlockLedger.release", keep_cached),
+        ("", "paged-full", "compute_block_hash", forget_parent),
+        ("", "paged-full", "CacheAllocator.copy_blocks", copy_half),
+        ("", "paged-hybrid", "CacheAllocator.copy_blocks", copy_half),
+        ("", "paged-full", "CacheAllocator.count_shareable_blocks", share_last),
+        ("", "paged-hybrid", "CacheAllocator.fork_blocks", share_unreferenced),
+    ]),
+    *list_mistakes(f"{PACKAGE}.cache", NAME, [
+        ("", "paged-full",
+         "PagedAttentionCache.count_new_complete_blocks", complete_early),
+        ("", "paged-full", "PagedAttentionCache.can_store_request_tokens", publish_early),
+    ]),
+    *list_mistakes(f"{PACKAGE}.cache_allocators.cache_pool", NAME, [
+        ("", "paged-full", "RegularTrees.delete_full_trees", release_used),
+    ]),
+    *list_mistakes(f"{PACKAGE}.cache_allocators.sliding_attention", NAME, [
+        ("", "paged-sliding",
+         "SlidingAttentionCacheAllocator.get_read_indices", read_one_less),
+        ("", "paged-sliding",
+         "SlidingAttentionCacheAllocator.get_write_indices", write_later),
+        ("", "paged-sliding",
+         "SlidingAttentionCacheAllocator._compute_blocks_needed", shorten_ring),
+    ]),
+    *list_mistakes(f"{PACKAGE}.input_outputs", NAME, [
+        ("-padded", "paged-hybrid",
+         "ContinuousBatchingIOs._reset_read_and_write_indices", skip_reset),
+    ]),
+    *list_mistakes(f"{PACKAGE}.cache_allocators.full_attention", NAME, [
+        ("-decode", "paged-full",
+         "FullAttentionCacheAllocator.fill_block_table", shift_pages),
+    ]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "owner", "attribute", "change"),
-    MISTAKES,
-    ids=[f"{name}-{kind}-{change.__name__}" for name, kind, _, _, change in MISTAKES],
-)
-def test_a_mistake_in_the_library_is_found(
-    name: str,
-    kind: str,
-    owner: Any,
-    attribute: str,
-    change: Change,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
-    found = count_programs(BACKENDS[name](), kind, MOST)
-    print("programs until found:", found)
-    assert found is not None
+@each(MISTAKES)
+def test_a_mistake_in_the_library_is_found(mistake: Mistake) -> None:
+    check(mistake)
