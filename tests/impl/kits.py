@@ -27,7 +27,8 @@ class Kit:
         changes: of the example, for tests. What kv declares stands on several lines;
             `size` is declared without a function; `echo` prints a word, reads the lists
             `tokens`, if it is there, `texts` and `objects`, puts each text ("none" for
-            null) under the `name` of its object, and the text "é😀\\n" as `read`.
+            null) under the `name` of its object, and the text "é😀\\n" as `read`; `save`
+            and `load`, where no kind of the example has them.
         without_braces: what the driver declares is no object.
         format: names the files that the formatter of the language would change.
     """
@@ -102,6 +103,11 @@ RUST_ECHO = """("echo", Some(|_, message, answer| {
             }
             Ok(())
         })),
+        ("save", Some(|layer, _, answer| Ok(answer.put_saved(layer.content.clone())))),
+        ("load", Some(|layer, message, _| {
+            layer.content = message.get_saved("saved")?;
+            Ok(())
+        })),
         ("free","""
 
 GO_ECHO = """{"echo", func(_ *layerCache, message Message, answer *Answer) {
@@ -117,6 +123,12 @@ GO_ECHO = """{"echo", func(_ *layerCache, message Message, answer *Answer) {
 				}
 				answer.PutText(object.GetText("name"), texts[place])
 			}
+		}},
+		{"save", func(layer *layerCache, _ Message, answer *Answer) {
+			answer.PutSaved(layer.content)
+		}},
+		{"load", func(layer *layerCache, message Message, _ *Answer) {
+			layer.content = message.GetSaved("saved").(content)
 		}},
 		{"free","""
 

@@ -76,6 +76,8 @@ def test_it_answers_whatever_it_is_asked(kit: Kit, tmp_path: Path) -> None:
         assert_reads(ask, cache)
         assert_refuses_operations(ask, cache)
         assert_keeps_numbers(ask, cache)
+        if "save" in declared["operations"]:
+            assert_keeps_saved_content(ask, cache)
         assert_numbers_what_it_holds(ask, cache)
 
 
@@ -249,6 +251,18 @@ def to_bits(number: Any) -> Any:
     """What a number is known by as float32. NaN is one."""
     is_nan = number is None or number == "nan"
     return "nan" if is_nan else np.float32(number).tobytes()
+
+
+def assert_keeps_saved_content(ask: Any, cache: int) -> None:
+    """Until it is dropped."""
+    here = {"cache": cache}
+    content = ask({"op": "view", **here})["keys"]
+    saved = ask({"op": "save", **here})["saved"]
+    assert ask({"op": "trim", "count": 1, **here})["offset"] == 1
+    ask({"op": "load", "saved": saved, **here})
+    assert ask({"op": "view", **here})["keys"] == content
+    ask({"op": "drop", "saved": [saved]})
+    assert ask({"op": "load", "saved": saved, **here})["error"] == "failed"
 
 
 def assert_numbers_what_it_holds(ask: Any, cache: int) -> None:
