@@ -36,7 +36,10 @@ LANGUAGES: Mapping[str, Language] = {
         "lockstep.h", "example.c", "gcc -std=c11 -O2 {source} -o {program} -lm"
     ),
     "rust": Language(
-        "lockstep.rs", "example.rs", "rustc --edition 2021 -O {source} -o {program}"
+        "lockstep.rs",
+        "example.rs",
+        "rustc --edition 2021 -O {source} -o {program}",
+        kinds=("kv", "rotating"),
     ),
     "go": Language(
         "lockstep.go",
