@@ -37,13 +37,14 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import torch  # noqa: E402
 
-from ci.bench.blocks import BAR, BLOCK, VllmBlocks  # noqa: E402
 from ci.bench.options import JSON, print_table  # noqa: E402
 from lockstep.harness.backends import Unavailable  # noqa: E402
+from lockstep.impl.peers.engines.vllm import load_vllm, open_vllm  # noqa: E402
 from lockstep.impl.shared.paged import BlockManager  # noqa: E402
 from lockstep.impl.shared.paged_memory import StoringManager  # noqa: E402
 from lockstep.impl.torch.paged import TorchBlocks  # noqa: E402
 
+BLOCK, BAR = 16, 1.05
 STEP, BUDGET, BATCH = 1 / 60, 2048, 256
 MAX_PROMPT, MAX_TOKENS = 8_192, 16_384
 GROUP = {"type": "full", "block": BLOCK, "layers": 1}
@@ -259,16 +260,33 @@ class Stored(Ours):
                 self.wrong.add(request.name)
 
 
-class Released(VllmBlocks):
-    """vLLM's manager, called as its scheduler calls it."""
+class Released:
+    """vLLM's manager of one full group with prefix caching, called as its scheduler
+    calls it."""
 
     def __init__(self, blocks: int) -> None:
-        super().__init__(blocks, MAX_TOKENS)
+        self.vllm = vllm = load_vllm()
+        hashing = open_vllm().load("vllm.utils.hashing").sha256  # its default
+        vllm.init_none_hash(hashing)
+        form = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+        spec = vllm.FullAttentionSpec(block_size=BLOCK, **form)
+        groups = [vllm.KVCacheGroupSpec(["layer"], spec)]
+        self.manager = vllm.KVCacheManager(
+            vllm.KVCacheConfig(blocks + 1, [], groups),
+            max_model_len=MAX_TOKENS,
+            scheduler_block_size=BLOCK,
+            hash_block_size=BLOCK,
+            max_in_flight_tokens=MAX_TOKENS,
+            enable_caching=True,
+        )
+        self.hasher = vllm.get_request_block_hasher(BLOCK, hashing)
         self.requests: dict[str, Any] = {}
         self.begun = False
 
     def open(self, request: Request) -> None:
-        self.requests[request.name] = self.make_request(request.tokens)
+        self.requests[request.name] = self.vllm.Request(
+            request.name, request.tokens, Sampling(), None, block_hasher=self.hasher
+        )
 
     def schedule(self, request: Request, count: int) -> int | None:
         if not self.begun:
@@ -299,6 +317,14 @@ class Released(VllmBlocks):
 
     def free(self, request: Request) -> None:
         self.manager.free(self.requests.pop(request.name))
+
+
+class Sampling:
+    """The sampling parameters that a request reads."""
+
+    max_tokens = 1 << 20
+    extra_args = None
+    skip_reading_prefix_cache = None
 
 
 # --- the scheduler ----------------------------------------------------------------------
