@@ -2,31 +2,24 @@
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 
-A step is one operation of a program. For each backend and kind, in one process pinned to
-one core, in rounds in which all is measured one after the other on other programs than
-before; reported are medians of the rounds. On a CPU all times are those of the process,
-of all its threads (time.process_time), so that what others take from the core does not
-count; on a GPU, for which the process waits, those of the clock.
+A step is one operation that runs. For each backend and kind, in one process pinned to
+one core, programs are drawn from Hypothesis, recorded and checked, in rounds with other
+programs each; reported are medians of the rounds. On a CPU all times are those of the
+process, of all its threads (time.process_time), so that what others take from the core
+does not count; on a GPU, for which the process waits, those of the clock.
 
-Steps per second:
-
-* check: programs are drawn from Hypothesis, recorded and checked;
-* explore: some programs of four operations of `lockstep explore`, the same;
-* shard: what a worker does: besides, one program in twelve gets a derived one, whose
-  steps are not counted, and all are hashed.
-
-Shares of the time of check, of the same programs, each obtained by itself:
+Shares of that time, of the same programs, each obtained by itself:
 
 * draw: the generator, and nothing done with its programs;
 * record: the write-ahead record of all programs and steps;
 * reference: its answers, and nothing to compare them with;
 * backend: the programs are checked while a stopwatch runs whenever the harness has called
   the backend: to make or overwrite an array, to open a cache, in every method, until the
-  arrays that it returns are there, and for attention (`pace/stopwatch.py`). It is the
+  arrays that it returns are there, and for attention (`stopwatch.py`). It is the
   checked run itself, so that there is no second one to be kept up. What it takes to
   start and stop the watch is taken off;
-* compare: what is left of check: making the content of arrays, reading those that come
-  back, comparing, arrays under watch, legality, counting cells.
+* compare: the rest: making the content of arrays, reading those that come back,
+  comparing, arrays under watch, legality, counting cells.
 
 `outside` is all but reference and backend. "all" is all kinds with equally many programs,
 total steps by total time. The bars are in BARS and OUTSIDE; what misses one is marked.
@@ -39,9 +32,12 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
@@ -49,63 +45,172 @@ os.environ.update(THREADS)  # before a framework is imported
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # this file has a package's name
 
 import click  # noqa: E402
-from rich.box import SIMPLE_HEAD  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
-from ci.bench.options import JSON, load  # noqa: E402
-from ci.bench.pace.passes import Bench, measure_rounds  # noqa: E402
+from ci.bench.options import JSON, load, print_table  # noqa: E402
 from ci.bench.speed.report import get_processor  # noqa: E402
+from ci.bench.stopwatch import Stopwatch  # noqa: E402
+from lockstep.harness.backends.backend import Backend  # noqa: E402
 from lockstep.harness.contracts import CONTRACTS  # noqa: E402
+from lockstep.harness.contracts.operation import advance  # noqa: E402
+from lockstep.harness.execution.executor import Coverage, run  # noqa: E402
 from lockstep.harness.execution.record import Record  # noqa: E402
+from lockstep.harness.programs.generate.drawer import Drawer  # noqa: E402
+from lockstep.harness.programs.generate.hypothesis import generate  # noqa: E402
+from lockstep.harness.programs.ledger import load_ledger  # noqa: E402
+from lockstep.harness.programs.program import Program  # noqa: E402
 from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
+from lockstep.harness.workers.slices import is_watched  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
+SHARES = ("draw", "record", "reference", "backend", "compare")
 
-RATES = ("check", "explore", "shard")
-PARTS = ("draw", "record", "reference", "backend", "compare")
-WITHIN = ("reference", "backend")
-
-BARS = {
-    "torch-cpu": {"check": 7_500},
-    "mlx-cpu": {"check": 3_750},
-}
+BARS = {"torch-cpu": 7_500, "mlx-cpu": 3_750}
 """The least steps per second."""
 
 OUTSIDE = 0.55
-"""The largest share of check outside of backend and reference."""
-
-SHORT = {"reference": "refer."}
+"""The largest share outside of backend and reference."""
 
 Row = dict[str, Any]
 
 
-def make_row(backend: str, kind: str, taken: dict[str, float]) -> Row:
+# --- one kind of a backend --------------------------------------------------------------
+
+
+class Bench:
+    """The programs of a kind of cache, on a backend."""
+
+    def __init__(
+        self, backend: Backend, kind: str, record: Record, programs: int
+    ) -> None:
+        self.backend, self.record, self.count = backend, record, programs
+        # Whoever waits for a GPU takes no time of the process.
+        self.clock = time.process_time if backend.device == "cpu" else time.perf_counter
+        (contract,) = [name for name, rules in CONTRACTS.items() if kind in rules.kinds]
+        declared = backend.contracts[contract][kind]
+        avoid = load_ledger(backend.ledger, backend.name)
+        self.drawer = Drawer(contract, kind, declared, backend.dtypes, avoid)
+        self.watch = Stopwatch(backend)
+        self.coverage: Coverage = Counter()
+        self.programs: list[Program] = []
+        self.runs = self.steps = 0
+
+    def measure(self, seed: int) -> Mapping[str, float]:
+        """Returns microseconds per step for the check, and for each of its shares."""
+        draw, count = self.drawer.draw, self.count
+        self.programs = []
+        taken = {
+            "draw": self.time(lambda: generate(count, seed, draw, self.programs.append)),
+            "check": self.time(lambda: generate(count, seed, draw, self.check)),
+        }
+        steps = self.steps
+        taken |= {
+            "record": self.time(self.run_record),
+            "reference": self.time(self.run_reference),
+            "backend": self.time_backend(),
+        }
+        taken = {name: seconds / steps * 1e6 for name, seconds in taken.items()}
+        rest = taken["check"] - sum(taken[name] for name in SHARES if name in taken)
+        return {**taken, "compare": rest, "steps": steps}
+
+    def time(self, work: Callable[[], Any]) -> float:
+        """Returns the time that `work` takes, in seconds."""
+        self.runs = self.steps = 0
+        begin = self.clock()
+        work()
+        return self.clock() - begin
+
+    def check(self, program: Program) -> None:
+        """Runs a program as a worker does."""
+        self.record.begin(program, self.backend.name)
+        self.run(program, self.backend, self.record.step)
+
+    def run(
+        self, program: Program, backend: Backend, on_step: Callable[[int], None] | None
+    ) -> None:
+        result = run(program, backend, is_watched(self.runs), self.coverage, on_step)
+        self.runs += 1
+        self.steps += result.steps
+        if result.divergence is not None:
+            raise SystemExit(f"{self.backend.name} diverges: {result.divergence}")
+
+    def run_record(self) -> None:
+        for program in self.programs:
+            self.record.begin(program, self.backend.name)
+            for step in range(len(program.ops)):
+                self.record.step(step)
+
+    def run_reference(self) -> None:
+        """Computes the expected answers, without running a backend."""
+        for program in self.programs:
+            rules = program.rules
+            model = rules.open_model(program.config)
+            for op in program.ops:
+                advance(rules.operations, op, model)
+
+    def time_backend(self) -> float:
+        """Returns the seconds of checking that the backend takes.
+
+        The time that other processes took from the core is subtracted.
+        """
+        self.watch.take()
+        begin = time.perf_counter()
+        seconds = self.time(self.run_watched)
+        return self.watch.take() * min(1.0, seconds / (time.perf_counter() - begin))
+
+    def run_watched(self) -> None:
+        for program in self.programs:
+            self.run(program, self.watch.backend, None)
+
+
+def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
+    """Returns the median of each number over rounds with different programs.
+
+    The first run does not count, since it makes tables. On a GPU, all programs run before
+    the measurement, since each kernel is compiled for the sizes of the programs.
+    """
+    for seed in [rounds] if bench.backend.device == "cpu" else range(rounds):
+        bench.measure(seed)
+    measured = [bench.measure(seed) for seed in range(rounds)]
+    return {name: median(taken[name] for taken in measured) for name in measured[0]}
+
+
+# --- the numbers ------------------------------------------------------------------------
+
+
+def make_row(backend: str, kind: str, taken: Mapping[str, float]) -> Row:
     """Makes a row from `taken`: the microseconds per step, from `measure_rounds`."""
-    rates = {name: 1e6 / taken[name] for name in RATES}
-    shares = {name: taken[name] / taken["check"] for name in PARTS}
-    shares["outside"] = 1 - sum(shares[name] for name in WITHIN)
-    bars = BARS.get(backend, {})
-    holds = {name: rates[name] >= bar for name, bar in bars.items()}
-    if bars:
-        holds["outside"] = shares["outside"] <= OUTSIDE
-    names = {"backend": backend, "kind": kind}
-    return {**names, "rates": rates, "shares": shares, "holds": holds, "taken": taken}
+    rate = 1e6 / taken["check"]
+    shares = {name: taken[name] / taken["check"] for name in SHARES}
+    shares["outside"] = 1 - shares["reference"] - shares["backend"]
+    holds = {
+        "rate": rate >= BARS.get(backend, 0),
+        "outside": shares["outside"] <= OUTSIDE,
+    }
+    return {
+        **{"backend": backend, "kind": kind, "rate": rate, "shares": shares},
+        **{"holds": holds if backend in BARS else {}, "taken": taken},
+    }
 
 
 def add_up(rows: Sequence[Row]) -> dict[str, float]:
-    """Of several kinds, microseconds a step over all steps."""
-    steps = [row["taken"]["steps"] for row in rows]
+    """Returns the microseconds per step over all steps of several kinds."""
+    total = sum(row["taken"]["steps"] for row in rows)
     return {
-        name: sum(row["taken"][name] * own for row, own in zip(rows, steps, strict=True))
-        / sum(steps)
+        name: sum(row["taken"][name] * row["taken"]["steps"] for row in rows) / total
         for name in rows[0]["taken"]
     }
 
 
-def describe_machine() -> dict[str, Any]:
-    system = platform.platform()
-    return {"cpu": get_processor(), "cores": os.cpu_count(), "system": system}
+def print_rows(backend: str, rows: Sequence[Row]) -> None:
+    title = f"{backend}: checked steps per second; percent of them (! misses its bar)"
+    cells = []
+    for row in rows:
+        marks = {name: "" if holds else "!" for name, holds in row["holds"].items()}
+        rate = f"{row['rate']:,.0f}{marks.get('rate', '')}"
+        shares = [f"{row['shares'][name]:.0%}" for name in SHARES]
+        outside = f"{row['shares']['outside']:.0%}{marks.get('outside', '')}"
+        cells.append([row["kind"], rate, *shares, outside])
+    print_table(title, ["kind", "steps/s", *SHARES, "outside"], cells)
 
 
 @click.command()
@@ -126,55 +231,30 @@ def main(
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows: list[Row] = []
     versions = {"python": platform.python_version(), "hypothesis": version("hypothesis")}
-
-    def save() -> None:
-        if path:
-            report = {
-                "machine": describe_machine(),
-                "versions": versions,
-                "unit": "taken: µs a step; rates: steps per second; shares: of plain",
-                "bars": {**BARS, "outside": OUTSIDE},
-                "programs": programs,
-                "rounds": rounds,
-                "rows": rows,
-            }
-            path.write_text(json.dumps(report, indent=1) + "\n")
-
+    report = {
+        "machine": {"cpu": get_processor(), "system": platform.platform()},
+        "versions": versions,
+        "unit": "taken: µs a step; rate: steps per second; shares: of check",
+        "bars": {**BARS, "outside": OUTSIDE},
+        **{"programs": programs, "rounds": rounds, "rows": rows},
+    }
     with tempfile.TemporaryDirectory() as folder:
         record = Record(Path(folder) / "record.json")
         for name in names:
             backend = load(name)
             spare_garbage()  # as a worker does
             versions.update(backend.versions)
-            own = []
+            first = len(rows)
             for kind in kinds:
                 bench = Bench(backend, kind, record, programs)
-                own.append(make_row(name, kind, measure_rounds(bench, rounds)))
-                rows.append(own[-1])
-                save()  # whoever ends this keeps what there is
-            rows.append(make_row(name, "all", add_up(own)))
-            save()
-            show(name, [*own, rows[-1]])
+                rows.append(make_row(name, kind, measure_rounds(bench, rounds)))
+                if path:  # whoever ends this keeps what there is
+                    path.write_text(json.dumps(report, indent=1) + "\n")
+            rows.append(make_row(name, "all", add_up(rows[first:])))
+            print_rows(name, rows[first:])
         record.close()
-
-
-def show(backend: str, rows: Sequence[Row]) -> None:
-    table = Table(
-        title=f"{backend}: checked steps per second; percent of plain (! misses its bar)",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("kind", no_wrap=True)
-    for name in (*RATES, *PARTS, "outside"):
-        table.add_column(SHORT.get(name, name), justify="right", no_wrap=True)
-    for row in rows:
-        marks = {name: "" if holds else "!" for name, holds in row["holds"].items()}
-        rates = [f"{row['rates'][name]:,.0f}{marks.get(name, '')}" for name in RATES]
-        shares = [f"{row['shares'][name]:.0%}" for name in PARTS]
-        outside = f"{row['shares']['outside']:.0%}{marks.get('outside', '')}"
-        table.add_row(row["kind"], *rates, *shares, outside)
-    Console(width=96).print(table)
+    if path:
+        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
