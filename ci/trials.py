@@ -1,14 +1,12 @@
-"""Scripted trials: something dies in the middle of `lockstep check`, or of a campaign.
+"""Scripted trials: something dies, hangs or babbles in the middle of `lockstep check`.
 
-    python ci/trials.py --count 500 --jobs 2    backends that die, hang and babble
+    python ci/trials.py --count 500 --jobs 2
     python ci/trials.py --only 17
-    python ci/trials.py --campaign --count 50   workers and coordinators that are killed
 
 Each trial is drawn from the seed and its number. A check must end with the exit status
 that the rule of verdicts requires, without a traceback, with every program that was found
-in outcome.json or in the write-ahead record, and without a process after five seconds;
-its backend is `tests.harness.trouble`. A campaign must be what it is undisturbed after
-`resume`: the same shards with the same digests, each counted once, the same failures.
+in outcome.json or in the write-ahead record, and without a process after five seconds.
+The backend is `tests.harness.trouble`.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,17 +33,10 @@ sys.path[0] = str(ROOT)
 import click  # noqa: E402
 
 from lockstep.harness.core.errors import UsageError  # noqa: E402
-from lockstep.harness.jobs.campaign.terms import CAMPAIGN  # noqa: E402
 from lockstep.harness.programs.program import parse_program  # noqa: E402
-from tests.harness.commands import find_processes  # noqa: E402
+from tests.harness.commands import START, find_processes  # noqa: E402
 from tests.harness.trouble import ACTS, ANSWERS, LOADING, PLACES, STEPS  # noqa: E402
 
-START = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from lockstep.harness.__main__ import main
-main()
-"""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
 MAX_SECONDS = 600.0
 
@@ -65,16 +55,11 @@ class Ended:
 
     status: int | None
     out: str
-    err: str = ""
-    acted: float | None = None
-    was_sent: bool = False
-    left: set[int] = field(default_factory=set)
+    err: str
+    acted: float | None
+    was_sent: bool
+    left: set[int]
     problems: list[str] = field(default_factory=list)
-
-
-def start(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
-    command = [sys.executable, "-c", START, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
 
 
 def wait(process: subprocess.Popen[Any]) -> int | None:
@@ -85,24 +70,6 @@ def wait(process: subprocess.Popen[Any]) -> int | None:
         process.kill()
         process.wait()
         return None
-
-
-def wait_until(process: subprocess.Popen[Any], pattern: Path, seconds: float) -> bool:
-    """Waits until a file exists, and then `seconds` more.
-
-    Returns False if the process ended before.
-
-    Args:
-        process: the process of the command.
-        pattern: the path of the file, whose name may have wildcards.
-        seconds: the time to wait after the file exists.
-    """
-    while process.poll() is None and not [*pattern.parent.glob(pattern.name)]:
-        time.sleep(0.01)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-        return False
-    return True
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -120,18 +87,7 @@ def list_descendants(pid: int) -> Iterator[int]:
                 yield from list_descendants(child)
 
 
-def find_marked(mark: str, pids: Iterable[int]) -> list[int]:
-    """Returns the processes with this text in their command, the oldest first."""
-    marked = []
-    for pid in pids:
-        with suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-            if mark in line.decode(errors="replace"):
-                marked.append(pid)
-    return sorted(marked)
-
-
-# --- of a check -------------------------------------------------------------------------
+# --- a trial ----------------------------------------------------------------------------
 
 HARMLESS = ("fork", "chdir", "delete", "complain")
 HANGING = ("sleep", "busy", "hold", "stop")
@@ -179,11 +135,6 @@ class Trial:
         event = "" if self.event == "nothing" else f", {self.event} {self.seconds:.2f} s"
         return f"trial {self.number}: {backend}, {self.act} in {self.place}{event}"
 
-    def attempt(self, folder: Path) -> Ended:
-        ended = self.run(folder)
-        ended.problems = [*judge(self, ended, folder / "failures")]
-        return ended
-
     def run(self, folder: Path) -> Ended:
         failures, mark = folder / "failures", folder / "acted"
         backend = "tests.harness.trouble:make"
@@ -195,12 +146,14 @@ class Trial:
         limits = (1, 4) if self.act in HANGING else (60, 120)
         out, err = folder / "out", folder / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
-            process = start(
-                *("check", "--backend", backend, "--programs", PROGRAMS, "--jobs", 1),
-                *("--step-time", limits[0], "--start-time", limits[1]),
-                *("--seed", self.number, "--failures", failures),
+            options = ("check", "--backend", backend, "--programs", PROGRAMS, "--jobs", 1)
+            options += ("--step-time", limits[0], "--start-time", limits[1])
+            options += ("--seed", self.number, "--failures", failures)
+            process = subprocess.Popen(
+                [sys.executable, "-c", START, *map(str, options)],
                 cwd=folder,
                 env={**ENVIRONMENT, **variables},
+                stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
             )
@@ -216,7 +169,10 @@ class Trial:
         """Makes the event; False if there is no event, or the command ended before."""
         if self.event == "nothing":
             return False
-        if not wait_until(process, failures / "running", self.seconds):
+        while process.poll() is None and not (failures / "running").exists():
+            time.sleep(0.01)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self.seconds)
             return False
         if self.event != "worker":
             process.send_signal(getattr(signal, f"SIG{self.event}"))
@@ -312,111 +268,17 @@ def holds_program(path: Path) -> bool:
         return False
 
 
-# --- of a campaign ----------------------------------------------------------------------
-
-WRONG = "tests.harness.misbehaving:wrong_twice"
-SIZE = ("--programs", "240", "--slice", "20", "--backend", WRONG)
-SHARDS = 12
-"""Of a trial's campaign."""
-
-MAX_RESUMED = 3
-
-
-@dataclass(frozen=True)
-class CampaignTrial:
-    """seconds: from the first shard that is done until the event is killed: a worker, or
-    the coordinator."""
-
-    number: int
-    event: str
-    seconds: float
-
-    def format(self) -> str:
-        return f"trial {self.number}: {self.event} after {self.seconds:.2f} s"
-
-    def attempt(self, folder: Path) -> Ended:
-        wanted = get_undisturbed()  # before, since it takes a while
-        campaign = folder / "campaign"
-        process = start_campaign("start", campaign, *SIZE, "--jobs", "2")
-        was_sent = wait_until(process, campaign / "shards/layer-*", self.seconds)
-        if was_sent and self.event == "coordinator":
-            process.kill()
-        elif was_sent:
-            marked = find_marked("workers.guard", list_descendants(process.pid))
-            kill(marked and [Random(self.number).choice(marked)])
-        text, _ = process.communicate(timeout=MAX_SECONDS)
-        ended = Ended(process.returncode, text, was_sent=was_sent)
-        resumed = 0
-        while ended.status not in (0, 1) or not is_over(campaign, len(wanted["shards"])):
-            if resumed == MAX_RESUMED:
-                ended.problems.append(f"not over; status {ended.status}")
-                return ended
-            resumed += 1
-            ended.status, text = run_campaign("resume", campaign, "--jobs", "2")
-            ended.out += f"--- resume\n{text}"
-        for name, value in read_result(campaign).items():
-            if value != wanted[name]:
-                ended.problems.append(f"{name}: {value}, not {wanted[name]}")
-        if "Traceback" in ended.out:
-            ended.problems.append("a traceback")
-        return ended
-
-
-def draw_campaign(seed: int, number: int) -> CampaignTrial:
-    random = Random(f"{seed}/{number}")
-    event = random.choice(("coordinator", "worker"))
-    return CampaignTrial(number, event, random.uniform(0.0, 3.0))
-
-
-def start_campaign(*arguments: object) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return start("campaign", *arguments, cwd=ROOT, env=ENVIRONMENT, **pipes)
-
-
-def run_campaign(*arguments: object) -> tuple[int, str]:
-    process = start_campaign(*arguments)
-    text, _ = process.communicate(timeout=MAX_SECONDS)
-    return process.returncode, text
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """Returns the results of a campaign that must not depend on interruptions."""
-    paths = sorted((folder / "shards").glob("*.json"))
-    shards = {path.name: json.loads(path.read_text())["events"][-1] for path in paths}
-    counts = [event.get("counts", {}) for event in shards.values()]
-    (pair,) = json.loads(run_campaign("status", folder, "--json")[1])["pairs"]
-    return {
-        "shards": {name: event.get("digest") for name, event in shards.items()},
-        "programs": [count.get("programs") for count in counts],
-        "failures": sorted(path.name for path in folder.glob("failures/*/*-*.json")),
-        "counted": [pair[name] for name in ("programs", "steps", "digest", "signatures")],
-    }
-
-
-def is_over(folder: Path, shards: int) -> bool:
-    return (folder / CAMPAIGN).exists() and len([*folder.glob("shards/*.json")]) == shards
-
-
-@cache
-def get_undisturbed() -> Mapping[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="trial-") as name:
-        folder = Path(name) / "campaign"
-        status, text = run_campaign("start", folder, *SIZE, "--jobs", "2")
-        assert status == 1, text
-        result = read_result(folder)
-    assert result["shards"] and result["failures"]
-    return result
-
-
 # --- the command ------------------------------------------------------------------------
 
 
-def attempt(trial: Trial | CampaignTrial) -> Ended:
+def attempt(trial: Trial) -> Ended:
     with tempfile.TemporaryDirectory(prefix="trial-") as folder:
-        return trial.attempt(Path(folder))
+        ended = trial.run(Path(folder))
+        ended.problems = [*judge(trial, ended, Path(folder) / "failures")]
+    return ended
 
 
-def report(trial: Trial | CampaignTrial, ended: Ended, has_output: bool) -> None:
+def report(trial: Trial, ended: Ended, has_output: bool) -> None:
     for problem in ended.problems:
         click.echo(f"✗ {trial.format()}: {problem}")
     if has_output:
@@ -426,7 +288,6 @@ def report(trial: Trial | CampaignTrial, ended: Ended, has_output: bool) -> None
 
 
 @click.command()
-@click.option("--campaign", is_flag=True, help="Trials of campaigns, not of checks.")
 @click.option("--count", default=500, show_default=True, help="Number of trials.")
 @click.option("--first", default=0, help="Number of the first one.")
 @click.option("--seed", default=0, show_default=True)
@@ -434,7 +295,6 @@ def report(trial: Trial | CampaignTrial, ended: Ended, has_output: bool) -> None
 @click.option("--only", type=int, help="This trial only, with what it prints.")
 @click.option("--time", "seconds", default=1e9, help="Begin none after so many seconds.")
 def main(
-    campaign: bool,
     count: int,
     first: int,
     seed: int,
@@ -449,7 +309,7 @@ def main(
 
     def work(number: int) -> None:
         if time.monotonic() < deadline:
-            trial = (draw_campaign if campaign else draw)(seed, number)
+            trial = draw(seed, number)
             ended = attempt(trial)
             results.append(ended)
             report(trial, ended, only is not None)
