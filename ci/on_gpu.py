@@ -29,7 +29,7 @@ from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -77,8 +77,8 @@ def run(part: Part, limit: float) -> Result:
     """Runs a part for at most `limit` seconds.
 
     Returns:
-        "status" is "passed", "failed", "interrupted" by Ctrl-C, or "not measured". What a
-        part has written is kept in any case.
+        "status" is "passed", "failed" or "not measured". What a part has written is kept
+        in any case.
     """
     if part.lacks:
         return {"status": "not measured", "why": part.lacks}
@@ -87,59 +87,43 @@ def run(part: Part, limit: float) -> Result:
         file, printed = Path(folder) / "out", Path(folder) / "printed"
         errors = Path(folder) / "errors"
         command = [word.replace("{file}", str(file)) for word in part.command]
-        try:
-            with printed.open("wb") as out, errors.open("wb") as err:
-                variables = {**os.environ, **part.variables}
-                status, cut = call(command, variables, out, err, limit)
-        except OSError as error:
-            return {"status": "failed", "why": str(error)}
-        result: Result = {"status": "failed" if status or cut else "passed"}
-        if cut is KeyboardInterrupt:
-            result = {"status": "interrupted", "why": "it was interrupted"}
-        elif cut:
+        variables = {**os.environ, **part.variables}
+        with printed.open("wb") as out, errors.open("wb") as err:
+            streams = {"stdout": out, "stderr": err, "start_new_session": True}
+            process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
+            status = wait(process, limit)
+        result: Result = {"status": "passed" if status == 0 else "failed"}
+        if status is None:
             result["why"] = f"it took more than {limit:g} s"
         result["seconds"] = round(time.monotonic() - started, 1)
         try:
             result["result"] = part.read(file if file.exists() else printed)
         except (ValueError, KeyError, StopIteration, xml.ParseError) as error:
-            result = {"why": f"cannot be read: {error!r}", **result}
-            if result["status"] == "passed":
-                result["status"] = "failed"
+            result = {"why": f"cannot be read: {error!r}", **result, "status": "failed"}
         if result["status"] == "failed":
-            result["exit_status"] = None if cut else status
+            result["exit_status"] = status
             texts = [path.read_text(errors="replace") for path in (printed, errors)]
             result["last_words"] = "".join(texts)[-TAIL:]
     return result
 
 
-def call(
-    command: Sequence[str],
-    variables: Mapping[str, str],
-    out: IO[bytes],
-    err: IO[bytes],
-    limit: float,
-) -> tuple[int, type[BaseException] | None]:
-    """Runs a command. Returns its exit status, and what ended it early.
+def wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """Returns the exit status of a process; None if it took more than `limit` seconds.
 
-    The command has its own process group, which is ended as a whole, since a sanitizer
-    would leave its process running on the device.
+    Its process group is ended as a whole, since a sanitizer would leave its process
+    running on the device.
     """
-    streams = {"stdout": out, "stderr": err, "start_new_session": True}
-    process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
-    cut: type[BaseException] | None = None
     try:
-        process.wait(limit)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
-        is_late = isinstance(error, subprocess.TimeoutExpired)
-        cut = subprocess.TimeoutExpired if is_late else KeyboardInterrupt
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT)  # it writes what it has found
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
+        return None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
-    return status, cut
+        process.wait()
 
 
 # --- what is kept of a part -------------------------------------------------------------
@@ -207,10 +191,9 @@ def list_parts(programs: int, failures: Path) -> list[Part]:
         programs: of conformance, for each kind.
         failures: the folder for programs that fail.
     """
-    mlx = "lockstep.impl.mlx.backend:gpu"
     devices = {
         "torch-cuda": ("lockstep.impl.torch.backend:cuda", None),
-        "mlx-gpu": (mlx, find_mlx_gpu()),
+        "mlx-gpu": ("lockstep.impl.mlx.backend:gpu", is_missing("mlx")),
     }
     parts = []
     for verb, name, more in (
@@ -267,22 +250,6 @@ def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer", path=path)
 
 
-def find_mlx_gpu() -> str | None:
-    """Returns why MLX has no GPU here; None if it has one."""
-    if lacks := is_missing("mlx"):
-        return lacks
-    code = "from lockstep.impl.mlx.backend import gpu; gpu()"
-    command = [PYTHON, "-c", code]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
-    except subprocess.TimeoutExpired:
-        return "mlx did not find its GPU within 120 s"
-    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return lines[-1] if done.returncode else None
-
-
 # --- the machine, and the file ----------------------------------------------------------
 
 
@@ -337,7 +304,6 @@ def measure(
     out: Path,
     limit: float,
     failures: Path,
-    again: bool = False,
 ) -> int:
     """Runs parts, and writes what they measure.
 
@@ -349,10 +315,9 @@ def measure(
         out: the folder of the results.
         limit: seconds for each part.
         failures: the folder in which parts leave the programs that failed.
-        again: run those, too, that have passed.
 
     Returns:
-        1 if a part failed, 130 if Ctrl-C ended one, else 0.
+        1 if a part failed, else 0.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{machine['device'].replace(' ', '-')}.json"
@@ -362,24 +327,21 @@ def measure(
     about = {"machine": machine, "sources": hash_sources()}
     status = 0
     for part in parts:
-        passed = {**about, "status": "passed"}.items() <= results[part.name].items()
+        earlier = results[part.name]
         if not part.name.startswith(tuple(chosen) or ""):
             continue
-        if passed and not chosen and not again:
-            click.echo(f"== {part.name}: has passed; --again measures it once more")
+        if not chosen and {**about, "status": "passed"}.items() <= earlier.items():
+            click.echo(f"== {part.name}: has passed; name it to measure it once more")
             continue
         click.echo(f"== {part.name} on {machine['device']}")
         result = run(part, limit)
         pack(failures, out / "failures.zip")
         click.echo(format_result(result))
-        is_less = result["status"] in ("interrupted", "not measured")
-        if is_less and results[part.name]["status"] == "passed":
+        if (result["status"], earlier["status"]) == ("not measured", "passed"):
             click.echo("what was measured before is kept")
         else:
             results[part.name] = {**result, "date": str(date.today()), **about}
         write(path, {"format": "lockstep-gpu/2", "parts": results})
-        if result["status"] == "interrupted":
-            return 130
         status |= result["status"] == "failed"
     click.echo(f"written to {path}")
     return status
@@ -415,37 +377,21 @@ def pack(folder: Path, archive: Path) -> None:
                 packed.write(file, file.relative_to(folder))
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.argument("chosen", nargs=-1, metavar="[PART]...")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default="ci/bench/results",
-    show_default=True,
     help="The folder of the results.",
 )
-@click.option(
-    "--programs",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="For each kind.",
-)
-@click.option(
-    "--limit",
-    type=Seconds(1.0),
-    default=480.0,
-    show_default=True,
-    help="Seconds for each part.",
-)
-@click.option("--again", is_flag=True, help="Those, too, that have passed.")
-def main(
-    chosen: Sequence[str], out: Path, programs: int, limit: float, again: bool
-) -> None:
+@click.option("--programs", type=click.IntRange(1), default=200, help="For each kind.")
+@click.option("--limit", type=Seconds(1.0), default=480.0, help="Seconds for each part.")
+def main(chosen: Sequence[str], out: Path, programs: int, limit: float) -> None:
     """Measures what is to be measured on a GPU: the parts whose name begins so, or all
     that have not passed yet, on this machine and with these sources.
 
-    Ctrl-C ends the part that is running, and keeps what was measured.
+    Ctrl-C ends the part that is running; what the parts before it have measured is kept.
 
     Exit status: 0 all passed, 1 one failed, 2 there is no GPU, 130 Ctrl-C.
     """
@@ -455,16 +401,16 @@ def main(
         why = str(error).strip().partition("\n")[0]
         click.echo(f"ci/gpu: {why}: not measured on a GPU", err=True)
         sys.exit(2)
-    with signals(), tempfile.TemporaryDirectory() as failures:
-        parts = list_parts(programs, Path(failures))
+    with signals(), tempfile.TemporaryDirectory() as folder:
+        failures = Path(folder)
+        parts = list_parts(programs, failures)
         for name in chosen:
             if not any(part.name.startswith(name) for part in parts):
                 names = ", ".join(part.name for part in parts)
                 raise click.UsageError(f"no part begins with {name!r}; there are {names}")
         try:
-            folder = Path(failures)
-            sys.exit(measure(machine, parts, chosen, out, limit, folder, again))
-        except KeyboardInterrupt:  # between two parts
+            sys.exit(measure(machine, parts, chosen, out, limit, failures))
+        except KeyboardInterrupt:
             sys.exit(130)
 
 
