@@ -22,30 +22,44 @@ function zeros(shape) {
   return { shape, data: Array(multiply(shape)).fill(0) };
 }
 
-function stack(arrays, [, ...shape]) {
+function stack(arrays) {
+  const [{ shape }] = arrays;
   const data = arrays.flatMap((array) => array.data);
-  return { shape: [arrays.length, ...shape], data };
+  return { shape: [arrays.length, ...shape.slice(1)], data };
 }
 
 function unstack({ shape: [rows, ...shape], data }) {
   const size = multiply(shape);
-  const begins = Array.from({ length: rows }, (_, row) => row * size);
-  return begins.map((begin) => ({
+  return Array.from({ length: rows }, (_, row) => ({
     shape: [1, ...shape],
-    data: data.slice(begin, begin + size),
+    data: data.slice(row * size, (row + 1) * size),
   }));
+}
+
+// The columns of two arrays [rows, heads, columns, dim], one behind the other.
+function join(left, right) {
+  const [rows, heads, , dim] = right.shape;
+  const data = Array.from({ length: rows * heads }, (_, block) =>
+    [left, right].flatMap((array) => {
+      const size = array.shape[2] * dim;
+      return array.data.slice(block * size, (block + 1) * size);
+    }),
+  ).flat();
+  return { shape: [rows, heads, left.shape[2] + right.shape[2], dim], data };
 }
 
 // --- layer: state ----------------------------------------------------------------------
 
-// The recurrent state of one sequence: two arrays, and how many tokens it has read.
+// The recurrent state of one sequence, or of the rows of a batch: two arrays; offset: how
+// many tokens a sequence has read.
 class State {
-  constructor(config) {
+  offset = 0;
+
+  constructor(config, rows = 1) {
     const sizes = ["heads", "key_dim", "value_dim", "conv_width"];
     const [heads, keys, values, width] = sizes.map((name) => config.getInteger(name));
-    this.conv = zeros([1, width - 1, heads * keys]);
-    this.delta = zeros([1, heads, keys, values]);
-    this.offset = 0;
+    this.conv = zeros([rows, width - 1, heads * keys]);
+    this.delta = zeros([rows, heads, keys, values]);
   }
 
   // The lengths of the writes for so many tokens: all at once.
@@ -77,9 +91,6 @@ class State {
   }
 }
 
-const READ = ["boundaries", "read", "write"];
-const STATE = makeKind("layer", "state", ["update"], State, READ);
-
 // --- batched ---------------------------------------------------------------------------
 
 // Rows of one or several parts, of which each has all rows: a list has several parts.
@@ -109,7 +120,7 @@ class Batch {
     return this.parts[message.has("part") ? message.getInteger("part") : 0];
   }
 
-  putOffsets(message, answer) {
+  offsets(message, answer) {
     answer.putIntegers("offsets", this.getPart(message).offsets);
   }
 }
@@ -119,96 +130,55 @@ for (const name of ["makeMask", "update", "read", "write"])
     this.getPart(message)[name](message, answer);
   };
 
-// K and V of each row. offsets: the position of each row's next column.
+// K and V of all columns, those of padding, too. offsets: the position of each row's next
+// column.
 class TokenRows {
   constructor(config, count) {
     const limit = (name) => (config.isNull(name) ? Infinity : config.getInteger(name));
     this.window = limit("window");
     this.chunk = limit("chunk");
     this.isAdditive = config.getText("mask_form") === "additive";
-    this.heads = config.getInteger("heads");
-    const [keys, values] = ["key_dim", "value_dim"].map((name) =>
-      config.getInteger(name),
-    );
-    this.dims = { keys, values };
     this.offsets = Array(count).fill(0);
-    this.rows = this.offsets.map(() => ({ keys: [], values: [] }));
+    this.width = 0;
   }
 
-  // The columns are those that a row has, those that it lacks, and the new ones.
   makeMask(message, answer) {
     const length = message.getInteger("length");
-    const width = Math.max(0, ...this.offsets);
+    const columns = Array.from({ length: this.width + length }, (_, column) => column);
     const seen = this.offsets.flatMap((offset) =>
-      Array.from({ length }, (_, row) => offset + row).flatMap((query) =>
-        Array.from({ length: width + length }, (_, column) => {
-          const position = column < width ? column : offset + column - width;
-          const isThere = column >= width || column < offset;
-          return isThere && position >= 0 && this.isVisible(query, position);
+      columns.slice(this.width).flatMap((query) =>
+        columns.map((column) => {
+          const shift = offset - this.width;
+          return this.isVisible(query + shift, column + shift);
         }),
       ),
     );
-    const shape = [this.offsets.length, 1, length, width + length];
+    const shape = [this.offsets.length, 1, length, columns.length];
     const [yes, no] = this.isAdditive ? [0, -Infinity] : [1, 0];
     answer.putArray("mask", { shape, data: seen.map((each) => (each ? yes : no)) });
   }
 
   isVisible(query, position) {
-    const first = Math.max(query - this.window + 1, query - (query % this.chunk));
+    const first = Math.max(0, query - this.window + 1, query - (query % this.chunk));
     return first <= position && position <= query;
   }
 
   update(message, answer) {
-    const tokens = ["keys", "values"].map((name) =>
-      unstack(message.getArray(name)).map((array) => splitTokens(array)),
-    );
-    const length = tokens[0][0].length;
-    const width = Math.max(0, ...this.offsets);
-    ["keys", "values"].forEach((name, side) => {
-      const empty = Array(this.heads * this.dims[name]).fill(0);
-      const arrays = this.rows.map((row, number) => {
-        const lacking = Array(width - row[name].length).fill(empty);
-        return joinTokens(
-          [...row[name], ...lacking, ...tokens[side][number]],
-          this.heads,
-        );
-      });
-      answer.putArray(
-        name,
-        stack(arrays, [0, this.heads, width + length, this.dims[name]]),
-      );
-      this.rows.forEach((row, number) => {
-        const begin = Math.max(0, -this.offsets[number]);
-        row[name].push(...tokens[side][number].slice(begin));
-      });
-    });
+    for (const name of ["keys", "values"]) {
+      const array = message.getArray(name);
+      this[name] = this.width ? join(this[name], array) : array;
+      answer.putArray(name, this[name]);
+    }
+    const length = this.keys.shape[2] - this.width;
+    this.width += length;
     this.offsets = this.offsets.map((offset) => offset + length);
   }
 }
 
-// [1, heads, tokens, dim] as a list of tokens, of each its heads; and the other way.
-function splitTokens({ shape: [, heads, count, dim], data }) {
-  return Array.from({ length: count }, (_, token) =>
-    Array.from({ length: heads }, (_, head) => {
-      const begin = (head * count + token) * dim;
-      return data.slice(begin, begin + dim);
-    }).flat(),
-  );
-}
-
-function joinTokens(tokens, heads) {
-  const dim = tokens.length ? tokens[0].length / heads : 0;
-  const data = Array.from({ length: heads }, (_, head) =>
-    tokens.flatMap((token) => token.slice(head * dim, (head + 1) * dim)),
-  ).flat();
-  return { shape: [1, heads, tokens.length, dim], data };
-}
-
-// The state of each row.
-class StateRows {
+class StateRows extends State {
   constructor(config, count) {
+    super(config, count);
     this.offsets = Array(count).fill(0);
-    this.rows = this.offsets.map(() => new State(config));
   }
 
   // Which columns are tokens.
@@ -220,19 +190,9 @@ class StateRows {
     answer.put("mask", { shape: [this.offsets.length, length], data, dtype: "bool" });
   }
 
-  read(_, answer) {
-    for (const name of ["conv", "delta"]) {
-      const arrays = this.rows.map((row) => row[name]);
-      answer.putArray(name, stack(arrays, arrays[0].shape));
-    }
-  }
-
   write(message) {
-    const [convs, deltas] = ["conv", "delta"].map((name) =>
-      unstack(message.getArray(name)),
-    );
-    this.rows.forEach((row, number) => row.set(convs[number], deltas[number]));
     const length = message.getInteger("length");
+    this.set(message.getArray("conv"), message.getArray("delta"));
     this.offsets = this.offsets.map((offset) => offset + length);
   }
 }
@@ -272,10 +232,8 @@ class Recurrent extends Causal {
 
   readStates(message, answer) {
     const states = this.listStates(message);
-    for (const name of ["conv", "delta"]) {
-      const arrays = states.map((state) => state[name]);
-      answer.putArray(name, stack(arrays, arrays[0].shape));
-    }
+    for (const name of ["conv", "delta"])
+      answer.putArray(name, stack(states.map((state) => state[name])));
   }
 
   writeStates(message) {
@@ -328,7 +286,7 @@ class Encoder extends Causal {
     answer.putTokens("values", this.heads, this.valueDim, image.values);
   }
 
-  putCached(_, answer) {
+  cached(_, answer) {
     answer.putBoolean("cached", this.image !== null);
   }
 }
@@ -356,7 +314,7 @@ class Wrapper {
   }
 }
 
-for (const name of ["put", "get", "putCached", "readStates", "writeStates"])
+for (const name of ["put", "get", "cached", "readStates", "writeStates"])
   Wrapper.prototype[name] = function (message, answer) {
     this.parts[message.getInteger("type")][name](message, answer);
   };
@@ -375,7 +333,7 @@ class Session {
 
   constructor(config) {
     const layer = config.merge({ window: null });
-    this.layers = config.getTexts("layers").map(() => new Part(KV, new Layer(layer)));
+    this.below = config.getTexts("layers").map(() => new Part(KV, new Layer(layer)));
   }
 
   begin(message, answer) {
@@ -384,7 +342,7 @@ class Session {
     if (!tokens.length) usage("the request is empty; there is nothing to compute");
     this.checkCheckpoints(message.getIntegers("checkpoints"));
     const reuse = Math.min(this.match(tokens), tokens.length - 1);
-    this.layers.forEach((layer) => layer.content.keepBelow(reuse));
+    this.below.forEach((layer) => layer.content.keepBelow(reuse));
     this.request = tokens;
     answer.putIntegers("remaining", tokens.slice(reuse));
   }
@@ -400,8 +358,8 @@ class Session {
     return common;
   }
 
-  putLayers(_, answer) {
-    const layers = this.layers.map((layer) => ({
+  layers(_, answer) {
+    const layers = this.below.map((layer) => ({
       cache: answer.numberPart(layer),
       offset: layer.content.offset,
     }));
@@ -414,10 +372,14 @@ class Session {
   }
 
   close(_, answer) {
-    const offsets = this.layers.map((layer) => layer.content.offset);
+    const offsets = this.below.map((layer) => layer.content.offset);
     const reached = Math.min(this.getRequest().length, ...offsets);
     answer.putInteger("stored", this.store(this.request.slice(0, reached)));
     this.request = null;
+  }
+
+  cancel(message, answer) {
+    this.close(message, answer);
   }
 
   store(tokens) {
@@ -440,7 +402,7 @@ class Trie extends Session {
   match(tokens) {
     const lengths = this.stored.map((each) => countCommon(each.tokens, tokens));
     const common = Math.max(0, ...lengths);
-    this.layers.forEach(({ content: layer }, number) => {
+    this.below.forEach(({ content: layer }, number) => {
       layer.keepBelow(0);
       if (common) layer.append(this.stored[lengths.indexOf(common)].layers[number]);
     });
@@ -448,7 +410,7 @@ class Trie extends Session {
   }
 
   store(tokens) {
-    const layers = this.layers.map(({ content: { keys, values } }) => ({
+    const layers = this.below.map(({ content: { keys, values } }) => ({
       keys: [...keys],
       values: [...values],
     }));
@@ -463,48 +425,32 @@ class Slots {
     const count = config.getInteger("slots");
     this.context = config.getInteger("context");
     this.keep = config.getInteger("keep");
-    this.hasUsers = config.getBoolean("several_users");
     const none = { window: null, chunk: null, memory: null, layers: 1 };
     const sizes = { sequences: count, capacity: this.context, batch: this.context };
-    this.below = new Part(CAUSAL, new Causal(config.merge({ ...none, ...sizes })));
+    this.cache = new Causal(config.merge({ ...none, ...sizes }));
+    this.part = new Part(CAUSAL, this.cache);
     this.slots = Array.from({ length: count }, (_, number) => ({
-      ...{ number, conversation: [], held: 0, reserved: 0, inUse: false, age: number },
+      ...{ number, conversation: [], held: 0, reserved: 0, inUse: false },
     }));
-    this.clock = count;
   }
 
-  get cache() {
-    return this.below.content;
-  }
-
+  // The slot that has most of the request already.
   begin(message, answer) {
     const tokens = message.getIntegers("tokens");
     if (!tokens.length) usage("the request is empty; there is nothing to compute");
     const free = this.slots.filter((slot) => !slot.inUse);
     if (!free.length) throw new Refusal("no-slot", "all slots are in use");
-    const common = this.slots.map((slot) => countCommon(getTokens(slot), tokens));
-    const best = Math.max(...common);
-    const rank = (slot) => {
-      const own = common[slot.number];
-      if (!this.hasUsers) return [0, -own, slot.number];
-      const isWhole = own > 0 && own === slot.held && own === best;
-      return [isWhole ? 0 : 1, isWhole ? 0 : slot.age, slot.number];
-    };
-    const [chosen] = free.sort((a, b) => compare(rank(a), rank(b)));
-    let prefix = common[chosen.number];
-    if (this.hasUsers && prefix < best) {
-      this.cache.copyTokens(common.indexOf(best), chosen.number, best);
-      prefix = best;
-    }
-    const reuse = Math.min(prefix, tokens.length - 1);
-    this.cache.removeTokens(chosen.number, reuse, Infinity);
-    const age = this.clock++;
-    Object.assign(chosen, { conversation: tokens, held: reuse, inUse: true, age });
-    answer.putInteger("slot", chosen.number);
+    const common = free.map((slot) => countCommon(listHeld(slot), tokens));
+    const most = Math.max(...common);
+    const slot = free[common.indexOf(most)];
+    const held = Math.min(most, tokens.length - 1);
+    this.cache.removeTokens(slot.number, held, Infinity);
+    Object.assign(slot, { conversation: tokens, held, inUse: true });
+    answer.putInteger("slot", slot.number);
   }
 
-  putBelow(_, answer) {
-    answer.putInteger("cache", answer.numberPart(this.below));
+  below(_, answer) {
+    answer.putInteger("cache", answer.numberPart(this.part));
   }
 
   extend(message) {
@@ -545,15 +491,19 @@ class Slots {
   close(message, answer) {
     const slot = this.getOpen(message);
     this.cache.removeTokens(slot.number, slot.held, Infinity);
-    Object.assign(slot, { conversation: getTokens(slot), reserved: 0, inUse: false });
+    Object.assign(slot, { conversation: listHeld(slot), reserved: 0, inUse: false });
     answer.putInteger("stored", slot.held);
   }
 
-  putTokens(message, answer) {
-    answer.putIntegers("tokens", getTokens(this.slots[message.getInteger("slot")]));
+  cancel(message, answer) {
+    this.close(message, answer);
   }
 
-  putRemaining(message, answer) {
+  getTokens(message, answer) {
+    answer.putIntegers("tokens", listHeld(this.slots[message.getInteger("slot")]));
+  }
+
+  getRemaining(message, answer) {
     const { conversation, held } = this.slots[message.getInteger("slot")];
     answer.putIntegers("tokens", conversation.slice(held));
   }
@@ -565,13 +515,8 @@ class Slots {
   }
 }
 
-function getTokens({ conversation, held }) {
+function listHeld({ conversation, held }) {
   return conversation.slice(0, held);
-}
-
-function compare(left, right) {
-  const place = left.findIndex((each, number) => each !== right[number]);
-  return place < 0 ? 0 : left[place] - right[place];
 }
 
 // --- paged -----------------------------------------------------------------------------
@@ -666,13 +611,13 @@ class Blocks {
     this.requests.delete(message.getText("request"));
   }
 
-  putTables(message, answer) {
+  tables(message, answer) {
     const { tables } = this.getRequest(message);
     const whole = (table) => Array.from(table, (block) => block ?? null);
     answer.put("tables", tables.map(whole));
   }
 
-  putCopies(_, answer) {
+  copies(_, answer) {
     answer.put("copies", []);
   }
 
@@ -684,84 +629,52 @@ class Blocks {
 
 // --- what is declared ------------------------------------------------------------------
 
-// operations: those that are declared. messages: others that the class answers; what is
-// behind a colon is the method. config: the sizes that the cache can do.
-function makeKind(contract, kind, operations, Cache, messages = [], config = {}) {
-  const names = operations.concat(messages).map((name) => name.split(":"));
-  const functions = names
-    .map(([message, method]) => [message, Cache.prototype[method ?? toCamel(message)]])
-    .filter(([, method]) => method);
-  const declared = names.slice(0, operations.length).map(([message]) => message);
-  const declares = { refuses: true, operations: declared, config };
-  const open = (fields) => new Cache(fields);
-  return new Kind(contract, kind, declares, open, Object.fromEntries(functions));
+// operations: those that programs have. Each method of the class answers the message of
+// its name. config: the sizes that the cache can do.
+function makeKind(contract, kind, operations, Cache, config = {}) {
+  const functions = {};
+  for (let { prototype } = Cache; prototype !== Object.prototype;) {
+    for (const name of Object.getOwnPropertyNames(prototype)) {
+      const message = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+      functions[message] ??= prototype[name];
+    }
+    prototype = Object.getPrototypeOf(prototype);
+  }
+  const declares = { refuses: true, operations, config };
+  return new Kind(contract, kind, declares, (fields) => new Cache(fields), functions);
 }
 
-function toCamel(name) {
-  return name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
-}
-
-const BATCH = ["pad_left", "offsets:putOffsets", "make_mask"];
-const TOKENS = [...BATCH, "update"];
-const STATES = [...BATCH, "read", "write"];
-const PASS = ["put", "get"];
-const STATEFUL = ["read_states", "write_states"];
-const CACHED = ["cached:putCached"];
+const PASS = ["forward", "put", "get"];
+const REQUEST = ["begin", "feed", "close"];
+const STEP = ["open", "schedule", "run", "free"];
 const PLAIN = { shift: [false] };
-const PREFIX = ["layers:putLayers", "extend", "close", "cancel:close"];
+const STATES = { ...PLAIN, slots: [null] };
 const LAYERS = { layers: [["kv"], ["kv", "kv"]] };
-const SLOT = [
-  ...["begin", "below:putBelow", "extend", "reserve", "commit", "close", "cancel:close"],
-  ...["get_tokens:putTokens", "get_remaining:putRemaining"],
-];
-const PAGED = ["open:openRequest", "schedule", "run", "free"];
-const TOLD = ["open_request", "tables:putTables", "copies:putCopies"];
+const CELLS = { ...PLAIN, layers: [["causal"]], several_users: [false] };
 const NO_REUSE = { prefix_cache: [false], lookahead: [0] };
-
-const lists = [[{ kind: "batch-kv" }, { kind: "batch-state" }]];
-const wrapped = [
+const LISTS = [[{ kind: "batch-kv" }, { kind: "batch-state" }]];
+const WRAPPED = [
   [{ kind: "causal" }, { kind: "swa", window: 2 }],
   [{ kind: "encoder" }, { kind: "recurrent" }],
 ];
 
 const all = [
   ...kinds,
-  STATE,
-  ...["batch-kv", "batch-rotating"].map((kind) =>
-    makeKind("batched", kind, ["open", "update"], Batch, TOKENS),
+  makeKind("layer", "state", ["update"], State),
+  ...["kv", "rotating", "state"].map((kind) =>
+    makeKind("batched", `batch-${kind}`, ["open", "update"], Batch),
   ),
-  makeKind("batched", "batch-state", ["open", "update"], Batch, STATES),
-  makeKind("batched", "batch-list", ["open", "update"], Batch, [...TOKENS, ...STATES], {
-    caches: lists,
-  }),
-  ...["swa", "swa-memory", "chunked"].map((kind) =>
-    makeKind("unified", kind, ["forward", ...PASS], UNIFIED[kind], [], PLAIN),
+  makeKind("batched", "batch-list", ["open", "update"], Batch, { caches: LISTS }),
+  ...["swa", "swa-memory", "chunked", "encoder"].map((kind) =>
+    makeKind("unified", kind, PASS, UNIFIED[kind], PLAIN),
   ),
-  makeKind("unified", "recurrent", ["forward"], Recurrent, [...PASS, ...STATEFUL], {
-    ...PLAIN,
-    slots: [null],
-  }),
-  makeKind("unified", "encoder", ["forward", ...PASS], Encoder, CACHED, PLAIN),
-  makeKind(
-    "unified",
-    "wrapper",
-    ["forward"],
-    Wrapper,
-    [...PASS, ...CACHED, ...STATEFUL],
-    {
-      ...PLAIN,
-      slots: [null],
-      caches: wrapped,
-    },
-  ),
-  makeKind("prefix", "session", ["begin", "feed", "close"], Session, PREFIX, LAYERS),
-  makeKind("prefix", "trie", ["begin", "feed", "close"], Trie, PREFIX, LAYERS),
-  makeKind("prefix", "slots", ["begin", "feed", "close"], Slots, SLOT, {
-    ...PLAIN,
-    layers: [["causal"]],
-  }),
+  makeKind("unified", "recurrent", ["forward"], Recurrent, STATES),
+  makeKind("unified", "wrapper", ["forward"], Wrapper, { ...STATES, caches: WRAPPED }),
+  makeKind("prefix", "session", REQUEST, Session, LAYERS),
+  makeKind("prefix", "trie", REQUEST, Trie, LAYERS),
+  makeKind("prefix", "slots", REQUEST, Slots, CELLS),
   ...["full", "sliding", "chunked", "state", "hybrid"].map((kind) =>
-    makeKind("paged", `paged-${kind}`, PAGED, Blocks, TOLD, NO_REUSE),
+    makeKind("paged", `paged-${kind}`, STEP, Blocks, NO_REUSE),
   ),
 ];
 
