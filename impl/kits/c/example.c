@@ -358,8 +358,8 @@ struct content {
 
 struct causal {
     struct content content;
-    int sequences, batch, cache_padding, mask_padding;
-    bool can_shift, is_permuted;
+    int sequences, batch;
+    bool can_shift;
     int base_count;
     long *bases; /* of the rotation, taken in turn by the layers */
     /* The open pass. row_count 0: none is open. */
@@ -369,8 +369,6 @@ struct causal {
     bool *looks_ahead;
     int *places; /* the cell of each row */
 };
-
-static int round_up(int count, int step) { return (count + step - 1) / step * step; }
 
 static void make_content(struct content *content, struct form form, int layers,
                          int cell_count) {
@@ -398,10 +396,7 @@ static void free_content(struct content *content) {
 static void *open_causal(void) {
     struct causal opened = {.sequences = (int)lockstep_get_integer("sequences"),
                             .batch = (int)lockstep_get_integer("batch"),
-                            .cache_padding = (int)lockstep_get_integer("cache_padding"),
-                            .mask_padding = (int)lockstep_get_integer("mask_padding"),
-                            .can_shift = lockstep_get_boolean("shift"),
-                            .is_permuted = lockstep_get_boolean("permuted_values")};
+                            .can_shift = lockstep_get_boolean("shift")};
     struct lockstep_integers bases = lockstep_get_integers("rope_bases");
     struct form form = get_form();
     int layers = (int)lockstep_get_integer("layers");
@@ -411,7 +406,7 @@ static void *open_causal(void) {
     causal->base_count = bases.count;
     causal->bases = lockstep_allocate((size_t)bases.count, sizeof *causal->bases);
     memcpy(causal->bases, bases.items, (size_t)bases.count * sizeof *causal->bases);
-    make_content(&causal->content, form, layers, round_up(room, causal->cache_padding));
+    make_content(&causal->content, form, layers, room);
     size_t batch = (size_t)causal->batch;
     causal->positions = lockstep_allocate(batch, sizeof *causal->positions);
     causal->owners = lockstep_allocate(batch, sizeof *causal->owners);
@@ -530,52 +525,22 @@ static void put(void *cache) {
 }
 
 static bool is_visible(const struct causal *causal, int row, const struct cell *cell) {
-    return row < causal->row_count && !causal->is_reserving
-           && holds(cell, causal->owners[row])
+    return !causal->is_reserving && holds(cell, causal->owners[row])
            && (cell->position <= causal->positions[row] || causal->looks_ahead[row]);
-}
-
-/* The cells from the first to the last one that some row sees, in whole steps of the
- * padding. */
-static void find_columns(const struct causal *causal, int *begin, int *end) {
-    int first = causal->content.cell_count, last = -1, padding = causal->cache_padding;
-    for (int cell = 0; cell < causal->content.cell_count; cell++)
-        for (int row = 0; row < causal->row_count; row++)
-            if (is_visible(causal, row, &causal->content.cells[cell])) {
-                if (cell < first) first = cell;
-                last = cell;
-            }
-    if (last < 0) first = 0, last = causal->content.cell_count - 1;
-    *begin = first / padding * padding;
-    *end = (last / padding + 1) * padding;
-}
-
-/* V with its columns last. */
-static void put_permuted(const struct rows *rows, struct form form, int begin, int end) {
-    int dims = form.heads * form.value_dim, columns = end - begin, place = 0;
-    struct lockstep_array array = {4, {1, form.heads, form.value_dim, columns}, NULL};
-    array.data = lockstep_borrow((size_t)(dims * columns), sizeof(float));
-    for (int dim = 0; dim < dims; dim++)
-        for (int cell = begin; cell < end; cell++)
-            array.data[place++] = rows->values[(size_t)cell * (size_t)dims + (size_t)dim];
-    lockstep_put_array("values", array);
 }
 
 static void get(void *cache) {
     const struct causal *causal = cache;
     struct form form = causal->content.form;
     const struct rows *layer = get_layer(causal);
-    int begin, end, rows = round_up(causal->row_count, causal->mask_padding);
-    find_columns(causal, &begin, &end);
-    put_keys(layer, form, begin, end);
-    if (causal->is_permuted) put_permuted(layer, form, begin, end);
-    else put_values(layer, form, begin, end);
-    int columns = end - begin;
+    int rows = causal->row_count, columns = causal->content.cell_count;
     bool *seen = lockstep_borrow((size_t)(rows * columns), sizeof *seen);
     for (int row = 0; row < rows; row++)
-        for (int column = 0; column < columns; column++)
-            seen[row * columns + column] =
-                is_visible(causal, row, &causal->content.cells[begin + column]);
+        for (int cell = 0; cell < columns; cell++)
+            seen[row * columns + cell] =
+                is_visible(causal, row, &causal->content.cells[cell]);
+    put_keys(layer, form, 0, columns);
+    put_values(layer, form, 0, columns);
     lockstep_put_mask(rows, columns, seen, true);
 }
 
@@ -718,9 +683,7 @@ static const char LAYER_CONFIG[] =
     " \"mask_form\": [\"any\", \"additive\"]}}";
 
 static const char CAUSAL_CONFIG[] =
-    "{\"refuses\": true, \"config\": {\"layers\": [1, 2, 1, 3],"
-    " \"cache_padding\": [1, 2, 1, 4, 32], \"mask_padding\": [1, 2, 1, 4, 32],"
-    " \"permuted_values\": [false, true]}}";
+    "{\"refuses\": true, \"config\": {\"layers\": [1, 2, 1, 3]}}";
 
 static const struct lockstep_kind KINDS[] = {
     {"layer", "kv", LAYER_CONFIG, open_layer, drop_layer, KV},
