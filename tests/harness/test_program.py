@@ -169,13 +169,6 @@ def test_a_usage_error_is_an_answer_and_changes_nothing() -> None:
     assert answers[8] == {"ok": True, "offset": 4}
 
 
-def test_a_seventeenth_cache_is_skipped() -> None:
-    updates = [update(2, cache=f"c{number}") for number in range(16)]
-    answers = trace(make(*updates, update(1)))
-    assert answers[15] == {"skipped": "there are 16 caches already"}
-    assert answers[16] == {"offset": 1, "visible": [[32]]}
-
-
 def test_groups_of_a_config_are_put_in_words() -> None:
     groups = [{"type": "chunked", "block": 2, "width": 3, "layers": 1}]
     program = make(contract="paged", kind="paged-chunked", groups=groups, blocks=6)

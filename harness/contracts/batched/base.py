@@ -38,7 +38,6 @@ OF_LISTS = ("error", "trimmed", "done")
 """The answer fields that a list has once for all its caches."""
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
-MOST_BATCHES = 16
 
 Fields = dict[str, Any] | None
 """The drawn fields of an operation; None if the operation is not legal now."""
@@ -90,12 +89,10 @@ class BatchedOperation(Operation):
         name = source.pick(list(model.batches))
         if model.batches[name].coming is not None:
             return self.draw_for(source, model, name)
-        wrong = self.draw_wrong(source, model, model.batches[name])
+        wrong = self.draw_wrong(source, model, name)
         return None if wrong is None else {"op": self.name, **wrong, "cache": name}
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
         """Draws fields that the backend must refuse for a batch, or None."""
         return None
 
@@ -194,12 +191,6 @@ class OnEither(BatchedOperation):
 
     def run_backend_batch(self, op: Op, system: Any, model: BatchedModel) -> Answer:
         return self.run(op, system)
-
-
-def why_full(name: str, model: BatchedModel) -> str | None:
-    """Says why no more batches can be made; None if they can."""
-    full = name not in model.batches and len(model.batches) >= MOST_BATCHES
-    return f"there are {MOST_BATCHES} batches already" if full else None
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.messages import PART, Pair
@@ -26,7 +25,6 @@ from lockstep.harness.contracts.batched.base import (
     BatchedOperation,
     Fields,
     OnEither,
-    why_full,
 )
 from lockstep.harness.contracts.batched.columns import list_parts
 from lockstep.harness.contracts.batched.model import (
@@ -38,7 +36,7 @@ from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_tags
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, choose
-from lockstep.harness.core.document import INTEGER, Schema
+from lockstep.harness.core.document import INTEGER
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
 
@@ -118,7 +116,7 @@ class Trim(OnEither, Taking):
     effect = Effect.REMOVES
     answer = any_of(record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER))
     writes = True
-    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
+    fields = {"count": INTEGER, **CACHE}
 
     def get_counts(self, op: Op, rows: int) -> list[int]:
         return [op["count"]] * rows
@@ -157,7 +155,7 @@ class Rollback(Taking):
     answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
     writes = True
     text = "trim {counts} tokens of the rows"
-    fields: ClassVar[Mapping[str, Schema]] = {"counts": COUNTS, **CACHE}
+    fields = {"counts": COUNTS, **CACHE}
 
     def get_counts(self, op: Op, rows: int) -> list[int]:
         return list(op["counts"])
@@ -255,7 +253,7 @@ class Clone(OnEither):
     answer = NOTHING_OR_USAGE
     answers_each = False
     text = "clone into {into}"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE["cache"], **CACHE}
+    fields = {"into": CACHE["cache"], **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         return {"into": source.pick([target for target in BATCHES if target != name])}
@@ -263,7 +261,7 @@ class Clone(OnEither):
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         if op["into"] == op["cache"]:
             return "a cache cannot be cloned into itself"
-        return super().why_illegal(op, model) or why_full(op["into"], model)
+        return super().why_illegal(op, model)
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] not in model.batches:

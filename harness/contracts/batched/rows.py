@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.messages import OFFSET, OFFSETS
@@ -24,19 +23,15 @@ from lockstep.harness.contracts.batched.base import (
     SINGLES,
     BatchedOperation,
     Fields,
-    why_full,
 )
 from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_offset
-from lockstep.harness.contracts.layer.operations import why_no_cache
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
-from lockstep.reference.batched import BatchedCache
 
 SAVED: Schema = {**NAME, NAMES: "saved"}
 CONTENTS = ("s", "t")
-MOST_SAVED = 4
 
 
 class Keeping(BatchedOperation):
@@ -44,10 +39,9 @@ class Keeping(BatchedOperation):
 
     writes, weight, happened = True, 3, "rows-left"
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
-        return {"rows": source.pick(([], [len(batch.rows)], [0, len(batch.rows)]))}
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        rows = len(model.batches[name].rows)
+        return {"rows": source.pick(([], [rows], [0, rows]))}
 
 
 class Filter(Keeping):
@@ -60,7 +54,7 @@ class Filter(Keeping):
     effect = Effect.REMOVES | Effect.MOVES
     answer = ROWS_OFFSETS
     text = "keep rows {rows}"
-    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
+    fields = {"rows": ROWS, **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         rows = list(range(len(model.batches[name].rows)))
@@ -72,12 +66,10 @@ class Filter(Keeping):
             chosen.reverse()
         return {"rows": chosen}
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
         if source.below(2):
             return {"rows": [0, 0]}
-        return super().draw_wrong(source, model, batch)
+        return super().draw_wrong(source, model, name)
 
 
 class Select(Keeping):
@@ -91,7 +83,7 @@ class Select(Keeping):
     effect = Effect.REMOVES | Effect.MOVES
     answer = ROWS_OFFSETS
     text = "keep rows {rows}, each as often as it is named"
-    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROWS, **CACHE}
+    fields = {"rows": ROWS, **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         rows = len(model.batches[name].rows)
@@ -109,7 +101,7 @@ class Repeat(BatchedOperation):
     answer = ROWS_OFFSETS
     writes = True
     text = "repeat each row {times} times"
-    fields: ClassVar[Mapping[str, Schema]] = {"times": integer(1, MOST_ROWS), **CACHE}
+    fields = {"times": integer(1, MOST_ROWS), **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
         many = len(model.batches[op["cache"]].rows) * op["times"] > MOST_ROWS
@@ -131,7 +123,7 @@ class Extend(BatchedOperation):
     answer = ROWS_OFFSETS
     writes, happened = True, "extended"
     text = "add the rows of {other}"
-    fields: ClassVar[Mapping[str, Schema]] = {"other": CACHE_NAME, **CACHE}
+    fields = {"other": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
         added = model.batches.get(op["other"])
@@ -144,13 +136,8 @@ class Extend(BatchedOperation):
         candidates = [added for added in model.list_settled() if added != name]
         return {"other": source.pick(candidates)} if candidates else None
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
-        names = (
-            name for name, batch_named in model.batches.items() if batch_named is batch
-        )
-        return {"other": next(names)}
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"other": name}
 
     def run(self, op: Op, side: Any) -> Answer:
         name, added = op["cache"], op["other"]
@@ -175,21 +162,17 @@ class Extract(BatchedOperation):
     }
     answer = any_of(record(offset=NUMBER), USAGE)
     text = "extract row {row} into {into}"
-    fields: ClassVar[Mapping[str, Schema]] = {"row": ROW, "into": CACHE_NAME, **CACHE}
+    fields = {"row": ROW, "into": CACHE_NAME, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        if op["into"] == op["cache"]:
-            return "the batch stays"
-        return why_no_cache(op["into"], model.singles)
+        return "the batch stays" if op["into"] == op["cache"] else None
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         row = source.below(len(model.batches[name].rows))
         return {"row": row, "into": source.pick(SINGLES)}
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
-        return {"row": len(batch.rows), "into": source.pick(SINGLES)}
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"row": len(model.batches[name].rows), "into": source.pick(SINGLES)}
 
     def run(self, op: Op, side: Any) -> Answer:
         answer: Answer = side.ask(lambda: side.batches[op["cache"]].extract(op["row"]))
@@ -215,7 +198,7 @@ class Stack(BatchedOperation):
     answer = ROWS_OFFSETS
     is_method = False
     text = "stack {caches}"
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "caches": {
             **{"type": "array", "items": NAME, "maxItems": MOST_ROWS, NAMES: "cache"},
         },
@@ -227,9 +210,7 @@ class Stack(BatchedOperation):
         if len(set(names)) < len(names):
             return "a cache cannot become two rows"
         batches = [name for name in names if name in model.batches]
-        if batches:
-            return f"{batches[0]} is a batch"
-        return why_full(op["cache"], model)
+        return f"{batches[0]} is a batch" if batches else None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         singles = list(model.singles.caches)
@@ -267,12 +248,7 @@ class Save(BatchedOperation):
     answer = NOTHING_OR_USAGE
     answers_each = False
     text = "save as {into}"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED, **CACHE}
-
-    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
-            return f"there are {MOST_SAVED} saved contents already"
-        return None
+    fields = {"into": SAVED, **CACHE}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         return {"into": source.pick(CONTENTS)}
@@ -294,12 +270,11 @@ class Load(BatchedOperation):
     answer = ROWS_OFFSETS
     has_misuse = False
     text = "load {from}"
-    fields: ClassVar[Mapping[str, Schema]] = {"from": SAVED, **CACHE}
+    fields = {"from": SAVED, **CACHE}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        if op["from"] not in model.saved:
-            return f"nothing was saved as {op['from']}"
-        return why_full(op["cache"], model)
+        missing = op["from"] not in model.saved
+        return f"nothing was saved as {op['from']}" if missing else None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         if not model.saved:

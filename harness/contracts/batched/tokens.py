@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from lockstep.harness.backends.driver.messages import PAIR, PART
 from lockstep.harness.contracts.answer_schemas import NUMBER, TAG_ROWS, list_of, record
@@ -17,7 +17,6 @@ from lockstep.harness.contracts.batched.base import (
     Fields,
     OnEither,
     draw_length,
-    why_full,
 )
 from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
@@ -27,7 +26,7 @@ from lockstep.harness.contracts.batched.model import (
 from lockstep.harness.contracts.batched.system import BatchedSystem, Written
 from lockstep.harness.contracts.layer.operations import count
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
-from lockstep.harness.core.document import LENGTH, Schema
+from lockstep.harness.core.document import LENGTH
 from lockstep.reference.batched import BatchedCache
 
 PLACE = {"position": NUMBER, "offset": NUMBER}
@@ -48,10 +47,10 @@ class Open(BatchedOperation):
     effect = Effect.REMOVES
     answer = ROWS_OFFSETS
     is_method = False
-    fields: ClassVar[Mapping[str, Schema]] = {"rows": ROW, **CACHE}
+    fields = {"rows": ROW, **CACHE}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        return why_full(op["cache"], model)
+        return None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         name = source.pick(BATCHES)
@@ -87,7 +86,7 @@ class Update(OnEither):
     answer = record(caches=UPDATED_ROWS)
     writes = True
     is_method = False
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "length": LENGTH,
         "left": {**COUNTS, "type": ["array", "null"], "default": None},
         **CACHE,
@@ -234,7 +233,7 @@ class PadRight(BatchedOperation):
     effect = Effect.CONTROL
     answer = ROWS_OFFSETS
     text = "announce {lengths} tokens of the rows"
-    fields: ClassVar[Mapping[str, Schema]] = {"lengths": COUNTS, **CACHE}
+    fields = {"lengths": COUNTS, **CACHE}
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
         return "no row has padding" if len(set(op["lengths"])) < 2 else None
@@ -248,10 +247,8 @@ class PadRight(BatchedOperation):
         lengths[source.below(len(lengths))] = most
         return {"lengths": lengths}
 
-    def draw_wrong(
-        self, source: Source, model: BatchedModel, batch: BatchedCache
-    ) -> Fields:
-        rows = len(batch.rows)
+    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        rows = len(model.batches[name].rows)
         return {"lengths": source.pick(([*range(2, rows + 1)], [*range(rows)]))}
 
     def run(self, op: Op, side: Any) -> Answer:

@@ -58,7 +58,6 @@ from lockstep.reference.state import StateCache
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
 SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
 CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
-MAX_CACHES = 16
 
 Fields = dict[str, Any] | None
 """The drawn fields of an operation; None if the operation is not legal now."""
@@ -68,13 +67,6 @@ class LayerOperation(Operation):
     """An operation on the cache that it names."""
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
-
-    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
-        reason = why_no_cache(op["cache"], model)
-        return reason or self.why_illegal_here(op, model)
-
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        return None
 
     def draw(self, source: Source, model: LayerModel) -> Op | None:
         cache = source.pick(("a", *model.caches))
@@ -94,12 +86,6 @@ class LayerOperation(Operation):
         fields = [name for name in self.fields if name != "cache"]
         listed = f"{self.name} {format_fields(op, fields)}".rstrip()
         return self.text.format_map(op) or listed
-
-
-def why_no_cache(name: str, model: LayerModel) -> str | None:
-    if name in model.caches or len(model.caches) < MAX_CACHES:
-        return None
-    return f"there are {MAX_CACHES} caches already"
 
 
 def count(number: int, noun: str) -> str:
@@ -134,13 +120,13 @@ class Update(LayerOperation):
     answer = any_of(record(offset=NUMBER, visible=TAG_ROWS), USAGE)
     writes = has_misuse = True
     is_method = False
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "length": LENGTH,
         **CACHE,
         "wrong": {"enum": [None, *FORMS, "capture"], "default": None},
     }
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         wrong, cache = op.get("wrong"), model.get(op["cache"])
         if wrong is None:
             return None
@@ -273,7 +259,7 @@ class Size(LayerOperation):
     answer = record(size=NUMBER)
     kinds = ("kv", "rotating")
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         return "a state has no size" if model.config["kind"] == "state" else None
 
     def run(self, op: Op, side: Any) -> Answer:
@@ -293,7 +279,7 @@ class Trim(LayerOperation):
     messages = {"trim.list": ({"count": int}, {"trimmed": int, **OFFSETS})}
     answer = any_of(record(trimmed=NUMBER, offset=NUMBER), USAGE)
     writes = has_misuse = True
-    fields: ClassVar[Mapping[str, Schema]] = {"count": INTEGER, **CACHE}
+    fields = {"count": INTEGER, **CACHE}
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset = model.get(cache).offset
@@ -334,12 +320,11 @@ class Clone(LayerOperation):
     messages = {"clone": ({}, messages.CACHE)}
     answer = NOTHING
     text = "clone into cache {into}"
-    fields: ClassVar[Mapping[str, Schema]] = {"into": CACHE_NAME, **CACHE}
+    fields = {"into": CACHE_NAME, **CACHE}
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        if op["into"] == op["cache"]:
-            return "a cache cannot be cloned into itself"
-        return why_no_cache(op["into"], model)
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
+        same = op["into"] == op["cache"]
+        return "a cache cannot be cloned into itself" if same else None
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         return {"into": source.pick([name for name in CACHES if name != cache])}
@@ -386,7 +371,6 @@ class Free(LayerOperation):
 
 SNAPSHOT_OR_NONE: Schema = {**SNAPSHOT, "type": ["string", "null"]}
 SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
-MAX_SNAPSHOTS = 64
 
 
 class TakeSnapshot(LayerOperation):
@@ -400,10 +384,7 @@ class TakeSnapshot(LayerOperation):
     messages = {"snapshot": ({"begin": int}, messages.SNAPSHOT)}
     answer = record(range=RANGE)
     text = "snapshot {into} from {from}"
-    fields: ClassVar[Mapping[str, Schema]] = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
-
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        return why_full(model, 1)
+    fields = {"from": INTEGER, "into": SNAPSHOT, **CACHE}
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         offset, ends = model.get(cache).offset, model.list_ends()
@@ -426,13 +407,13 @@ class Restore(LayerOperation):
     effect = Effect.REMOVES | Effect.MOVES
     answer = record(ok=BOOLEAN, offset=NUMBER)
     writes = True
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "snapshot": SNAPSHOT_OR_NONE,
         "target": INTEGER,
         **CACHE,
     }
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         return model.why_illegal_snapshot(op["snapshot"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
@@ -484,7 +465,7 @@ class Split(LayerOperation):
     }
     answer = record(parent=RANGE, child=RANGE)
     text = "split {snapshot} at {at} into {parent}, {child}"
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "snapshot": SNAPSHOT,
         "at": POSITION,
         "parent": SNAPSHOT,
@@ -492,10 +473,10 @@ class Split(LayerOperation):
         **CACHE,
     }
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         if op["parent"] == op["child"]:
             return "parent and child need two names"
-        return model.why_illegal_snapshot(op["snapshot"]) or why_full(model, 2)
+        return model.why_illegal_snapshot(op["snapshot"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         if not model.snapshots:
@@ -528,14 +509,14 @@ class Merge(LayerOperation):
     messages = {"merge": (dict.fromkeys(SIDES, int | None), messages.SNAPSHOT)}
     answer = any_of(record(range=RANGE), USAGE)
     has_misuse = True
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "parent": SNAPSHOT_OR_NONE,
         "child": SNAPSHOT_OR_NONE,
         "into": SNAPSHOT,
         **CACHE,
     }
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         parent, child = op["parent"], op["child"]
         if parent == child and parent is not None:
             return "parent and child are one snapshot"
@@ -597,9 +578,9 @@ class Close(LayerOperation):
     effect = Effect.CONTROL
     answer = NOTHING
     text = "close {snapshot}"
-    fields: ClassVar[Mapping[str, Schema]] = {"snapshot": SNAPSHOT, **CACHE}
+    fields = {"snapshot": SNAPSHOT, **CACHE}
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         return model.why_illegal_snapshot(op["snapshot"])
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
@@ -626,7 +607,7 @@ class Prepare(LayerOperation):
     effect = Effect.CONTROL
     answer = NOTHING_OR_USAGE
     has_misuse = True
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "offsets": {"type": "array", "items": POSITION, "maxItems": 64},
         **CACHE,
     }
@@ -678,15 +659,14 @@ class Take(LayerOperation):
     effect = Effect.MOVES
     messages = {"take": ({}, {"snapshots": list[Snapshot | None]})}
     answer = record(ranges=list_of(RANGE))
-    fields: ClassVar[Mapping[str, Schema]] = {
+    fields = {
         "into": {"type": "array", "items": NAME, "maxItems": 64, NAMES: "snapshot"},
         **CACHE,
     }
 
-    def why_illegal_here(self, op: Op, model: LayerModel) -> str | None:
-        if len(set(op["into"])) < len(op["into"]):
-            return "two captures need two names"
-        return why_full(model, len(op["into"]))
+    def why_illegal(self, op: Op, model: LayerModel) -> str | None:
+        repeats = len(set(op["into"])) < len(op["into"])
+        return "two captures need two names" if repeats else None
 
     def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
         scheduled = model.get(cache).captures.scheduled
@@ -719,11 +699,6 @@ def breaks_usage(op: Op, model: LayerModel) -> bool:
         parent, child = (model.snapshots.get(op[side]) for side in SIDES)
         return parent is not None and child is not None and parent.end != child.begin
     return False
-
-
-def why_full(model: LayerModel, count_more: int) -> str | None:
-    full = len(model.snapshots) + count_more > MAX_SNAPSHOTS
-    return f"there are {len(model.snapshots)} snapshots already" if full else None
 
 
 # --- all of them, by name ---------------------------------------------------------------

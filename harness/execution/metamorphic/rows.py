@@ -12,7 +12,6 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
     list_part_configs,
 )
-from lockstep.harness.contracts.layer.operations import MAX_CACHES
 from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.harness.core.document import MAX_LENGTH
 from lockstep.harness.execution.metamorphic.relations import (
@@ -182,7 +181,7 @@ class LayerShadow(RowShadow):
     # --- what relations ask -------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        return not any(self.scheduled.values()) and len(self.caches) < MAX_CACHES - 1
+        return not any(self.scheduled.values())
 
     def rebuild(self, builder: Builder) -> bool:
         """Rebuilds caches and snapshots. Takes the snapshots in an additional cache."""

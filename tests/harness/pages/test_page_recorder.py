@@ -234,15 +234,6 @@ def test_a_skipped_operation_says_why(play: Play) -> None:
     assert not steps[1].facts
 
 
-def test_looking_changes_nothing(play: Play) -> None:
-    """A cache exists once it is named, and there may be 16: to ask what one holds that
-    must not be made would make it."""
-    names = [f"c{number}" for number in range(17)]
-    ops = [update(1, cache=name) for name in [*names, names[-1]]]
-    steps, _ = play(make(*ops), "reference")
-    assert [step.skipped for step in steps[-2:]] == ["there are 16 caches already"] * 2
-
-
 def test_long_programs_are_left_out_in_the_middle(play: Play) -> None:
     ops = [update(1), {"op": "size"}] * 200
     bounds = Bounds(first=2, last=5, squares=30)
