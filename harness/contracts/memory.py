@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.harness.core.errors import Broken, clean
@@ -116,6 +116,29 @@ def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
             )
 
 
+@dataclass
+class Room:
+    """The space that a cache of the backend may keep, and the sizes of its contents.
+
+    Attributes:
+        cache: the cache.
+        rows: the maximum number of rows since the cache was opened or freed.
+        columns: the maximum number of tokens that a row of the cache needed to hold at
+            the same time since the cache was opened or freed.
+        tokens: the current number of tokens.
+        captured: the number of tokens in each capture that was not taken.
+    """
+
+    cache: Any
+    rows: int = 0
+    columns: int = 0
+    tokens: int = 0
+    captured: tuple[int, ...] = ()
+
+    def grow(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = max(self.rows, rows), max(self.columns, columns)
+
+
 class CacheMemory:
     """The memory that the caches of one program need, counted in tokens or in states.
 
@@ -124,6 +147,9 @@ class CacheMemory:
     Args:
         config: a complete config.
         factor: see `Kind.held`; None if caches do not report their memory.
+
+    Attributes:
+        rooms: the space of each cache, by name or id.
     """
 
     def __init__(self, config: Config, factor: float | None) -> None:
@@ -132,13 +158,18 @@ class CacheMemory:
         self.step = 0 if self.is_state else config["step"]
         self.window: int | None = config["window"]
         self.unit = (count_state_bytes if self.is_state else count_token_bytes)(config)
+        self.rooms: dict[Any, Room] = {}
 
     def list_caches(self) -> Iterable[Any]:
-        raise NotImplementedError
+        return (room.cache for room in self.rooms.values())
 
     def weigh(self) -> Need:
         """Returns the need of all caches together."""
-        raise NotImplementedError
+        rooms = self.rooms.values()
+        return Need(
+            self.unit * sum(room.rows * room.columns for room in rooms),
+            self.unit * self.step * sum(room.rows for room in rooms),
+        )
 
     def check(self) -> None:
         """Raises Broken("memory") if the caches' memory does not match their need."""
@@ -149,35 +180,16 @@ class CacheMemory:
 # --- layer caches -----------------------------------------------------------------------
 
 
-@dataclass
-class OpenedCache:
-    """A cache of the backend, with the sizes of its contents.
-
-    Attributes:
-        cache: the cache.
-        peak: the maximum number of tokens that the cache needed to hold at the same
-            time since it was opened or freed.
-        tokens: the current number of tokens.
-        captured: the number of tokens in each capture that was not taken.
-    """
-
-    cache: Any
-    peak: int
-    tokens: int
-    captured: tuple[int, ...] = ()
-
-
 class LayerMemory(CacheMemory):
     """All caches that one program has opened, including caches that lost their name.
 
-    A cache may keep space for its `peak` number of tokens. The peak includes the tokens
-    that an update returns.
+    A cache may keep space for the maximum number of tokens that it needed to hold. These
+    include the tokens that an update returns.
 
     Args:
         is_exact: whether every token takes its full size in bytes; see `Need.least`.
 
     Attributes:
-        opened: the caches, by id.
         fresh: the sizes that the first cache reported before it had content.
         stored: the bytes and the number of all stored snapshots.
     """
@@ -185,28 +197,15 @@ class LayerMemory(CacheMemory):
     def __init__(self, config: Config, factor: float | None, is_exact: bool) -> None:
         super().__init__(config, factor)
         self.is_exact, self.least = is_exact, int(self.is_state)
-        self.opened: dict[int, OpenedCache] = {}
         self.fresh: Mapping[str, int] = {}
-        self.stored: tuple[int, int] | None = None
+        self.stored = 0, 0
 
-    def list_caches(self) -> Iterable[Any]:
-        return (opened.cache for opened in self.opened.values())
-
-    def open(self, cache: Any, origin: Any = None) -> OpenedCache:
-        """Returns the record of a cache; adds a record for a new cache.
-
-        Args:
-            cache: the cache.
-            origin: the cache that `cache` was cloned from; the clone may allocate the
-                same space.
-        """
-        if self.factor is not None and not self.opened:
+    def open(self, cache: Any) -> Room:
+        """Returns the record of a cache; adds a record for a new cache."""
+        if self.factor is not None and not self.rooms:
             self.fresh = ask_held([cache])
-        new = OpenedCache(cache, self.least, self.least)
-        opened = self.opened.setdefault(id(cache), new)
-        if origin is not None:
-            opened.peak = self.open(origin).peak
-        return opened
+        new = Room(cache, 1, self.least, self.least)
+        return self.rooms.setdefault(id(cache), new)
 
     def note(self, cache: Any, reference: Any, length: int) -> None:
         """Records the content of a cache after an operation.
@@ -216,47 +215,43 @@ class LayerMemory(CacheMemory):
             reference: the reference of this cache.
             length: the number of tokens that the operation wrote.
         """
-        opened = self.open(cache)
-        opened.tokens = 1 if self.is_state else reference.size()
-        opened.peak = max(opened.peak, opened.tokens)
+        room = self.open(cache)
+        room.tokens = 1 if self.is_state else reference.size()
+        room.grow(1, room.tokens)
         if length and self.window is not None:
             # An update returns all new tokens, and the old tokens that the first new
             # token sees.
             seen = reference.visible(reference.offset - length)
-            opened.peak = max(opened.peak, len(seen) - 1 + length)
+            room.grow(1, len(seen) - 1 + length)
         captures = reference.captures.captured.values()
-        opened.captured = tuple(self.count_tokens(taken) for taken in captures)
+        room.captured = tuple(self.count_tokens(taken) for taken in captures)
 
     def count_tokens(self, snapshot: Snapshot) -> int:
         return 1 if self.is_state else len(snapshot.tokens)
 
     def reset(self, cache: Any) -> None:
         """Records that a cache was freed."""
-        self.open(cache).peak = self.least
+        self.open(cache).columns = self.least
 
     def store(self, snapshots: Iterable[Snapshot]) -> None:
         """Records the sizes of the open snapshots and of all captures."""
         sizes = [self.count_tokens(snapshot) for snapshot in snapshots]
-        sizes += [size for opened in self.opened.values() for size in opened.captured]
+        sizes += [size for room in self.rooms.values() for size in room.captured]
         self.stored = self.unit * sum(sizes), len(sizes)
 
     def weigh(self) -> Need:
-        size, count = self.stored or (0, 0)
-        caches = self.opened.values()
-        return Need(
-            self.unit * sum(opened.peak for opened in caches) + size,
-            self.unit * self.step * len(caches),
-            self.unit * sum(opened.tokens for opened in caches) * self.is_exact,
-            {"snapshots": count},
+        need, (size, count) = super().weigh(), self.stored
+        least = self.unit * sum(room.tokens for room in self.rooms.values())
+        return replace(
+            need,
+            contents=need.contents + size,
+            least=least * self.is_exact,
+            counts={"snapshots": count},
         )
-
-    def check(self) -> None:
-        if self.stored is not None:
-            super().check()
 
     def check_released(self) -> None:
         """Checks, after everything was freed, that the caches released their memory."""
-        count = len(self.opened)
+        count = len(self.rooms)
         if count:
             fresh = {name: number * count for name, number in self.fresh.items()}
             check_released(ask_held(self.list_caches()), fresh)
@@ -265,20 +260,8 @@ class LayerMemory(CacheMemory):
 # --- batches ----------------------------------------------------------------------------
 
 
-@dataclass
-class BatchRoom:
-    """The maximum numbers of rows and of columns of a batch since it was made."""
-
-    batch: Any
-    rows: int = 0
-    columns: int = 0
-
-    def grow(self, rows: int, columns: int) -> None:
-        self.rows, self.columns = max(self.rows, rows), max(self.columns, columns)
-
-
 class BatchMemory(CacheMemory):
-    """The memory of the batches of one program.
+    """The memory of the batches of one program, by name.
 
     A batch may keep space for its maximum number of rows times its maximum number of
     columns.
@@ -294,7 +277,6 @@ class BatchMemory(CacheMemory):
     ) -> None:
         super().__init__(config, factor)
         self.batches = batches
-        self.rooms: dict[str, BatchRoom] = {}
 
     def list_caches(self) -> Iterable[Any]:
         return self.batches.values()
@@ -315,19 +297,19 @@ class BatchMemory(CacheMemory):
             columns = self.count_columns(reference, length if name == changed else 0)
             self.get(name).grow(len(reference.rows), columns)
 
-    def get(self, name: str) -> BatchRoom:
+    def get(self, name: str) -> Room:
         """Returns the record of a batch; makes a new record if the name was reused."""
         batch = self.batches[name]
         room = self.rooms.get(name)
-        if room is None or room.batch is not batch:
-            room = self.rooms[name] = BatchRoom(batch)
+        if room is None or room.cache is not batch:
+            room = self.rooms[name] = Room(batch)
         return room
 
     def reset(self, name: str) -> None:
         """Records that a batch was freed."""
         self.rooms.pop(name, None)
 
-    def join(self, name: str, added: BatchRoom) -> None:
+    def join(self, name: str, added: Room) -> None:
         """Records that a batch was extended by another batch.
 
         The extended batch may keep the space of both batches.
@@ -348,13 +330,6 @@ class BatchMemory(CacheMemory):
         if self.window is None:
             return longest
         return min(longest, self.window + max(0, length - 1))
-
-    def weigh(self) -> Need:
-        rooms = self.rooms.values()
-        return Need(
-            self.unit * sum(room.rows * room.columns for room in rooms),
-            self.unit * self.step * sum(room.rows for room in rooms),
-        )
 
     def check_released(
         self, open_batch: Callable[[int], Any], rows: Iterable[int]

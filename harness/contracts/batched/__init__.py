@@ -2,8 +2,8 @@
 
 * `model` defines the config and the reference model.
 * `system` runs a backend.
-* `tokens`, `contents` and `rows` define one class for each operation.
-* `parts` and `parts_system` support lists: several caches for each layer.
+* `tokens` and `rows` define one class for each operation.
+* `lists` supports lists: several caches for each layer.
 * `states` defines the abstract states.
 * `domain` defines the small domains for `explore`.
 * `rewrites` yields simpler programs for shrinking.
@@ -22,8 +22,9 @@ from lockstep.harness.backends.interface import (
     BatchStateCache,
 )
 from lockstep.harness.contracts.answers import read_object
-from lockstep.harness.contracts.batched import contents, rows, tokens
+from lockstep.harness.contracts.batched import rows, tokens
 from lockstep.harness.contracts.batched.domain import get_domain
+from lockstep.harness.contracts.batched.lists import LISTS, ListModel, ListSystem
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
     FACTS,
@@ -32,12 +33,11 @@ from lockstep.harness.contracts.batched.model import (
     LONG_REACH,
     PREFIX,
     BatchedModel,
+    get_open_config,
     get_single_config,
     list_part_configs,
     why_illegal_config,
 )
-from lockstep.harness.contracts.batched.parts import LISTS, ListModel
-from lockstep.harness.contracts.batched.parts_system import ListSystem, get_open_config
 from lockstep.harness.contracts.batched.rewrites import (
     LETTERS,
     REWRITES,
@@ -60,9 +60,9 @@ from lockstep.harness.core.errors import UsageError
 
 OPERATIONS = index(
     *(tokens.Open(), tokens.Update(), tokens.PadRight(), tokens.Finalize()),
-    *(contents.Trim(), contents.Rollback(), rows.Filter(), rows.Select(), rows.Repeat()),
+    *(tokens.Trim(), tokens.Rollback(), rows.Filter(), rows.Select(), rows.Repeat()),
     *(rows.Extend(), rows.Extract(), rows.Stack(), rows.Save(), rows.Load()),
-    *(contents.State(), contents.Size(), contents.Clone(), contents.Free()),
+    *(rows.State(), rows.Size(), rows.Clone(), rows.Free()),
 )
 
 NEXT: Mapping[str, Sequence[str]] = {
@@ -167,10 +167,9 @@ class BatchedContract(Contract):
 
     def open_cache(self, backend: Backend, config: Config) -> Any:
         config = {**config, "poison": backend.poison}
-        if config["kind"] != LIST:
-            return backend.open({**config, "rows": 2, "caches": None})
         cache = backend.open(get_open_config(config, 2, None))
-        return read_object(cache, ["parts"], "open", "a batch of lists")
+        needed = ["parts"] if config["kind"] == LIST else []
+        return read_object(cache, needed, "open", "a batch of lists")
 
     def draw_config(self, source: Source, kind: str, declared: Kind) -> dict[str, Any]:
         for _ in range(MOST_DRAWN):

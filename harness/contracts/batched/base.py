@@ -39,6 +39,10 @@ OF_LISTS = ("error", "trimmed", "done")
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
 
+SLICED = ("batch-kv", "batch-rotating", LIST)
+"""The kinds whose rows can consist of tokens; a list that contains a state refuses
+`trim` and `rollback`."""
+
 Fields = dict[str, Any] | None
 """The drawn fields of an operation; None if the operation is not legal now."""
 

@@ -84,6 +84,14 @@ def list_part_configs(config: Config) -> list[Config]:
     return [{**config, **sizes, "caches": [], **member} for member in config["caches"]]
 
 
+def get_open_config(
+    config: Config, rows: int | None, caches: Sequence[Any] | None
+) -> dict[str, Any]:
+    """Returns the config that a batch is opened with; see `BatchCache`."""
+    members = {"parts": list_part_configs(config)} if config["kind"] == LIST else {}
+    return {**config, "rows": rows, "caches": caches, **members}
+
+
 def why_illegal_config(config: Config) -> str | None:
     """Returns the rule between fields that a config breaks, or None."""
     if (config["kind"] == LIST) != bool(config["caches"]):

@@ -1,16 +1,18 @@
-"""Defines the operations that move whole rows into, out of or between batches."""
+"""Defines the operations that move rows, and operations on a whole batch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lockstep.harness.backends.driver import messages
-from lockstep.harness.backends.driver.messages import OFFSET, OFFSETS
+from lockstep.harness.backends.driver.messages import OFFSET, OFFSETS, PART, Pair
 from lockstep.harness.contracts.answer_schemas import (
     NOTHING_OR_USAGE,
     NUMBER,
+    TAGS,
     USAGE,
     any_of,
+    list_of,
     record,
 )
 from lockstep.harness.contracts.batched.base import (
@@ -21,12 +23,18 @@ from lockstep.harness.contracts.batched.base import (
     ROWS,
     ROWS_OFFSETS,
     SINGLES,
+    SLICED,
     BatchedOperation,
     Fields,
+    OnEither,
 )
-from lockstep.harness.contracts.batched.model import MOST_ROWS, BatchedModel
+from lockstep.harness.contracts.batched.model import (
+    MOST_ROWS,
+    BatchedModel,
+    list_part_configs,
+)
 from lockstep.harness.contracts.batched.system import BatchedSystem
-from lockstep.harness.contracts.layer.model import answer_offset
+from lockstep.harness.contracts.layer.model import answer_offset, answer_tags
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 
@@ -292,3 +300,126 @@ class Load(BatchedOperation):
     def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
+
+
+# --- whole batches ----------------------------------------------------------------------
+
+
+class Reading(OnEither):
+    """Reads a batch, which nobody does before the announced padding has ended."""
+
+    has_misuse = False
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        pending = model.batches[op["cache"]].coming is not None
+        return "padding was announced" if pending else None
+
+
+class State(Reading):
+    """Reads all that is held.
+
+    Answer: `caches`: `tags` for each row.
+    """
+
+    name, weight = "state", 2
+    effect = Effect.READS
+    messages = {
+        "state": (PART, {"rows": list[Pair | None]}),
+        "state.states": (PART, {"rows": list[messages.State]}),
+    }
+    answer = any_of(record(caches=list_of(record(tags=TAGS))), USAGE)
+
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return model.tell(
+            lambda member: {
+                "caches": [answer_tags(row) for row in member.batches[op["cache"]].rows]
+            }
+        )
+
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
+        name, rows = op["cache"], model.batches[op["cache"]].rows
+        return system.ask_parts(lambda part, rows: part.read_state(name, rows), rows)
+
+
+class Size(Reading):
+    """Counts the tokens held.
+
+    Answer: `sizes`.
+    """
+
+    name, weight = "size", 2
+    effect = Effect.READS
+    messages = {"size": (PART, {"sizes": list[int]})}
+    answer = any_of(record(sizes=TAGS), USAGE)
+    kinds = SLICED
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        kinds = [member["kind"] for member in list_part_configs(model.config)]
+        has_state = "batch-state" in kinds
+        return "a state has no size" if has_state else super().why_illegal(op, model)
+
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return model.tell(
+            lambda member: {
+                "sizes": [row.size() for row in member.batches[op["cache"]].rows]
+            }
+        )
+
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
+        return system.ask_parts(lambda part, _: part.read_sizes(op["cache"]))
+
+
+class Clone(OnEither):
+    """Makes an independent copy, as `into`."""
+
+    name, weight = "clone", 2
+    effect = Effect.MOVES
+    messages = {"clone": ({}, messages.CACHE)}
+    answer = NOTHING_OR_USAGE
+    answers_each = False
+    text = "clone into {into}"
+    fields = {"into": CACHE["cache"], **CACHE}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        return {"into": source.pick([target for target in BATCHES if target != name])}
+
+    def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
+        if op["into"] == op["cache"]:
+            return "a cache cannot be cloned into itself"
+        return super().why_illegal(op, model)
+
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            model.drop(op["into"])
+        return super().run_reference(op, model)
+
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        if op["cache"] not in model.batches:
+            system.drop(op["into"])
+        return super().run_backend(op, system, model)
+
+    def note(self, op: Op, model: BatchedModel) -> None:
+        model.past[op["into"]].add("cloned")
+
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: side.batches[op["cache"]].clone())
+        if "error" in answer:
+            return answer
+        side.put_batch(op["into"], answer.get("result"))
+        return {}
+
+
+class Free(OnEither):
+    """Empties all rows.
+
+    Answer: `offsets`.
+    """
+
+    name, weight, happened = "free", 2, "freed"
+    effect = Effect.REMOVES
+    answer = ROWS_OFFSETS
+    writes = renews = True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.contracts.batched.lists import LISTS
 from lockstep.harness.contracts.batched.model import (
     LIST,
     BatchedModel,
     list_part_configs,
 )
-from lockstep.harness.contracts.batched.parts import LISTS
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_list, read_object
-from lockstep.harness.contracts.batched.model import BatchedModel, get_single_config
+from lockstep.harness.contracts.batched.model import (
+    BatchedModel,
+    get_open_config,
+    get_single_config,
+)
 from lockstep.harness.contracts.layer.model import Cache, get_tags
-from lockstep.harness.contracts.layer.snapshots import call_aside
-from lockstep.harness.contracts.layer.system import LayerSystem, sort_columns
+from lockstep.harness.contracts.layer.system import (
+    LayerSystem,
+    call_aside,
+    sort_columns,
+)
 from lockstep.harness.contracts.memory import BatchMemory
 from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Op
@@ -38,6 +45,8 @@ HUGE = 1e4
 
 MOST_ATTENDING = 4
 
+R = TypeVar("R")
+
 
 class Written(NamedTuple):
     """The columns of an update.
@@ -57,6 +66,11 @@ class Written(NamedTuple):
         return range(self.begins[row], self.begins[row] + len(self.tags[row]))
 
 
+PartCall = Callable[["BatchedSystem", Sequence[Any]], R]
+"""A function of the system of one cache of a layer, and of that cache's rows of the
+reference."""
+
+
 class Batches(System):
     """The batches and single caches of one program in a backend, by name.
 
@@ -64,10 +78,12 @@ class Batches(System):
         singles: the single caches, as the system of a layer program.
         saved: name → the saved content of a batch.
         needed: the required attributes of a batch.
+        parts: the batches of each cache of the layer, which only lists have several of.
     """
 
     singles: Any
     needed: Sequence[str]
+    parts: Sequence[BatchedSystem]
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -85,7 +101,7 @@ class Batches(System):
     # --- batches and single caches by name ----------------------------------------------
 
     def open(self, rows: int | None = None, caches: Sequence[Any] | None = None) -> Any:
-        return self.backend.open({**self.config, "rows": rows, "caches": caches})
+        return self.backend.open(get_open_config(self.config, rows, caches))
 
     def open_batch(
         self, name: str, rows: int | None = None, caches: Sequence[Any] | None = None
@@ -120,37 +136,28 @@ class Batches(System):
         return answer if "error" in answer else self.say_offsets(name)
 
     def say_offsets(self, name: str) -> Answer:
-        raise NotImplementedError
+        return self.ask_parts(lambda part, _: part.read_offsets(name))
 
-    def update(
-        self,
-        name: str,
-        written: Written,
-        padding: Sequence[int] | None,
-        rows: Sequence[Any],
-    ) -> Answer:
-        """Appends columns and lists the tokens that each new token sees.
+    def pad_left(self, name: str, padding: Sequence[int]) -> None:
+        """Announces padding on the left."""
+        lengths = list(padding)
+        self.batches[name].pad_left(lengths)
+        lengths.clear()  # the caller owns the list: a cache must not keep a reference
+
+    # --- the caches of a layer ----------------------------------------------------------
+
+    def ask_parts(self, call: PartCall[Answer], rows: Sequence[Any] = ()) -> Answer:
+        """Returns the answer of the batch, or the answers of all parts of a list.
 
         Args:
-            name: the name of the batch.
-            written: the columns.
-            padding: the number of padding columns before the tokens of each row; None
-                for no padding.
-            rows: the reference rows after the update.
+            call: asks one part, with its part of `rows`.
+            rows: the rows of the reference.
         """
-        self.pad_left(name, padding)
-        return self.write(name, written, rows)
+        return call(self.parts[0], rows)
 
-    def write(self, name: str, written: Written, rows: Sequence[Any]) -> Answer:
-        """Appends columns after padding on the right was announced."""
-        raise NotImplementedError
-
-    def pad_left(self, name: str, padding: Sequence[int] | None) -> None:
-        """Announces padding on the left, if there is any."""
-        if padding is not None and any(padding):
-            arrays = list(padding)
-            self.batches[name].pad_left(arrays)
-            arrays.clear()  # the caller owns the list: a cache must not keep a reference
+    def visit_parts(self, call: PartCall[Any], rows: Sequence[Any]) -> None:
+        """Calls a function with each part; see `ask_parts`."""
+        call(self.parts[0], rows)
 
 
 class BatchedSystem(Batches):
@@ -163,18 +170,19 @@ class BatchedSystem(Batches):
         backend = replace(self.backend, open=lambda _: self.open())
         single = get_single_config(setup.config)
         self.singles = LayerSystem(replace(setup, backend=backend, config=single))
-        self.reader = self.singles.reader
+        self.reader, self.parts = self.singles.reader, [self]
         self.singles.watch = self.watch
         self.needed = ["make_mask"] + ["pad_left"] * self.config["pads_left"]
-        self.needed += ["offsets"] * (self.config["offsets"] == "rows")
+        self.tells_offsets = self.config["offsets"] == "rows"
+        self.needed += ["offsets"] * self.tells_offsets
         self.memory = BatchMemory(setup.config, self.declared.held, self.batches)
         self.references: Mapping[str, BatchedCache] = {}
         self.last: tuple[Array, Array, Mask, int] | None = None
 
     # --- offsets ------------------------------------------------------------------------
 
-    def say_offsets(self, name: str) -> Answer:
-        if self.config["offsets"] == "none":
+    def read_offsets(self, name: str) -> Answer:
+        if not self.tells_offsets:
             return {}
         return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
 
@@ -191,20 +199,35 @@ class BatchedSystem(Batches):
     # --- columns ------------------------------------------------------------------------
 
     def write(self, name: str, written: Written, rows: Sequence[Cache]) -> Answer:
-        batch, count = self.batches[name], len(rows)
-        offsets, before_it = self.look_at_offsets(batch, count)
+        """Appends columns, and lists the tokens that each new token sees.
+
+        Args:
+            name: the name of the batch.
+            written: the columns.
+            rows: the reference rows after the update.
+        """
+        batch, count, before, after = self.batches[name], len(rows), [0], [0]
+        if self.tells_offsets:
+            offsets = batch.offsets
+            before = self.read_numbers(offsets, "offsets", count)
         if self.config["kind"] == "batch-state":
             shown = self.advance_states(name, written)
         else:
             shown = self.append(name, written, rows)
-        self.check_offsets(offsets, before_it)
-        _, after = self.look_at_offsets(batch, count)
+        if self.tells_offsets:
+            if (now := self.read_numbers(offsets, "offsets")) != before:
+                raise Broken(
+                    "alias",
+                    "the offsets that were handed out before the update have changed from"
+                    f" {before} to {now}",
+                )
+            after = self.read_numbers(batch.offsets, "offsets", count)
         for row, answer in enumerate(shown):
             answer["where"] = f"row {row}"
             queries = written.list_queries(row)
             answer["visible"] = [answer["visible"][query] for query in queries]
-            if before_it is not None and after is not None:
-                position = before_it[row] + queries.start
+            if self.tells_offsets:
+                position = before[row] + queries.start
                 answer |= {"position": position, "offset": after[row]}
         return {"caches": shown}
 
@@ -272,25 +295,6 @@ class BatchedSystem(Batches):
             visible[:] = [[names.get(seen, seen) for seen in each] for each in visible]
         return [{"visible": visible} for visible in shown]
 
-    def look_at_offsets(self, batch: Any, rows: int) -> tuple[Any, list[int] | None]:
-        """Returns the offsets object of a batch, and its current numbers."""
-        if self.config["offsets"] == "none":
-            return None, None
-        offsets = batch.offsets
-        return offsets, self.read_numbers(offsets, "offsets", rows)
-
-    def check_offsets(self, offsets: Any, offsets_before: list[int] | None) -> None:
-        """Checks that an update did not change previously returned offsets."""
-        if (
-            offsets_before is not None
-            and self.read_numbers(offsets, "offsets") != offsets_before
-        ):
-            raise Broken(
-                "alias",
-                "the offsets that were handed out before the update have changed from"
-                f" {offsets_before} to {self.read_numbers(offsets, 'offsets')}",
-            )
-
     def feed(self, written: Written) -> tuple[Array, Array]:
         """Makes K and V [rows, heads, length, dim] of tokens and padding.
 
@@ -344,15 +348,8 @@ class BatchedSystem(Batches):
             for row_columns, column in zip(columns, masks, strict=True)
         ]
 
-    def update_wrongly(
-        self, name: str, rows: int, length: int, padding: Sequence[int] | None
-    ) -> None:
-        """Calls an update that the backend must refuse."""
-        if padding is not None:
-            self.batches[name].pad_left(list(padding))
-        self.write_wrongly(name, rows, length)
-
     def write_wrongly(self, name: str, rows: int, length: int) -> None:
+        """Calls an update that the backend must refuse."""
         batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
         batch.make_mask(length)
         if config["kind"] == "batch-state":
@@ -412,8 +409,8 @@ class BatchedSystem(Batches):
         if op["op"] == "extract" and op["into"] in self.singles.caches:
             cache, of_singles = self.singles.caches[op["into"]], self.singles.memory
             of_singles.note(cache, model.singles.get(op["into"]), 0)
-            opened = of_singles.open(cache)  # a row may keep the space it had allocated
-            opened.peak = max(opened.peak, memory.get(name).columns)
+            # A row may keep the space that it had allocated.
+            of_singles.open(cache).grow(1, memory.get(name).columns)
         if op["op"] == "clone" and is_done:
             room = memory.get(name)
             memory.get(op["into"]).grow(room.rows, room.columns)

@@ -1,4 +1,4 @@
-"""Defines the operations that open a batch, write tokens and announce padding."""
+"""Defines the operations that open a batch, write and remove tokens, and pad rows."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.harness.backends.driver.messages import PAIR, PART
-from lockstep.harness.contracts.answer_schemas import NUMBER, TAG_ROWS, list_of, record
+from lockstep.harness.contracts.answer_schemas import (
+    BOOLEAN,
+    NUMBER,
+    OFFSETS,
+    TAG_ROWS,
+    USAGE,
+    any_of,
+    list_of,
+    record,
+)
 from lockstep.harness.contracts.batched.base import (
     BATCHES,
     CACHE,
     COUNTS,
     ROW,
     ROWS_OFFSETS,
+    SLICED,
     BatchedOperation,
     Fields,
     OnEither,
     draw_length,
 )
+from lockstep.harness.contracts.batched.columns import list_parts
 from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
     BatchedModel,
@@ -25,9 +36,10 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem, Written
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
-from lockstep.harness.core.document import LENGTH
+from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, choose
+from lockstep.harness.core.document import INTEGER, LENGTH
 from lockstep.reference.batched import BatchedCache
+from lockstep.reference.rotating import RotatingCache
 
 PLACE = {"position": NUMBER, "offset": NUMBER}
 UPDATED_ROWS = list_of(
@@ -170,17 +182,27 @@ class Update(OnEither):
         self, op: Op, system: BatchedSystem, model: BatchedModel
     ) -> Answer:
         name, length, padded = op["cache"], op["length"], op["left"]
+        rows, batch = model.batches[name].rows, system.batches[name]
         if not model.written:
-            rows = len(model.batches[name].rows)
-            return system.ask(lambda: system.update_wrongly(name, rows, length, padded))
+
+            def update_wrongly() -> None:
+                if padded is not None:
+                    batch.pad_left(list(padded))
+                system.parts[0].write_wrongly(name, len(rows), length)
+
+            return system.ask(update_wrongly)
+        if padded is not None and any(padded):
+            system.pad_left(name, padded)
         written = get_written(op, model)
-        return system.update(name, written, padded, model.batches[name].rows)
+        return system.ask_parts(lambda part, rows: part.write(name, written, rows), rows)
 
     def verify(self, op: Op, system: BatchedSystem, model: BatchedModel) -> None:
         super().verify(op, system, model)
         if op["cache"] in model.batches and model.written:
-            rows = model.batches[op["cache"]].rows
-            system.verify_attention(get_written(op, model), rows)
+            rows, written = model.batches[op["cache"]].rows, get_written(op, model)
+            system.visit_parts(
+                lambda part, rows: part.verify_attention(written, rows), rows
+            )
 
     def describe_here(self, op: Op) -> str:
         padded = op.get("left")
@@ -293,3 +315,138 @@ class Finalize(BatchedOperation):
             and (not batch.width or all(batch.offsets))
         ]
         return {"op": self.name, "cache": source.pick(wrong)} if wrong else None
+
+
+# --- removing tokens --------------------------------------------------------------------
+
+
+class Taking(BatchedOperation):
+    """Removes the last tokens of each row.
+
+    A ring that counts padding may have dropped columns although no row has dropped a
+    token. Then it may refuse, or must with `ring` "columns".
+    """
+
+    kinds = SLICED
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        raise NotImplementedError
+
+    def say(self, op: Op, done: bool) -> Answer:
+        raise NotImplementedError
+
+    def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
+        batch = model.batches[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        if len(counts) != len(batch.rows):
+            return f"{len(counts)} counts for {len(batch.rows)} rows"
+        pairs = zip(counts, batch.offsets, strict=True)
+        fits = all(0 <= count <= offset for count, offset in pairs)
+        return None if fits else "a row has fewer tokens"
+
+    def run_reference(self, op: Op, model: BatchedModel) -> Answer:
+        batch = model.batches[op["cache"]]
+        refused = self.say(op, False) | model.say_offsets(op["cache"])
+        counts = self.get_counts(op, len(batch.rows))
+        after = ask(lambda: batch.clone())
+        if "error" in after:
+            return after
+        if not after["result"].trim(counts):
+            return refused
+        answers = [self.say(op, True) | model.answer_offsets(after["result"])]
+        if any(counts) and may_have_turned(batch):
+            answers.append(refused)
+        if model.config["ring"] == "columns":
+            return answers[-1]
+        return choose(answers)
+
+    def resolve(self, op: Op, model: BatchedModel, observed: Answer) -> None:
+        if op["cache"] not in model.batches or "error" in observed:
+            return
+        batch, past = model.batches[op["cache"]], model.past[op["cache"]]
+        counts = self.get_counts(op, len(batch.rows))
+        is_done = self.say(op, True).items() <= observed.items()
+        if is_done:
+            batch.trim(counts)
+        if any(counts):
+            past.add("rewind" if is_done else "refusal")
+
+
+def may_have_turned(batch: BatchedCache) -> bool:
+    """Tells whether a ring that counts padding has dropped a column."""
+    return any(
+        isinstance(member, RotatingCache) and batch.width > member.window
+        for member in list_parts(batch.rows[0])
+    )
+
+
+class Trim(OnEither, Taking):
+    """Removes the last `count` tokens of each row, of all rows or of none.
+
+    Answer: `trimmed`: `count`, or 0 if refused (a ring that has dropped columns);
+    `offsets`.
+    """
+
+    name, weight = "trim", 4
+    effect = Effect.REMOVES
+    answer = any_of(record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER))
+    writes = True
+    fields = {"count": INTEGER, **CACHE}
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return [op["count"]] * rows
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"trimmed": op["count"] if done else 0}
+
+    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
+        return Taking.run_reference(self, op, model)
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        shortest = min(model.batches[name].offsets)
+        return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
+
+    def run_backend_batch(
+        self, op: Op, system: BatchedSystem, model: BatchedModel
+    ) -> Answer:
+        name = op["cache"]
+        answer = system.ask(lambda: system.batches[name].trim(op["count"]))
+        if "error" in answer:
+            return answer
+        return {"trimmed": answer.get("result"), **system.say_offsets(name)}
+
+    def describe_here(self, op: Op) -> str:
+        return f"trim {count(op['count'], 'token')}"
+
+
+class Rollback(Taking):
+    """Removes the last `counts[b]` tokens of each row, of all rows or of none.
+
+    Answer: `done`, `offsets`.
+    """
+
+    name, weight = "rollback", 4
+    effect = Effect.REMOVES
+    answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
+    writes = True
+    text = "trim {counts} tokens of the rows"
+    fields = {"counts": COUNTS, **CACHE}
+
+    def get_counts(self, op: Op, rows: int) -> list[int]:
+        return list(op["counts"])
+
+    def say(self, op: Op, done: bool) -> Answer:
+        return {"done": done}
+
+    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
+        offsets = model.batches[name].offsets
+        drawn = [source.pick((0, 1, 2, 3, offset)) for offset in offsets]
+        pairs = zip(drawn, offsets, strict=True)
+        return {"counts": [min(count, offset) for count, offset in pairs]}
+
+    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
+        name, counts = op["cache"], list(op["counts"])
+        answer = system.ask(lambda: system.batches[name].rollback(counts))
+        if "error" in answer:
+            return answer
+        return {"done": answer.get("result"), **system.say_offsets(name)}

@@ -1,7 +1,7 @@
 """The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
 
 * `model` defines the config and the reference model.
-* `system` runs a backend; `snapshots` tracks the backend's open snapshots.
+* `system` runs a backend.
 * `operations` defines one class for each operation.
 * `states` defines the abstract states.
 * `rewrites` yields simpler programs for shrinking.

@@ -152,9 +152,12 @@ class LayerModel:
     def find_snapshot(self, name: str | None) -> Snapshot | None:
         return None if name is None else self.snapshots[name]
 
-    def consume(self, name: str | None) -> Snapshot | None:
-        """Removes the name of a snapshot and returns the snapshot."""
-        return None if name is None else self.snapshots.pop(name, None)
+    def consume(self, name: str | None) -> None:
+        """Removes the name of a snapshot that an operation has consumed."""
+        if name is not None:
+            self.snapshots.pop(name, None)
+
+    close = consume
 
     def put_snapshot(
         self, name: str | None, snapshot: Snapshot | None, cache: str

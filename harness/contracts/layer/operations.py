@@ -490,7 +490,8 @@ class Split(LayerOperation):
         return {"snapshot": name, "at": at, "parent": parent, "child": child}
 
     def run(self, op: Op, side: Any) -> Answer:
-        snapshot, cache = side.consume(op["snapshot"]), side.get(op["cache"])
+        snapshot, cache = side.find_snapshot(op["snapshot"]), side.get(op["cache"])
+        side.consume(op["snapshot"])
         halves = read_list(cache.split(snapshot, op["at"]), "split", 2)
         sides = zip(SIDES, halves, strict=True)
         return {
@@ -587,12 +588,8 @@ class Close(LayerOperation):
         names = list(model.snapshots)
         return {"snapshot": source.pick(names)} if names else None
 
-    def run_reference(self, op: Op, model: LayerModel) -> Answer:
-        model.consume(op["snapshot"])
-        return {}
-
-    def run_backend(self, op: Op, system: LayerSystem, model: LayerModel) -> Answer:
-        system.snapshots.close(op["snapshot"])
+    def run(self, op: Op, side: Any) -> Answer:
+        side.close(op["snapshot"])
         return {}
 
     def describe(self, op: Op) -> str:

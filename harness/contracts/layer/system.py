@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.layer.model import Cache, LayerModel, get_range
-from lockstep.harness.contracts.layer.snapshots import OpenSnapshots, call_aside
 from lockstep.harness.contracts.memory import LayerMemory
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
@@ -23,20 +22,28 @@ from lockstep.harness.contracts.system import (
     get_rows,
     read_mask,
 )
+from lockstep.harness.core.errors import Broken, format_raised
 from lockstep.harness.core.payload import Margins
 from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.token import Token
 
 
+class OpenSnapshot(NamedTuple):
+    """A snapshot, and the cache that made it, even if the cache has no name anymore."""
+
+    snapshot: Any
+    maker: Any
+
+
 class LayerSystem(System):
-    """The caches and snapshots of one program in a backend, by name."""
+    """The caches and open snapshots of one program in a backend, by name."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         backend, declared, config = self.backend, self.declared, self.config
         self.reader = Reader(backend, config, self.limit, setup.layer)
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
-        self.snapshots = OpenSnapshots("close" in declared.operations)
+        self.snapshots: dict[str | None, OpenSnapshot] = {}
         self.caches: dict[str, Any] = {}
         # What is quantized, or left to no later query by chunks, may take less.
         is_exact = not backend.tolerance and config["chunk"] is None
@@ -69,26 +76,48 @@ class LayerSystem(System):
 
     def drop(self, name: str) -> None:
         """Removes the name of a cache that an operation has consumed."""
-        self.memory.opened.pop(id(self.caches.pop(name, None)), None)
+        self.memory.rooms.pop(id(self.caches.pop(name, None)), None)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
         """Returns a cache's answer, or the answers of all parts of a list."""
         return make(cache)
 
     def find_snapshot(self, name: str | None) -> Any:
-        return self.snapshots.find(name)
+        return None if name is None else self.snapshots[name].snapshot
 
-    def consume(self, name: str | None) -> Any:
-        """Removes the name of a snapshot and returns the snapshot."""
-        return self.snapshots.consume(name)
+    def consume(self, name: str | None) -> None:
+        """Removes the name of a snapshot that an operation has consumed."""
+        self.snapshots.pop(name, None)
 
     def put_snapshot(
         self, name: str | None, snapshot: Any, cache: str
     ) -> list[int] | None:
-        """Names a new snapshot, see `OpenSnapshots.bind`, and returns its range."""
+        """Gives a new snapshot a name, and returns its range.
+
+        Closes the snapshot that had this name before; without a name, the new snapshot.
+        """
         reported = get_range(snapshot)
-        self.snapshots.bind(name, snapshot, self.get(cache))
+        opened = None if snapshot is None else OpenSnapshot(snapshot, self.get(cache))
+        if name is None:
+            self.discard(opened, "a capture that gets no name")
+            return reported
+        old = self.snapshots.pop(name, None)
+        self.discard(old, f"{name}, whose name this step gives to another snapshot")
+        if opened is not None:
+            self.snapshots[name] = opened
         return reported
+
+    def close(self, name: str) -> None:
+        opened = self.snapshots.pop(name)
+        opened.maker.close(opened.snapshot)
+
+    def discard(self, opened: OpenSnapshot | None, description: str) -> None:
+        """Closes a snapshot that no operation of the program closes; see `call_aside`."""
+        if opened is not None and "close" in self.declared.operations:
+            close, snapshot = opened.maker.close, opened.snapshot
+            call_aside(
+                lambda: close(snapshot), "close", f"closing snapshot {description}"
+            )
 
     # --- operations that move arrays ----------------------------------------------------
 
@@ -188,7 +217,8 @@ class LayerSystem(System):
             return
         cache, memory = self.get(op["cache"]), self.memory
         if op["op"] == "clone":
-            memory.open(self.get(op["into"]), origin=cache)
+            # A clone may allocate the same space.
+            memory.open(self.get(op["into"])).columns = memory.open(cache).columns
         if op["op"] == "free":
             memory.reset(cache)
         memory.note(cache, model.get(op["cache"]), op.get("length", 0))
@@ -211,9 +241,10 @@ class LayerSystem(System):
         self.check_memory()
         declares = {"close", "free"} <= self.declared.operations
         if self.declared.held is not None and declares:
-            self.snapshots.close_all()
-            for opened in self.memory.opened.values():
-                call_aside(opened.cache.free, "free", "freeing a cache, at the end")
+            for name, opened in self.snapshots.items():
+                self.discard(opened, f"{name}, at the end")
+            for cache in self.memory.list_caches():
+                call_aside(cache.free, "free", "freeing a cache, at the end")
             self.memory.check_released()
 
     def verify_update(self, reference: Cache, tags: Sequence[int]) -> None:
@@ -240,6 +271,26 @@ class LayerSystem(System):
         for row in {0, length // 3, 2 * length // 3, length - 1}:
             seen = [token.tag for token in visible(offset - length + row)]
             self.reader.judge(got[0, :, row], tags[row], seen, row, "update")
+
+
+def call_aside(call: Callable[[], Any], operation: str, description: str) -> None:
+    """Calls the backend for an operation that the program does not have.
+
+    Args:
+        call: calls the backend.
+        operation: the name of the operation.
+        description: the object of the call and the reason, for the message.
+
+    Raises:
+        Broken: the backend raised.
+    """
+    try:
+        call()
+    except (Broken, NotImplementedError):
+        raise
+    except Exception as error:
+        message = f"{description}: {format_raised(error)}"
+        raise Broken("error", message, operation) from error
 
 
 def sort_columns(columns: Sequence[Column]) -> list[Any]:

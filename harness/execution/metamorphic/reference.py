@@ -16,7 +16,7 @@ from typing import Any, cast
 from lockstep.harness.backends.backend import REFERENCE_NAME, Backend, Kind
 from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.batched.parts import LISTS, SPECIAL
+from lockstep.harness.contracts.batched.lists import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.contracts.batched.parts_system import get_open_config
+from lockstep.harness.contracts.batched.model import get_open_config
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.registry import load

@@ -1,4 +1,4 @@
-"""Runs lists on a backend: each part is read as a batch of the part's kind."""
+"""Lists, several caches for each layer: the reference, and how a backend runs them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,110 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from lockstep.harness.contracts.answers import read_list, read_object
-from lockstep.harness.contracts.batched.model import BatchedModel, list_part_configs
-from lockstep.harness.contracts.batched.system import BatchedSystem, Batches, Written
+from lockstep.harness.contracts.batched.columns import CountedBatch
+from lockstep.harness.contracts.batched.model import (
+    BatchedModel,
+    get_single_config,
+    list_part_configs,
+)
+from lockstep.harness.contracts.batched.system import BatchedSystem, Batches, PartCall
+from lockstep.harness.contracts.layer.model import Cache, LayerModel, open_cache
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.memory import Need, ask_held
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.system import Setup, System
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, merge_margins
+from lockstep.reference.batched import BatchedCache
+from lockstep.reference.list import ListCache
 from lockstep.reference.token import Token
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+LISTS: Sequence[list[Mapping[str, Any]]] = (
+    [{"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 2, "key_dim": 6}],
+    [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 3}],
+    [{"kind": "batch-state"}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 4}, {"kind": "batch-kv", "value_dim": 6}],
+    [{"kind": "batch-kv", "value_dim": 8}, {"kind": "batch-kv"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-state"}],
+    [{"kind": "batch-rotating", "window": 2}, {"kind": "batch-rotating", "window": 5}],
+    [{"kind": "batch-state", "heads": 2}, {"kind": "batch-kv"}, {"kind": "batch-kv"}],
+    [
+        {"kind": "batch-kv"},
+        {"kind": "batch-rotating", "window": 1},
+        {"kind": "batch-kv", "key_dim": 8},
+    ],
+)
+"""The caches of a list, in combinations that real models use, with small windows."""
+
+SPECIAL: list[Mapping[str, Any]] = [
+    {"kind": "batch-kv", "chunk": 2},
+    {"kind": "batch-rotating", "window": 3, "keep": 1},
+]
+"""A list of caches with what only some have."""
+
+
+# --- the reference ----------------------------------------------------------------------
+
+
+class ListSingles(LayerModel):
+    """Single caches, each a list."""
+
+    def open(self) -> Any:
+        return ListCache([open_cache(member) for member in self.config["parts"]])
+
+    def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
+        return {"caches": [make(member) for member in cache.parts]}
+
+
+class ListModel(BatchedModel):
+    """The batches whose rows are lists; each part gives its own answer."""
+
+    def open_singles(self) -> LayerModel:
+        config = get_single_config(self.config)
+        members = map(get_single_config, list_part_configs(self.config))
+        return ListSingles({**config, "parts": list(members)}, self.rows)
+
+    def split(self) -> Sequence[BatchedModel]:
+        """Returns a model of each part: to look at, since rows that leave a batch stay
+        in it."""
+        configs = list_part_configs(self.config)
+        return [self.get_part(number, config) for number, config in enumerate(configs)]
+
+    def get_part(self, number: int, config: Config) -> BatchedModel:
+        member = BatchedModel(config, self.rows)
+        member.tag, member.reach, member.written = self.tag, self.reach, self.written
+        for name, batch in self.batches.items():
+            view = CountedBatch([get_part(row, number) for row in batch.rows])
+            view.coming, view.width = batch.coming, batch.width
+            member.put_batch(name, view)
+        for name, cache in self.singles.caches.items():
+            member.put_single(name, get_part(cache, number))
+        return member
+
+    def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:
+        return {"caches": [make(member) for member in self.split()]}
+
+    def answer_offsets(self, batch: BatchedCache) -> Answer:
+        return {"caches": [super().answer_offsets(batch)] * len(self.config["caches"])}
+
+    def list_rows(self) -> list[tuple[str, Cache]]:
+        members = enumerate(self.split())
+        return [
+            (f"part {number} of {name}", row)
+            for number, member in members
+            for name, row in member.list_rows()
+        ]
+
+
+def get_part(cache: Any, number: int) -> Cache:
+    member: Cache = cache.parts[number]
+    return member
+
+
+# --- a backend --------------------------------------------------------------------------
 
 
 class PartOf(Mapping[str, Any]):
@@ -63,10 +155,10 @@ class ListSystem(Batches):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.needed = ["parts"] + ["pad_left"] * self.config["pads_left"]
-        self.configs = list_part_configs(self.config)
+        configs = list_part_configs(self.config)
+        self.count = len(configs)
         self.parts = [
-            self.open_part(setup, number, member)
-            for number, member in enumerate(self.configs)
+            self.open_part(setup, number, member) for number, member in enumerate(configs)
         ]
         self.singles = ListSinglesSystem(setup, self)
 
@@ -82,12 +174,9 @@ class ListSystem(Batches):
             replace(setup, backend=backend, config=config, layer=number)
         )
         member.watch = member.singles.watch = self.watch
-        batches = PartOf(self.batches, number, len(self.configs))
+        batches = PartOf(self.batches, number, self.count)
         member.batches = member.memory.batches = batches  # type: ignore[assignment]  # read only
         return member
-
-    def open(self, rows: int | None = None, caches: Sequence[Any] | None = None) -> Any:
-        return self.backend.open(get_open_config(self.config, rows, caches))
 
     def put_batch(self, name: str, batch: Any) -> None:
         super().put_batch(name, batch)
@@ -98,37 +187,13 @@ class ListSystem(Batches):
             ),
         )
 
-    def say_offsets(self, name: str) -> Answer:
-        return ask(self.parts, lambda member, _: member.say_offsets(name))
+    def visit_parts(self, call: PartCall[Any], rows: Sequence[Any]) -> None:
+        visit(self.parts, lambda part, at: call(part, choose(rows, at)))
 
-    def read_sizes(self, name: str) -> Answer:
-        return ask(self.parts, lambda member, _: member.read_sizes(name))
-
-    def read_state(self, name: str, rows: Sequence[Any]) -> Answer:
-        return ask(
-            self.parts, lambda member, at: member.read_state(name, choose(rows, at))
-        )
-
-    def write(self, name: str, written: Written, rows: Sequence[Any]) -> Answer:
-        """Appends columns to each part."""
-        return ask(
-            self.parts, lambda member, at: member.write(name, written, choose(rows, at))
-        )
-
-    def update_wrongly(
-        self, name: str, rows: int, length: int, padding: Sequence[int] | None
-    ) -> None:
-        if padding is not None:
-            self.batches[name].pad_left(list(padding))
-        self.parts[0].write_wrongly(name, rows, length)
+    def ask_parts(self, call: PartCall[Answer], rows: Sequence[Any] = ()) -> Answer:
+        return ask(self.parts, lambda part, at: call(part, choose(rows, at)))
 
     # --- checks beside the answer -------------------------------------------------------
-
-    def verify_attention(self, written: Written, rows: Sequence[Any]) -> None:
-        visit(
-            self.parts,
-            lambda member, at: member.verify_attention(written, choose(rows, at)),
-        )
 
     def verify_memory(self, op: Op, model: BatchedModel) -> None:
         if self.declared.held is not None:
@@ -158,14 +223,6 @@ class ListSystem(Batches):
 def choose(rows: Sequence[Any], number: int) -> list[Any]:
     """Returns one part of each row of the reference."""
     return [row.parts[number] for row in rows]
-
-
-def get_open_config(
-    config: Config, rows: int | None, caches: Sequence[Any] | None
-) -> dict[str, Any]:
-    """Returns the config that a list is opened with; see `BatchListCache`."""
-    members = list_part_configs(config)
-    return {**config, "rows": rows, "caches": caches, "parts": members}
 
 
 class ListSinglesSystem(System):
@@ -202,7 +259,7 @@ class ListSinglesSystem(System):
 
     def drop(self, name: str) -> None:
         for member in self.parts:
-            member.memory.opened.pop(id(member.caches.get(name)), None)
+            member.memory.rooms.pop(id(member.caches.get(name)), None)
         self.caches.pop(name, None)
 
     def tell(self, cache: Any, make: Callable[[Any], Answer]) -> Answer:
