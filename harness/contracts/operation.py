@@ -38,6 +38,9 @@ Cell = tuple[str, str]
 T = TypeVar("T")
 Own = TypeVar("Own", bound="Operation")
 
+Fields = dict[str, Any] | None
+"""The drawn fields of an operation; None if the operation is not legal now."""
+
 
 class HeldToken(NamedTuple):
     """A token in the reference, with its position.
@@ -422,7 +425,6 @@ class Step:
         states: the abstract states before the operation; None if not recorded.
         answer: the expected answer; None until `run_reference` is called.
         is_resolved: whether `resolve` was called.
-        resolved: the answer that the reference has followed; None before `resolve`.
         is_finished: whether `finish` was called.
     """
 
@@ -434,7 +436,6 @@ class Step:
     states: Sequence[str] | None = None
     answer: Answer | None = None
     is_resolved: bool = False
-    resolved: Answer | None = None
     is_finished: bool = False
 
     def run_reference(self) -> Answer:
@@ -447,7 +448,6 @@ class Step:
         """Updates the reference to an allowed answer of the backend."""
         self.is_resolved = True
         self.operation.resolve(self.op, self.model, observed)
-        self.resolved = observed
 
     @property
     def follows(self) -> bool:
@@ -490,10 +490,7 @@ def iter_steps(
 
 def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
     """Runs a legal operation on the reference, with the first allowed answer."""
-    operation = operations[op["op"]]
-    answer = operation.run_reference(op, model)
-    operation.resolve(op, model, get_first_allowed(answer))
-    model.tag += operation.count_tags(op)
+    Step(0, op, model, operations[op["op"]], None).finish()
 
 
 def get_first_allowed(answer: Answer) -> Answer:

@@ -13,6 +13,7 @@ from lockstep.harness.contracts.operation import (
     list_names,
     rename,
 )
+from lockstep.harness.core.document import MAX_LENGTH
 
 T = TypeVar("T")
 
@@ -21,6 +22,20 @@ Rewrite = Callable[[Sequence[Op]], Iterator[list[Op]]]
 
 Changed = tuple[Config, Sequence[Op]]
 """A simpler config with its operations."""
+
+
+def name_letter(number: int) -> str:
+    """Returns a, b, c, … for 0, 1, 2, …"""
+    return chr(ord("a") + number)
+
+
+def merge_updates(first: Op, second: Op) -> Op | None:
+    """Merges two consecutive updates of one cache, the second without padding."""
+    updates = first["op"] == second["op"] == "update"
+    if not updates or first["cache"] != second["cache"] or second.get("left"):
+        return None
+    length = first["length"] + second["length"]
+    return {**first, "length": length} if length <= MAX_LENGTH else None
 
 
 def replace_at(items: Sequence[T], index: int, *new: T) -> list[T]:

@@ -13,14 +13,9 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.answer_schemas import NUMBER, record
 from lockstep.harness.contracts.layer import model as sides
 from lockstep.harness.contracts.layer.model import LayerModel
-from lockstep.harness.contracts.layer.operations import (
-    CACHE,
-    OPERATIONS,
-    Fields,
-    LayerOperation,
-)
+from lockstep.harness.contracts.layer.operations import CACHE, OPERATIONS, LayerOperation
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
+from lockstep.harness.contracts.operation import Answer, Effect, Fields, Op, Source
 from lockstep.harness.contracts.tables import replace_block
 from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError

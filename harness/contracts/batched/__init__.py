@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.interface import (
@@ -38,23 +38,20 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
     why_illegal_config,
 )
-from lockstep.harness.contracts.batched.rewrites import (
-    LETTERS,
-    REWRITES,
-    merge_updates,
-    propose_configs,
-)
+from lockstep.harness.contracts.batched.rewrites import REWRITES, propose_configs
 from lockstep.harness.contracts.batched.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
 from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.layer import CHOICES as LAYER_CHOICES
 from lockstep.harness.contracts.layer import (
     HEEDED,
+    OPT_IN,
     SETTINGS,
     get_tag_dimension,
     restrict_options,
 )
 from lockstep.harness.contracts.operation import Config, Op, Source, index
-from lockstep.harness.contracts.rewrites import join_names
+from lockstep.harness.contracts.rewrites import join_names, merge_updates, name_letter
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.errors import UsageError
 
@@ -89,13 +86,9 @@ LONG = 32
 """Every 32nd program, on average, is long."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
+    **LAYER_CHOICES,
     "window": (4, 1, 2, 3, 5, 8, 4, 2, 3, 5, 16, 33),
-    "step": (4, 1, 2, 3, 8, 256),
     "heads": (1, 2, 3, 1, 2, 4),
-    "key_dim": (4, 6, 8),
-    "value_dim": (4, 6, 0),
-    "conv_width": (4, 2, 3),
-    "dtype": ("float32", "float16", "bfloat16"),
     "pads_left": (True, False),
 }
 
@@ -113,32 +106,24 @@ class BatchedContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset(
-        {
-            *("keep", "record", "chunk", "mask_form", "mask_padding"),
-            *("variant", "scope", "offsets", "ring"),
-        }
-    )
+    opt_in = OPT_IN | {"offsets", "ring"}
     operations = OPERATIONS
     required = ("open", "update")
     table = TABLE
-    facts: ClassVar[Mapping[str, str]] = FACTS
+    facts = FACTS
     next = NEXT
-    letters = LETTERS
-    interfaces: ClassVar[Mapping[str, type]] = {
+    letters = {"cache": name_letter, "saved": "s{}".format}
+    interfaces = {
         **dict.fromkeys(("batch-kv", "batch-rotating"), BatchCache),
         "batch-state": BatchStateCache,
         LIST: BatchListCache,
     }
-    heeded: ClassVar[Mapping[str, Sequence[str]]] = {
+    heeded = {
         **{f"{PREFIX}{kind}": fields for kind, fields in HEEDED.items()},
         LIST: ("parts",),
     }
-    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"pads_left": (True,)}
-    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **SETTINGS,
-        "pads_left": (True, False),
-    }
+    counted = {"pads_left": (True,)}
+    settings = {**SETTINGS, "pads_left": (True, False)}
     model = staticmethod(open_model)
     system = staticmethod(open_system)
     rewrites = (join_names(OPERATIONS, "cache"), *REWRITES)

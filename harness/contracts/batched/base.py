@@ -23,7 +23,7 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
 from lockstep.harness.contracts.layer.operations import LayerOperation
-from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
+from lockstep.harness.contracts.operation import Answer, Fields, Op, Operation, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -42,9 +42,6 @@ BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
 SLICED = ("batch-kv", "batch-rotating", LIST)
 """The kinds whose rows can consist of tokens; a list that contains a state refuses
 `trim` and `rollback`."""
-
-Fields = dict[str, Any] | None
-"""The drawn fields of an operation; None if the operation is not legal now."""
 
 
 class BatchedOperation(Operation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.operation import Config, Op
@@ -14,24 +14,6 @@ from lockstep.harness.contracts.rewrites import (
     replace_at,
     simplify_each,
 )
-from lockstep.harness.core.document import MAX_LENGTH
-
-LETTERS: Mapping[str, Callable[[int], str]] = {
-    "cache": lambda number: chr(ord("a") + number),
-    "saved": "s{}".format,
-}
-"""Sort of names → a function from an index to a name: batches and single caches are a,
-b, c; saved contents are s0, s1, …."""
-
-
-def merge_updates(first: Op, second: Op) -> Op | None:
-    """Merges two consecutive updates of one batch or cache."""
-    updates = first["op"] == second["op"] == "update"
-    if not updates or first["cache"] != second["cache"] or second["left"]:
-        return None
-    length = first["length"] + second["length"]
-    return {**first, "length": length} if length <= MAX_LENGTH else None
-
 
 LISTS = ("left", "lengths", "counts")
 """The fields with one number per row."""

@@ -25,7 +25,6 @@ from lockstep.harness.contracts.batched.base import (
     SINGLES,
     SLICED,
     BatchedOperation,
-    Fields,
     OnEither,
 )
 from lockstep.harness.contracts.batched.model import (
@@ -35,7 +34,7 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_offset, answer_tags
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source
+from lockstep.harness.contracts.operation import Answer, Effect, Fields, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 
 SAVED: Schema = {**NAME, NAMES: "saved"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.batched.lists import LISTS
 from lockstep.harness.contracts.batched.model import (
@@ -23,6 +25,7 @@ class Situation:
         length: the number of columns of an update, else None.
         windows: the windows of the batch's caches.
         chunks: the chunk sizes of the batch's caches.
+        past_window, past_chunk: the tokens in the longest row beyond the smallest size.
     """
 
     def __init__(self, op: Op, model: BatchedModel) -> None:
@@ -35,6 +38,8 @@ class Situation:
         configs = list_part_configs(model.config)
         self.windows = [config["window"] for config in configs if config["window"]]
         self.chunks = [config["chunk"] for config in configs if config["chunk"]]
+        self.past_window = self.longest - min(self.windows, default=inf)
+        self.past_chunk = self.longest - min(self.chunks, default=inf)
 
     def ends_chunk(self) -> bool:
         """Whether some row ends at the end of a chunk."""
@@ -83,11 +88,7 @@ STATES = (
     ),
     State("at-window", lambda case: case.longest in case.windows, "windows"),
     State("just-turned", lambda case: case.longest - 1 in case.windows, "windows"),
-    State(
-        "turned",
-        lambda case: any(case.longest > size for size in case.windows),
-        "windows",
-    ),
+    State("turned", lambda case: case.past_window > 0, "windows"),
     State(  # of a row that is aligned with the longest one
         "padding-in-window",
         lambda case: any(case.longest > size > case.shortest for size in case.windows),
@@ -95,11 +96,7 @@ STATES = (
     ),
     State("turns", Situation.turns, "windows"),
     State("chunk-boundary", Situation.ends_chunk, "chunks"),
-    State(
-        "past-chunk",
-        lambda case: any(case.longest > size for size in case.chunks),
-        "chunks",
-    ),
+    State("past-chunk", lambda case: case.past_chunk > 0, "chunks"),
     State("chunks-apart", Situation.is_apart, "chunks"),
 )
 EVENTS = "padded-left finalized rewind refusal rows-left extended stacked loaded cloned"

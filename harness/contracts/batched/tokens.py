@@ -24,7 +24,6 @@ from lockstep.harness.contracts.batched.base import (
     ROWS_OFFSETS,
     SLICED,
     BatchedOperation,
-    Fields,
     OnEither,
     draw_length,
 )
@@ -36,7 +35,15 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem, Written
 from lockstep.harness.contracts.layer.operations import count
-from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, choose
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Effect,
+    Fields,
+    Op,
+    Source,
+    ask,
+    choose,
+)
 from lockstep.harness.core.document import INTEGER, LENGTH
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.interface import LayerCache, StateCache
@@ -24,10 +24,11 @@ from lockstep.harness.contracts.layer.model import (
     why_illegal_config,
 )
 from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
-from lockstep.harness.contracts.layer.rewrites import LETTERS, REWRITES, merge_updates
+from lockstep.harness.contracts.layer.rewrites import REWRITES
 from lockstep.harness.contracts.layer.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.contracts.rewrites import merge_updates, name_letter
 from lockstep.harness.contracts.system import Setup
 
 NEXT: Mapping[str, Sequence[str]] = {
@@ -71,6 +72,11 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+OPT_IN = frozenset(
+    {"keep", "record", "chunk", "mask_padding", "mask_form", "variant", "scope"}
+)
+
+
 def restrict_options(
     name: str, kind: str, config: Config, options: Sequence[Any]
 ) -> Sequence[Any]:
@@ -106,16 +112,11 @@ class LayerContract(Contract):
     kinds = ("kv", "rotating", "state")
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset(
-        {
-            *("keep", "record", "chunk", "mask_padding", "mask_form"),
-            *("variant", "scope"),
-        }
-    )
+    opt_in = OPT_IN
     operations = OPERATIONS
     required = ("update",)
     table = TABLE
-    facts: ClassVar[Mapping[str, str]] = {
+    facts = {
         "offset": "tokens in the cache",
         "begun": "the largest offset at which an update has begun since it was empty",
         "pending": "tokens behind the last full block: an update fills one if it is the"
@@ -123,18 +124,14 @@ class LayerContract(Contract):
         "written": "tokens written since the last trim, or since it was empty",
     }
     next = NEXT
-    letters = LETTERS
-    interfaces: ClassVar[Mapping[str, type]] = {
+    letters = {"cache": name_letter, "snapshot": "s{}".format}
+    interfaces = {
         **dict.fromkeys(("kv", "rotating"), LayerCache),
         "state": StateCache,
     }
     heeded = HEEDED
-    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"step": CHOICES["step"]}
-    settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **SETTINGS,
-        "mask_padding": (1, 4),
-        "mask_form": ("any", "additive"),
-    }
+    counted = {"step": CHOICES["step"]}
+    settings = {**SETTINGS, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
     model = LayerModel
     system = staticmethod(open_system)
     rewrites = REWRITES

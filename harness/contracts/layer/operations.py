@@ -46,6 +46,7 @@ from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,
+    Fields,
     Op,
     Operation,
     Source,
@@ -58,9 +59,6 @@ from lockstep.reference.state import StateCache
 CACHE_NAME: Schema = {**NAME, NAMES: "cache"}
 SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
 CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
-
-Fields = dict[str, Any] | None
-"""The drawn fields of an operation; None if the operation is not legal now."""
 
 
 class LayerOperation(Operation):

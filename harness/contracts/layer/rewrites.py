@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockstep.harness.contracts.layer.operations import OPERATIONS
 from lockstep.harness.contracts.operation import Op, rename
-from lockstep.harness.contracts.rewrites import Rewrite, find, join_names, replace_at
+from lockstep.harness.contracts.rewrites import (
+    Rewrite,
+    find,
+    join_names,
+    merge_updates,
+    replace_at,
+)
 from lockstep.harness.core.document import MAX_LENGTH
 
 FEW = 10
@@ -15,15 +21,6 @@ FEW = 10
 
 MOST_ADDED = 3
 """The maximum number of tokens that are added for a removed operation."""
-
-
-def merge_updates(first: Op, second: Op) -> Op | None:
-    """Merges two consecutive updates of one cache."""
-    updates = first["op"] == second["op"] == "update"
-    if not updates or first["cache"] != second["cache"]:
-        return None
-    length = first["length"] + second["length"]
-    return {**first, "length": length} if length <= MAX_LENGTH else None
 
 
 def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -105,14 +102,6 @@ def move_offsets(op: Op, by: int) -> Op:
     if "offsets" in op:
         moved["offsets"] = sorted(set(map(move, op["offsets"])))
     return {**op, **moved}
-
-
-LETTERS: Mapping[str, Callable[[int], str]] = {
-    "cache": lambda number: chr(ord("a") + number),
-    "snapshot": "s{}".format,
-}
-"""Sort of names → a function from an index to a name: caches are a, b, c, snapshots s0,
-s1, …."""
 
 
 def list_passed_on(op: Op) -> list[tuple[str, str, str]]:

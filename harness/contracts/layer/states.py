@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import nan
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import LayerModel
@@ -14,24 +15,32 @@ LONG_AFTER = 12
 
 
 class Situation:
-    """An operation that is about to run on a cache, which is not empty of sizes alone.
+    """An operation that is about to run on a cache.
 
     Attributes:
         length: the number of tokens of an update, else 0.
-        step: the growth step, or None if the cache does not grow by steps.
-        window: the window of the config; None while the cache is empty.
-        chunk: the chunk size of the config; None while the cache is empty.
+        past_window: the offset minus the window.
+        step: the growth step.
+        after_step: the number of tokens behind the last growth step.
+        in_chunk: the number of tokens behind the last chunk boundary.
+        past_chunk: the offset minus the chunk size.
+
+    The last four are NaN, which is neither equal to nor less or greater than any number,
+    while the cache is empty and if it has no window, steps or chunks.
     """
 
     def __init__(self, op: Op, model: LayerModel) -> None:
-        self.op, self.model, config = op, model, model.config
+        self.op, self.model, self.config = op, model, model.config
         self.cache, self.past = model.caches[op["cache"]], model.past[op["cache"]]
-        self.offset = self.cache.offset
+        self.offset = offset = self.cache.offset
         self.length = op["length"] if op["op"] == "update" else 0
-        has_steps = self.offset and config["kind"] != "state"
-        self.step = config["step"] if has_steps else None
-        self.window = config["window"] if self.offset else None
-        self.chunk = config["chunk"] if self.offset else None
+        window, chunk = self.config["window"], self.config["chunk"]
+        has_steps = offset and self.config["kind"] != "state"
+        self.past_window = offset - window if offset and window else nan
+        self.step: int = self.config["step"]
+        self.after_step = offset % self.step if has_steps else nan
+        self.in_chunk = offset % chunk if offset and chunk else nan
+        self.past_chunk = offset - chunk if offset and chunk else nan
 
     @cached_property
     def outlived(self) -> bool:
@@ -54,29 +63,20 @@ class Situation:
 
     @property
     def ends_wrapped(self) -> bool:
-        window = self.model.config["window"]
+        window = self.config["window"]
         return bool(self.length and window and self.offset + self.length > window)
 
-
-def is_wrapped(case: Situation) -> bool:
-    return case.window is not None and case.offset > case.window
+    def appends_after(self, event: str) -> bool:
+        return self.length > 0 and event in self.past
 
 
 STATES = (
     State("empty", lambda case: not case.offset),
     State("unwritten"),
     State("rewind", needs="rewinds"),
-    State(
-        "append-after-rewind",
-        lambda case: case.length and "rewind" in case.past,
-        "rewinds",
-    ),
+    State("append-after-rewind", lambda case: case.appends_after("rewind"), "rewinds"),
     *(State(name, needs=name) for name in ("clone", "free", "restore")),
-    State(
-        "append-after-restore",
-        lambda case: case.length and "restore" in case.past,
-        "restore",
-    ),
+    State("append-after-restore", lambda case: case.appends_after("restore"), "restore"),
     State("refusal", needs="refusals"),
     State("snapshot-live", lambda case: case.model.snapshots, "snapshot"),
     State("snapshot-outlived", lambda case: case.outlived, "snapshot outlives"),
@@ -84,45 +84,33 @@ STATES = (
     State("restore-long-after", Situation.is_old, "snapshot restore"),
     State("captures-pending", lambda case: case.cache.captures.scheduled, "prepare"),
     State("captures-crossed", lambda case: case.count_crossed() > 1, "prepare"),
-    State("at-step", lambda case: case.step and case.offset % case.step == 0, "steps"),
-    State(
-        "before-step",
-        lambda case: case.step and case.offset % case.step == case.step - 1,
-        "steps",
-    ),
-    State("after-step", lambda case: case.step and case.offset % case.step == 1, "steps"),
-    State(
-        "chunk-boundary",
-        lambda case: case.chunk and case.offset % case.chunk == 0,
-        "chunks",
-    ),
-    State("inside-chunk", lambda case: case.chunk and case.offset % case.chunk, "chunks"),
-    State("past-chunk", lambda case: case.chunk and case.offset > case.chunk, "chunks"),
-    State(
-        "below-window", lambda case: case.window and case.offset < case.window, "wider"
-    ),
-    State(
-        "before-window",
-        lambda case: case.window and case.offset == case.window - 1,
-        "wider",
-    ),
-    State("at-window", lambda case: case.offset == case.window, "rotating"),
-    State(
-        "after-window",
-        lambda case: case.window and case.offset == case.window + 1,
-        "rotating",
-    ),
+    State("at-step", lambda case: case.after_step == 0, "steps"),
+    State("before-step", lambda case: case.after_step == case.step - 1, "steps"),
+    State("after-step", lambda case: case.after_step == 1, "steps"),
+    State("chunk-boundary", lambda case: case.in_chunk == 0, "chunks"),
+    State("inside-chunk", lambda case: case.in_chunk > 0, "chunks"),
+    State("past-chunk", lambda case: case.past_chunk > 0, "chunks"),
+    State("below-window", lambda case: case.past_window < 0, "wider"),
+    State("before-window", lambda case: case.past_window == -1, "wider"),
+    State("at-window", lambda case: case.past_window == 0, "rotating"),
+    State("after-window", lambda case: case.past_window == 1, "rotating"),
     State("ends-wrapped", lambda case: case.ends_wrapped, "rotating"),
     State(
         "several-after-wrap",
-        lambda case: case.ends_wrapped and case.length > 1 and is_wrapped(case),
+        lambda case: case.length > 1 and case.past_window > 0,
         "rotating",
     ),
-    State("wrapped", is_wrapped, "rotating"),
+    State("wrapped", lambda case: case.past_window > 0, "rotating"),
     State(
-        "mid-ring", lambda case: is_wrapped(case) and case.offset % case.window, "wider"
+        "mid-ring",
+        lambda case: case.past_window > 0 and case.past_window % case.config["window"],
+        "wider",
     ),
-    State("window-one", lambda case: case.window == 1 and case.offset > 1, "one-token"),
+    State(
+        "window-one",
+        lambda case: case.config["window"] == 1 and case.offset > 1,
+        "one-token",
+    ),
 )
 
 RULES = (
