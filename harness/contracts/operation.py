@@ -424,7 +424,7 @@ class Step:
         skipped: the reason why the operation is illegal now; None if it is legal.
         states: the abstract states before the operation; None if not recorded.
         answer: the expected answer; None until `run_reference` is called.
-        is_resolved: whether `resolve` was called.
+        resolved: the answer that the reference has followed; None before `resolve`.
         is_finished: whether `finish` was called.
     """
 
@@ -435,7 +435,7 @@ class Step:
     skipped: str | None
     states: Sequence[str] | None = None
     answer: Answer | None = None
-    is_resolved: bool = False
+    resolved: Answer | None = None
     is_finished: bool = False
 
     def run_reference(self) -> Answer:
@@ -446,7 +446,7 @@ class Step:
 
     def resolve(self, observed: Answer) -> None:
         """Updates the reference to an allowed answer of the backend."""
-        self.is_resolved = True
+        self.resolved = observed
         self.operation.resolve(self.op, self.model, observed)
 
     @property
@@ -464,7 +464,7 @@ class Step:
         self.is_finished = True
         if self.skipped is None:
             answer = self.run_reference()
-            if not self.is_resolved:
+            if self.resolved is None:
                 self.resolve(get_first_allowed(answer))
         self.model.tag += self.operation.count_tags(self.op)
 

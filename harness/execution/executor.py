@@ -251,7 +251,7 @@ class Run:
         Raises:
             Apart: the reference has followed a different answer of another backend.
         """
-        if not step.is_resolved:
+        if step.resolved is None:
             step.resolve(observed)
         elif self.waits and not is_same(observed, step.resolved):
             raise Apart
