@@ -28,6 +28,11 @@ class State(NamedTuple):
     needs: str = ""
 
 
+def make_states(names: str, needs: str = "") -> list[State]:
+    """Makes the states that the model records as events, or that a contract finds."""
+    return [State(name, needs=needs) for name in names.split()]
+
+
 class Unreachable(NamedTuple):
     """A rule that excludes cells that no program can reach.
 

@@ -3,6 +3,7 @@ with one planted mistake each. Every message of every check appears."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ from lockstep.harness.backends.native import open_native
 from lockstep.harness.backends.paged import Entry, Pool
 from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.checks import (
-    EventBook,
+    Prefix,
     check_entries,
+    check_events,
     check_pool,
     check_tables,
-    list_places,
-    locate,
+    follow_events,
 )
+from lockstep.harness.contracts.paged.contents import list_needs, locate
 from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.contracts.paged.reading import (
     read_copies,
@@ -115,10 +117,10 @@ def test_what_a_request_needs_stands_in_slots() -> None:
     """Of a window its last tokens; of states the last one, in a whole block."""
     sliding = reach(*BEGUN, kind="paged-sliding", groups=[SLIDING])
     request = sliding.cache.requests["a"]
-    assert [one.position for one in list_places(sliding, request, 5)] == [3, 4]
+    assert [one.position for one in list_needs(sliding, request, 5)] == [3, 4]
     state = reach(*BEGUN, kind="paged-state", groups=[STATE])
     request = state.cache.requests["a"]
-    assert [one.position for one in list_places(state, request, 5)] == [4]
+    assert [one.position for one in list_needs(state, request, 5)] == [4]
     assert locate(state.config, [7, None, 9], 0, 5) == (9, 0)
     assert locate(sliding.config, [7, None, 9], 0, 1) == (7, 1)
     assert locate(sliding.config, [7, None, 9], 0, 3) is None
@@ -242,13 +244,14 @@ FIRST, NEXT = Entry(0, None, (1, 2), 3), Entry(0, None, (1, 2, 3, 4), 4)
 
 
 def test_events_replay_to_the_entries() -> None:
-    book = EventBook()
-    book.follow([("stored", FIRST), ("stored", NEXT)])
-    book.check([NEXT, FIRST])
-    book.follow([("removed", FIRST), ("stored", FIRST._replace(block=9))])
-    book.check([NEXT, FIRST._replace(block=9)])
-    book.follow([("cleared", None)])
-    book.check([])
+    book = Counter[Prefix]()
+    follow_events(book, [("stored", FIRST), ("stored", NEXT)])
+    check_events(book, [NEXT, FIRST])
+    moved = FIRST._replace(block=9)
+    follow_events(book, [("removed", FIRST), ("stored", moved)])
+    check_events(book, [NEXT, moved])
+    follow_events(book, [("cleared", None)])
+    check_events(book, [])
 
 
 @pytest.mark.parametrize(
@@ -265,9 +268,9 @@ def test_events_replay_to_the_entries() -> None:
 def test_events_that_leave_something_out(
     events: Any, entries: Any, counts: tuple[int, int]
 ) -> None:
-    book = EventBook()
-    book.follow(events)
-    assert refuse(book.check, entries) == (
+    book = Counter[Prefix]()
+    follow_events(book, events)
+    assert refuse(check_events, book, entries) == (
         f"events: by its events {counts[0]} blocks can be hit for the tokens [1, 2]"
         f" (namespace None, group 0), but there are {counts[1]}"
     )

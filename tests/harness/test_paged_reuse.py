@@ -11,7 +11,7 @@ from paging import GROUPS, TOLD, Manager, declare
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.paged import Entry
-from lockstep.harness.contracts.paged.reuse import check_published, find_longest
+from lockstep.harness.contracts.paged.checks import check_published, find_longest
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import walk

@@ -19,8 +19,12 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.paged import TELLS, PagedCache
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source
-from lockstep.harness.contracts.paged.domain import get_domain
-from lockstep.harness.contracts.paged.drawn import CHOICES, FEW_BLOCKS, GROUPS
+from lockstep.harness.contracts.paged.domain import (
+    CHOICES,
+    FEW_BLOCKS,
+    GROUPS,
+    get_domain,
+)
 from lockstep.harness.contracts.paged.model import (
     CONFIG,
     FACTS,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.contracts.answer_schemas import USAGE, any_of, left_open, record
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
-from lockstep.harness.contracts.paged.model import (
-    MOST_LENGTH,
-    PagedModel,
-)
+from lockstep.harness.contracts.paged.model import MOST_LENGTH, PagedModel
+from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.paged import Request
 
@@ -40,17 +39,24 @@ def leave(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else {"one_of": list(values)}
 
 
+def chosen(**fields: Schema) -> Schema:
+    """Makes the schema of an answer whose field the backend chooses, or of a refusal."""
+    return any_of(record(**{name: left_open(fields[name]) for name in fields}), USAGE)
+
+
+def find_free_name(model: PagedModel) -> str:
+    return next(name for name in LETTERS if name not in model.cache.requests)
+
+
 class PagedOperation(Operation):
-    """An operation of a scheduler.
+    """An operation of a scheduler, which calls the method with the operation's name.
 
     Attributes:
-        happens: the abstract state of the request that it leads to.
-        changes: the same of all requests.
+        result: the field of the answer that takes the value which the method returns.
     """
 
     has_misuse = True
-    happens: ClassVar[str] = ""
-    changes: ClassVar[str] = ""
+    result: ClassVar[str] = ""
 
     def draw(self, source: Source, model: PagedModel) -> Op | None:
         fields = self.draw_fields(source, model)
@@ -59,22 +65,19 @@ class PagedOperation(Operation):
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         return {}
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = getattr(system, self.name)(op)
-        return answer
-
-    def note(self, op: Op, model: PagedModel) -> None:
-        """Records the operation in the model's events."""
-        if self.happens:
-            model.past[op["request"]].add(self.happens)
-        if self.changes:
-            model.happened.add(self.changes)
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        return system.call(op, self.fields, self.result)
 
 
 class OnRequest(PagedOperation):
-    """An operation on one request."""
+    """An operation on one request.
+
+    Attributes:
+        filling: values of the other fields without a default, for invalid calls.
+    """
 
     fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST}
+    filling: ClassVar[Mapping[str, Any]] = {}
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         request = model.cache.requests.get(op["request"])
@@ -119,11 +122,7 @@ class OnRequest(PagedOperation):
             return None
         wrong = [name for name, item in requests.items() if self.is_misuse(model, item)]
         loading = [name for name in wrong if requests[name].awaited]
-        name = next(item for item in LETTERS if item not in requests)
+        name = find_free_name(model)
         if wrong and (loading or source.below(2)):
             name = source.pick(loading or wrong)
-        return {"op": self.name, "request": name, **self.get_anything()}
-
-    def get_anything(self) -> Mapping[str, Any]:
-        """Returns arbitrary values for the remaining fields without a default."""
-        return {}
+        return {"op": self.name, "request": name, **self.filling}

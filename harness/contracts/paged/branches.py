@@ -10,9 +10,6 @@ from lockstep.harness.contracts.answer_schemas import (
     BOOLEAN,
     NOTHING_OR_USAGE,
     PAIR,
-    USAGE,
-    any_of,
-    left_open,
     record,
 )
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
@@ -23,14 +20,14 @@ from lockstep.harness.contracts.paged.base import (
     Fields,
     OnRequest,
     PagedOperation,
+    chosen,
     draw_tokens,
+    find_free_name,
     leave,
 )
-from lockstep.harness.contracts.paged.model import (
-    MOST_LENGTH,
-    MOST_REQUESTS,
-    PagedModel,
-)
+from lockstep.harness.contracts.paged.checks import check_evicted
+from lockstep.harness.contracts.paged.model import MOST_LENGTH, MOST_REQUESTS, PagedModel
+from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import Schema, integer
 from lockstep.reference.paged import Request
 
@@ -43,11 +40,10 @@ class LettingGo(OnRequest):
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
         """Those whose blocks a transfer still needs, or has filled."""
-        owners = [model.find_owner(transfer) for transfer in model.transfers]
-        owners_names = [
-            item for item in names if item in owners or "loaded" in model.past[item]
-        ]
-        return owners_names if model.goes_far and owners_names else names
+        owners = set(map(model.find_owner, model.transfers))
+        loaded = {name for name in names if "loaded" in model.past[name]}
+        preferred = [name for name in names if name in owners | loaded]
+        return preferred if model.goes_far and preferred else names
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         if request.scheduled and model.leaning - {op["request"]}:
@@ -120,9 +116,9 @@ class Fork(OnRequest):
     Answer: `ok`: false if there is no room.
     """
 
-    name, weight = "fork", 3
+    name, weight, result = "fork", 3, "ok"
     effect = Effect.MOVES
-    answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
+    answer = chosen(ok=BOOLEAN)
     text = "fork {source} into {target}, which goes on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": REQUEST,
@@ -149,9 +145,9 @@ class Fork(OnRequest):
         if fields is None:
             return None
         origin = model.cache.requests[fields["request"]]
-        target = next(item for item in LETTERS if item not in model.cache.requests)
         room = model.config["max_length"] - origin.computed
         tokens = draw_tokens(source, min(room, source.pick((1, 2, 3))))
+        target = find_free_name(model)
         return {"source": fields["request"], "target": target, "tokens": tokens}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
@@ -171,15 +167,11 @@ class Fork(OnRequest):
         return {"op": self.name, "source": name, "target": target, "tokens": tokens}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        request = model.cache.requests.get(op["source"])
-        exists = op["target"] in model.cache.requests
-        if (
-            request is None
-            or self.is_misuse(model, request)
-            or exists
-            or not op["tokens"]
-        ):
-            return ask(lambda: model.cache.fork(op["source"], op["target"], op["tokens"]))
+        source, target, tokens = op["source"], op["target"], op["tokens"]
+        request = model.cache.requests.get(source)
+        invalid = request is None or self.is_misuse(model, request)
+        if invalid or target in model.cache.requests or not tokens:
+            return ask(lambda: model.cache.fork(source, target, tokens))
         return {"ok": leave([True] if self.has_room(op, model) else [False, True])}
 
     def has_room(self, op: Op, model: PagedModel) -> bool:
@@ -213,9 +205,10 @@ class Rewind(OnRequest):
     Answer: `ok`: false if a group has dropped what lies there.
     """
 
-    name, weight, happens = "rewind", 2, "rewound"
+    name, weight, result = "rewind", 2, "ok"
     effect = Effect.REMOVES
-    answer = any_of(record(ok=left_open(BOOLEAN)), USAGE)
+    answer = chosen(ok=BOOLEAN)
+    filling: ClassVar[Mapping[str, Any]] = {"to": 1, "tokens": [1]}
     text = "rewind {request} to {to} tokens, and go on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
@@ -232,10 +225,8 @@ class Rewind(OnRequest):
         return request.scheduled > 0 or not request.computed
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        computed = request.computed
-        to = source.pick(
-            (computed, computed - 1, computed // 2, computed - 2, computed - 3)
-        )
+        end = request.computed
+        to = source.pick((end, end - 1, end // 2, end - 2, end - 3))
         to = min(max(1, to), model.config["max_length"] - 1)
         room = model.config["max_length"] - to
         return {"to": to, "tokens": draw_tokens(source, min(room, 1 + source.below(3)))}
@@ -251,20 +242,14 @@ class Rewind(OnRequest):
         wrong = ({"to": 0}, {"to": ahead, "tokens": [1]}, {"tokens": []})
         return {**op, **source.pick(wrong)}
 
-    def get_anything(self) -> Mapping[str, Any]:
-        return {"to": 1, "tokens": [1]}
-
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, to, tokens = op["request"], op["to"], op["tokens"]
         request = model.cache.requests.get(name)
-        if (
-            request is None
-            or self.is_misuse(model, request)
-            or not (tokens and 0 < to <= request.computed)
-        ):
+        end = request.computed if request and not self.is_misuse(model, request) else 0
+        if not tokens or not 0 < to <= end:
             return ask(lambda: model.cache.rewind(name, to, tokens))
         full = all(group.type == "full" for group in model.cache.groups)
-        is_there = full or to == request.computed
+        is_there = full or to == end
         return {"ok": leave([True] if is_there else [True, False])}
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
@@ -274,7 +259,7 @@ class Rewind(OnRequest):
             model.name_contents(name, to)
             model.spans[name] = min(to, model.spans[name][0]), to
             model.sampled.pop(name, None)
-            self.note(op, model)
+            model.past[name].add("rewound")
 
     def count_tags(self, op: Op) -> int:
         return len(op["tokens"])
@@ -286,7 +271,7 @@ class Evict(PagedOperation):
     Answer: `evicted`.
     """
 
-    name, weight, changes = "evict", 2, "evicted"
+    name, weight, result = "evict", 2, "evicted"
     effect = Effect.REMOVES
     messages = {"evict": ({"count": Positive}, {"evicted": int})}
     answer = record(evicted=record(between=PAIR))
@@ -300,10 +285,16 @@ class Evict(PagedOperation):
         return {"count": source.pick((1, 2, 4, 256))}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        self.note(op, model)
+        model.happened.add("evicted")
         model.away = list(model.offloaded)
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
+
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if system.pool is not None:
+            check_evicted(answer.get("evicted"), system.pool)
+        return answer
 
 
 class Reset(PagedOperation):
@@ -313,7 +304,7 @@ class Reset(PagedOperation):
     is under way.
     """
 
-    name, changes, has_misuse = "reset", "reset", False
+    name, result, has_misuse = "reset", "ok", False
     effect = Effect.REMOVES
     answer = record(ok=BOOLEAN)
     text = "reset the prefix cache"
@@ -321,5 +312,5 @@ class Reset(PagedOperation):
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         done = model.cache.reset()
         if done:
-            self.note(op, model)
+            model.happened.add("reset")
         return {"ok": done}

@@ -4,64 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
-from lockstep.harness.contracts.operation import Config
-from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.contents import Memory, Need, Slot, list_slots
+from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
-
-Slot = tuple[int, int]
-"""(block, index in the block). A state takes the whole block, with index 0."""
-
-
-class Place(NamedTuple):
-    """The content that a slot must hold.
-
-    Attributes:
-        group: the number of the group.
-        position: the position, or for a state the position of the last token it has read.
-        tag: the tag of the content.
-    """
-
-    group: int
-    position: int
-    tag: int
-
-
-def locate(config: Config, table: Table, group: int, position: int) -> Slot | None:
-    """Returns the slot of a position in a group's table; None if missing or unknown."""
-    if isinstance(table, Ring):
-        return None
-    settings = config["groups"][group]
-    number = position // settings["block"]
-    block = table[number] if number < len(table) else None
-    if block is None:
-        return None
-    return block, 0 if settings["type"] == "state" else position % settings["block"]
-
-
-def list_places(model: PagedModel, request: Request, end: int) -> Iterator[Place]:
-    """Lists what the slots of a request hold that its next token needs, and behind that
-    all up to `end`: what is computed, or the end of the step."""
-    for number, group in enumerate(model.cache.groups):
-        block = model.config["groups"][number]["block"]
-        if group.type == "state":
-            ends = list_ends(request.computed, end, block)
-            positions = [stop - 1 for stop in ends]
-        else:
-            positions = list(range(group.first(request.computed), end))
-        for position in positions:
-            yield Place(number, position, model.get_tag(request, position))
-
-
-def list_ends(start: int, end: int, block: int) -> list[int]:
-    """Lists after how many tokens there may be a state: at the end of a step, and inside
-    of it where a block ends. Without a step, after those that are computed."""
-    inside = range(start // block * block + block, end, block)
-    return [*inside, end] if end else []
-
 
 # --- tables -----------------------------------------------------------------------------
 
@@ -74,15 +23,19 @@ def list_blocks(table: Table) -> list[int]:
 
 def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
     """Raises Broken if a table lists a block twice, or a shared slot has two contents."""
-    users: dict[Slot, tuple[str, Place]] = {}
+    users: dict[Slot, tuple[str, Need]] = {}
     for name, request in model.cache.requests.items():
         if not request.is_held:
             continue
-        for number, table in enumerate(tables[name]):
-            check_twice(name, number, table)
-        for need in list_places(model, request, request.end):
-            table = tables[name][need.group]
-            slot = locate(model.config, table, need.group, need.position)
+        for group, table in enumerate(tables[name]):
+            for block, times in Counter(list_blocks(table)).items():
+                if times > 1:
+                    raise Broken(
+                        "table",
+                        f"the table of request {name}, group {group}, has block {block}"
+                        f" {times} times: {list(table)}",
+                    )
+        for slot, need in list_slots(model, name, tables[name], request.end):
             if slot is None:
                 continue
             sharer, noted = users.setdefault(slot, (name, need))
@@ -95,42 +48,30 @@ def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
                 )
 
 
-def check_twice(name: str, group: int, table: Table) -> None:
-    counted = Counter(list_blocks(table))
-    for block, times in counted.items():
-        if times > 1:
-            raise Broken(
-                "table",
-                f"the table of request {name}, group {group}, has block {block}"
-                f" {times} times: {list(table)}",
-            )
-
-
-def check_contents(
-    model: PagedModel, name: str, tables: Tables, memory: Mapping[Slot, Any]
-) -> None:
+def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory) -> None:
     """Raises Broken if content is missing that the next token of a request needs.
 
     Args:
         model: the reference.
         name: the name of the request.
         tables: the tables of the request.
-        memory: slot → (group, tag).
+        memory: the contents of device blocks.
     """
-    request = model.cache.requests[name]
-    for need in list_places(model, request, request.computed):
-        table = tables[need.group]
-        if isinstance(table, Ring):
-            continue
-        slot = locate(model.config, table, need.group, need.position)
-        content = None if slot is None else memory.get(slot)
+    computed = model.cache.requests[name].computed
+    for slot, need in list_slots(model, name, tables, computed):
+        content = memory.get(slot) if slot else None
         if content != (need.group, need.tag):
-            text = "has no slot" if slot is None else f"is {name_content(content)}"
+            text = f"is {name_content(content)}" if slot else "has no slot"
             raise Broken(
                 "contents",
                 f"position {need.position} of request {name}, group {need.group},"
                 f" {text}, not token {need.tag}",
             )
+
+
+def name_content(content: tuple[int, int] | None) -> str:
+    """Describes the content of a slot."""
+    return "nothing" if content is None else f"token {content[1]}"
 
 
 # --- references -------------------------------------------------------------------------
@@ -173,6 +114,23 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         )
 
 
+def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> None:
+    """Raises Broken if a free block is still read or written by a transfer.
+
+    Args:
+        blocks: the blocks that the backend may give out.
+        busy: block → the name of the transfer that uses it.
+        memory: the name of the memory that contains the blocks.
+    """
+    for block in blocks:
+        if block in busy:
+            raise Broken(
+                "references",
+                f"block {block}{memory} may be given out, and transfer {busy[block]}"
+                " still needs it",
+            )
+
+
 # --- room -------------------------------------------------------------------------------
 
 
@@ -184,10 +142,11 @@ def check_evicted(evicted: Any, pool: Pool) -> None:
         pool: the pool before the operation.
     """
     if isinstance(evicted, int) and evicted > len(pool.cached):
-        message = (
+        raise Broken(
+            "result",
             f"evicted {evicted} blocks, but {len(pool.cached)} could be hit, and were"
+            " held by no request",
         )
-        raise Broken("result", f"{message} held by no request")
 
 
 def check_refusal(
@@ -216,25 +175,19 @@ def check_refusal(
     """
     if len(model.cache.groups) > 1:
         return
-    request, [group] = model.cache.requests[name], model.config["groups"]
+    request, [settings] = model.cache.requests[name], model.config["groups"]
+    reads = end + sum(model.cache.requests[other].end for other in model.cache.step)
+    if reads > model.config["blocks"] * settings["block"]:
+        return
     start = request.computed if request.is_held else 0
     needed = model.count_blocks(name, start, end)
-    reads = end + sum(
-        model.cache.requests[scheduled].end for scheduled in model.cache.step
-    )
-    if reads > model.config["blocks"] * group["block"]:
-        return
-    if (
-        tables is not None
-        and group["type"] != "state"
-        and not isinstance(tables[0], Ring)
-    ):
-        first = model.cache.groups[0].first(start) // group["block"]
-        written = start // group["block"]
+    if tables and settings["type"] != "state" and not isinstance(tables[0], Ring):
+        first = model.cache.groups[0].first(start) // settings["block"]
+        written = start // settings["block"]
         needed -= sum(
             block is not None and (index < written or pool.references[block] == 1)
             for index, block in enumerate(tables[0])
-            if index >= first  # what others hold as well is copied before it is written
+            if index >= first  # a block with other holders is copied before the write
         )
     idle = len(pool.free) + len(pool.cached)
     if needed <= idle - reserved:
@@ -245,31 +198,22 @@ def check_refusal(
         )
 
 
-def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> None:
-    """Raises Broken if a free block is still read or written by a transfer.
-
-    Args:
-        blocks: the blocks that the backend may give out.
-        busy: block → the name of the transfer that uses it.
-        memory: the name of the memory that contains the blocks.
-    """
-    for block in blocks:
-        if block in busy:
-            raise Broken(
-                "references",
-                f"block {block}{memory} may be given out, and transfer {busy[block]}"
-                " still needs it",
-            )
-
-
 # --- entries ----------------------------------------------------------------------------
+
+
+Prefix = tuple[int, str | None, tuple[int, ...]]
+"""The content of an entry: (group, namespace, tokens)."""
+
+
+def get_prefix(entry: Entry) -> Prefix:
+    return entry.group, entry.namespace, tuple(entry.tokens)
 
 
 def check_entries(
     model: PagedModel,
     entries: Sequence[Entry],
-    memory: Mapping[Slot, Any],
-    tables: Mapping[str, Tables] | None = None,
+    memory: Memory,
+    tables: Mapping[str, Tables],
 ) -> None:
     """Raises Broken if an entry names a block with other content than the entry's tokens.
 
@@ -278,10 +222,16 @@ def check_entries(
     Args:
         model: the reference.
         entries: the entries that the backend reports.
-        memory: slot → (group, tag).
+        memory: the contents of the blocks.
         tables: request → its tables, for requests that hold slots in this memory.
     """
-    coming = set(list_coming(model, tables)) if tables else set()
+    coming = {
+        (slot, (need.group, need.tag))
+        for name, request in model.cache.requests.items()
+        if name in tables and name in model.cache.step
+        for slot, need in list_slots(model, name, tables[name], request.end)
+        if need.position >= request.computed
+    }
     for entry in entries:
         settings = model.config["groups"][entry.group]
         block, tokens = settings["block"], tuple(entry.tokens)
@@ -289,72 +239,150 @@ def check_entries(
         is_state = settings["type"] == "state"
         first = end - 1 if is_state else (end - 1) // block * block
         for position in range(first, end):
-            content = entry.namespace, tokens[: position + 1]
-            tag = model.tags.get(content)
+            tag = model.tags.get((entry.namespace, tokens[: position + 1]))
             slot = entry.block, 0 if is_state else position % block
-            counted = entry.group, tag
-            if memory.get(slot) == counted or (slot, counted) in coming:
-                continue
+            content = memory.get(slot)
+            if content != (entry.group, tag) and (slot, (entry.group, tag)) not in coming:
+                raise Broken(
+                    "hash",
+                    f"the entry of {end} tokens {list(tokens)} (namespace"
+                    f" {entry.namespace}, group {entry.group}) names block {entry.block},"
+                    f" which holds {name_content(content)} in place of token {tag} at"
+                    f" position {position}",
+                )
+
+
+def follow_events(
+    counted: Counter[Prefix], events: Iterable[tuple[str, Entry | None]]
+) -> None:
+    """Updates the number of entries of each prefix by events."""
+    for name, entry in events:
+        if entry is None:
+            counted.clear()
+        else:
+            counted[get_prefix(entry)] += 1 if name == "stored" else -1
+
+
+def check_events(events: Counter[Prefix], entries: Sequence[Entry]) -> None:
+    """Raises Broken if the reported entries differ from the events' entries.
+
+    Args:
+        events: the number of entries of each prefix that result from all events so far.
+        entries: the entries that the backend reports.
+    """
+    listed = Counter(map(get_prefix, entries))
+    for prefix in {*events, *listed}:
+        if events[prefix] != listed[prefix]:
+            group, namespace, tokens = prefix
             raise Broken(
-                "hash",
-                f"the entry of {end} tokens {list(tokens)} (namespace {entry.namespace},"
-                f" group {entry.group}) names block {entry.block}, which holds"
-                f" {name_content(memory.get(slot))} in place of token {tag} at position"
-                f" {position}",
+                "events",
+                f"by its events {events[prefix]} blocks can be hit for the tokens"
+                f" {list(tokens)} (namespace {namespace}, group {group}), but there are"
+                f" {listed[prefix]}",
             )
 
 
-def list_coming(
-    model: PagedModel, tables: Mapping[str, Tables]
-) -> Iterator[tuple[Slot, tuple[int, int]]]:
-    """Yields (slot, (group, tag)) for each slot that the current step writes."""
-    for name in model.cache.step:
-        request = model.cache.requests[name]
-        for need in list_places(model, request, request.end):
-            table = tables[name][need.group]
-            slot = locate(model.config, table, need.group, need.position)
-            if slot is not None and need.position >= request.computed:
-                yield slot, (need.group, need.tag)
+# --- reuse ------------------------------------------------------------------------------
 
 
-def name_content(content: Any) -> str:
-    """Describes the content of a slot."""
-    if content is None:
-        return "nothing"
-    return str(content) if isinstance(content, str) else f"token {content[1]}"
+def find_longest(model: PagedModel, request: Request, entries: Sequence[Entry]) -> int:
+    """Returns the longest hit that a waiting request can have over these entries."""
+    if not model.cache.prefix_cache:
+        return 0
+    prefixes = set(map(get_prefix, entries))
+    most = len(request.tokens) - 1
+    hits = range(most - most % model.unit, 0, -model.unit)
+    covered = [hit for hit in hits if covers(model, request, hit, prefixes)]
+    last = covered[0] - model.cache.dropped if covered else 0
+    return max((hit for hit in covered if hit <= last), default=0)
 
 
-# --- events -----------------------------------------------------------------------------
+def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix]) -> bool:
+    """Tells whether each block that a request holds after a hit has an entry.
+
+    For a block that the hit fills partly, the entry must cover the filled tokens.
+    """
+    for number, group in enumerate(model.cache.groups):
+        block = model.config["groups"][number]["block"]
+        first = max(0, hit - 1) if group.type == "state" else group.first(hit)
+        for begin in range(first // block * block, hit, block):
+            tokens = tuple(request.tokens[: min(hit, begin + block)])
+            if (number, request.namespace, tokens) not in prefixes:
+                return False
+    return True
 
 
-class EventBook:
-    """The entries that result from all events so far."""
-
-    def __init__(self) -> None:
-        self.entries: Counter[tuple[int, str | None, tuple[int, ...]]] = Counter()
-
-    def follow(self, events: Sequence[tuple[str, Entry | None]]) -> None:
-        for name, entry in events:
-            if entry is None:
-                self.entries.clear()
-                continue
-            key = entry.group, entry.namespace, tuple(entry.tokens)
-            self.entries[key] += 1 if name == "stored" else -1
-
-    def check(self, entries: Sequence[Entry]) -> None:
-        """Raises Broken if the reported entries differ from the events' entries."""
-        real = Counter(
-            (entry.group, entry.namespace, tuple(entry.tokens)) for entry in entries
-        )
-        counted = Counter({key: count for key, count in self.entries.items() if count})
-        if counted == real:
-            return
-        [key, *_] = [
-            entry for entry in {*counted, *real} if counted[entry] != real[entry]
-        ]
+def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
+    """Raises Broken if a request's hit is shorter than the longest possible hit."""
+    hit = answer.get("start", answer.get("hit"))
+    if isinstance(hit, int) and hit < longest:
         raise Broken(
-            "events",
-            f"by its events {counted[key]} blocks can be hit for the tokens"
-            f" {list(key[2])} (namespace {key[1]}, group {key[0]}), but there are"
-            f" {real[key]}",
+            "reuse",
+            f"request {name} reuses {hit} tokens; there are entries for {longest}",
         )
+
+
+def check_published(
+    model: PagedModel, settled: Sequence[tuple[str, int, int]], entries: Sequence[Entry]
+) -> None:
+    """Raises Broken if tokens that have just become known and computed cannot be hit.
+
+    Args:
+        model: the reference, after the operation.
+        settled: (request, begin, end) of these tokens; drafts of the step are excluded,
+            since they are not known yet.
+        entries: the entries after the operation.
+    """
+    prefixes = set(map(get_prefix, entries))
+    for name, begin, end in settled if model.cache.prefix_cache else ():
+        request = model.cache.requests[name]
+        for group, stop in list_published(model, begin, min(end, len(request.tokens))):
+            if (group, request.namespace, tuple(request.tokens[:stop])) not in prefixes:
+                raise Broken(
+                    "reuse",
+                    f"request {name} has computed {end} tokens, and there is no entry"
+                    f" for its first {stop} in {name_group(model.config, group)}",
+                )
+
+
+def list_published(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields (group, end) of each prefix that can be hit when [begin, end) are computed.
+
+    These are all units that are still needed, and of states the last at a block's end.
+    """
+    for number, group in enumerate(model.cache.groups):
+        block = model.config["groups"][number]["block"]
+        if group.type == "state":
+            last = end - end % block
+            yield from [(number, last)] if last > begin else []
+        else:
+            for stop in range(begin - begin % model.unit, end + 1, model.unit):
+                if stop > max(begin, group.first(end)):
+                    yield number, stop
+
+
+def check_landed(
+    model: PagedModel, blocks: Sequence[int], memory: Memory, entries: Sequence[Entry]
+) -> None:
+    """Raises Broken if content has landed in host memory but cannot be loaded.
+
+    Args:
+        model: the reference, after the operation.
+        blocks: the host blocks that the transfer has written; they are full.
+        memory: the contents of host blocks.
+        entries: the host entries after the operation.
+    """
+    listed = {
+        (entry.group, model.tags.get((entry.namespace, tuple(entry.tokens))))
+        for entry in entries
+    }
+    for block in blocks:
+        group, _ = memory[block, 0]
+        settings = model.config["groups"][group]
+        last = memory[block, 0 if settings["type"] == "state" else settings["block"] - 1]
+        if last not in listed:
+            raise Broken(
+                "reuse",
+                f"block {block} of other memory has landed, with token {last[1]} of"
+                f" {name_group(model.config, group)} at its end, and no entry names it",
+            )

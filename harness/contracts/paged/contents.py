@@ -2,17 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from lockstep.harness.contracts.paged.checks import Slot
+from lockstep.harness.backends.paged import Ring, Table, Tables
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.core.errors import Broken
+from lockstep.reference.paged import Request
+
+Slot = tuple[int, int]
+"""(block, index in the block). A state takes the whole block, with index 0."""
 
 Pairs = Sequence[tuple[int, int]]
 """The blocks to copy: (source block, target block)."""
 
 Memory = dict[Slot, tuple[int, int]]
 """Slot → its content: the group number and a tag."""
+
+
+class Need(NamedTuple):
+    """The content that a slot must hold.
+
+    Attributes:
+        group: the number of the group.
+        position: the position, or for a state the position of the last token it has read.
+        tag: the tag of the content.
+    """
+
+    group: int
+    position: int
+    tag: int
+
+
+def locate(config: Config, table: Table, group: int, position: int) -> Slot | None:
+    """Returns the slot of a position in a group's table; None if missing or unknown."""
+    settings = config["groups"][group]
+    number, index = divmod(position, settings["block"])
+    if isinstance(table, Ring) or number >= len(table):
+        return None
+    block = table[number]
+    return None if block is None else (block, 0 if settings["type"] == "state" else index)
+
+
+def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
+    """Lists the contents of a request's slots that its next token needs, and all contents
+    from there to `end`: the end of the computed tokens, or the end of the step."""
+    for number, group in enumerate(model.cache.groups):
+        positions: Sequence[int] = range(group.first(request.computed), end)
+        if group.type == "state":
+            block = model.config["groups"][number]["block"]
+            positions = list_state_positions(request.computed, end, block)
+        for position in positions:
+            yield Need(number, position, model.get_tag(request, position))
+
+
+def list_slots(
+    model: PagedModel, name: str, tables: Tables, end: int
+) -> Iterator[tuple[Slot | None, Need]]:
+    """Yields what a request needs up to `end`, with the slots; leaves out rings."""
+    for need in list_needs(model, model.cache.requests[name], end):
+        table = tables[need.group]
+        if not isinstance(table, Ring):
+            yield locate(model.config, table, need.group, need.position), need
+
+
+def list_state_positions(start: int, end: int, block: int) -> list[int]:
+    """Lists the last positions of the states that may exist: at the end of a step, and
+    within the step at the end of each block. Without a step, of the computed tokens."""
+    inside = range(start // block * block + block, end, block)
+    return [stop - 1 for stop in (*inside, end)] if end else []
 
 
 class Transfer(NamedTuple):
@@ -43,8 +102,7 @@ class Contents:
 
     def copy(self, pairs: Pairs) -> None:
         """Copies blocks within the device, in the given order."""
-        for pair in pairs:
-            copy_block(self.device, self.device, *pair)
+        copy_blocks(self.device, self.device, pairs)
 
     def begin(self, name: str, pairs: Pairs, leaves: bool) -> None:
         """Begins a transfer; its target blocks must not be read until it ends.
@@ -52,18 +110,16 @@ class Contents:
         Raises:
             Broken: another transfer in progress uses a target block.
         """
-        begun = Transfer(pairs, leaves)
         written = {target for _, target in pairs}
-        for copied, transfer in self.transfers.items():
-            needed = transfer.list_blocks(on_host=leaves)
-            for block in sorted(written.intersection(needed)):
-                memory_name = "of other memory" if leaves else "of the device"
-                raise Broken(
-                    "transfer",
-                    f"transfer {name} writes block {block} {memory_name}, which transfer"
-                    f" {copied} still needs",
-                )
-        self.transfers[name] = begun
+        busy = self.list_busy(on_host=leaves)
+        for block in sorted(written & busy.keys()):
+            memory_name = "of other memory" if leaves else "of the device"
+            raise Broken(
+                "transfer",
+                f"transfer {name} writes block {block} {memory_name}, which transfer"
+                f" {busy[block]} still needs",
+            )
+        self.transfers[name] = Transfer(pairs, leaves)
         clear(self.host if leaves else self.device, written)
 
     def list_busy(self, on_host: bool) -> dict[int, str]:
@@ -74,9 +130,6 @@ class Contents:
             for block in transfer.list_blocks(on_host)
         }
 
-    def count_copies(self, name: str) -> int:
-        return len(self.transfers[name].pairs) if name in self.transfers else 0
-
     def end(self, name: str, arrived: int | None = None) -> None:
         """Ends a transfer: copies its first `arrived` blocks, or all for None.
 
@@ -85,11 +138,8 @@ class Contents:
         content of that block becomes wrong.
         """
         pairs, leaves = self.transfers.pop(name)
-        source, target = self.host, self.device
-        if leaves:
-            source, target = target, source
-        for pair in pairs[:arrived]:
-            copy_block(source, target, *pair)
+        memories = (self.device, self.host) if leaves else (self.host, self.device)
+        copy_blocks(*memories, pairs[:arrived])
 
     def clone(self) -> Contents:
         """Returns the same contents, without transfers."""
@@ -98,15 +148,12 @@ class Contents:
         return copied
 
 
-def copy_block(source: Memory, target: Memory, block: int, copied: int) -> None:
-    """Replaces the content of one block by the content of another block."""
-    moved = {
-        (copied, at): content
-        for (transfer, at), content in source.items()
-        if transfer == block
-    }
-    clear(target, {copied})
-    target.update(moved)
+def copy_blocks(source: Memory, target: Memory, pairs: Pairs) -> None:
+    """Replaces the content of blocks by the content of other blocks, in this order."""
+    for copied, written in pairs:
+        content = [(at, held) for (block, at), held in source.items() if block == copied]
+        clear(target, {written})
+        target.update({(written, at): held for at, held in content})
 
 
 def clear(memory: Memory, blocks: Collection[int]) -> None:

@@ -167,6 +167,7 @@ class PagedModel:
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         groups = [Group(item["type"], item.get("width", 0)) for item in config["groups"]]
+        self.blocks = [item["block"] for item in config["groups"]]
         self.unit = get_unit(config)
         dropped = self.unit if config["drop_last"] else 0
         self.cache = PagedCache(groups, config["prefix_cache"], dropped)
@@ -249,16 +250,14 @@ class PagedModel:
 
         It must have room if all requests fit without sharing a block.
         """
-        needed = sum(
-            self.count_blocks(name_held, *self.spans[name_held])
-            for name_held, request in self.cache.requests.items()
-            if request.is_held and name_held != name
-        )
-        needed += sum(item.blocks for item in self.transfers.values())
         request = self.cache.requests[name]
         start = request.computed if request.is_held else 0
-        blocks: int = self.config["blocks"]
-        return needed + self.count_blocks(name, start, end) <= blocks
+        needed = self.count_blocks(name, start, end)
+        needed += sum(item.blocks for item in self.transfers.values())
+        for other, item in self.cache.requests.items():
+            if item.is_held and other != name:
+                needed += self.count_blocks(other, *self.spans[other])
+        return needed <= int(self.config["blocks"])
 
     def may_cache(self) -> bool:
         """Tells whether blocks may exist that can be hit and that no request holds."""
@@ -275,17 +274,23 @@ class PagedModel:
         """
         if not self.config["aligned"]:
             return False
-        blocks = [
-            item["block"] for item in self.config["groups"] if item["type"] == "state"
-        ]
-        request, end = self.cache.requests[name], start + count
+        groups, request = self.config["groups"], self.cache.requests[name]
+        blocks = [item["block"] for item in groups if item["type"] == "state"]
+        end = start + count
         if end < len(request.known) and any(end // b == start // b for b in blocks):
             return True
+        scheduled = (self.cache.requests[other] for other in self.cache.step)
         begun = request.get_content(self.unit - 1)
-        longer_tokens = (self.cache.requests[name_held] for name_held in self.cache.step)
         return not request.is_held and any(
-            name_held.get_content(self.unit - 1) == begun for name_held in longer_tokens
+            other.get_content(self.unit - 1) == begun for other in scheduled
         )
+
+    def note_hit(self, name: str, hit: int) -> None:
+        self.past[name].add("hit" if hit else "missed")
+        groups = self.config["groups"]
+        if any(hit % item["block"] for item in groups if item["type"] != "state"):
+            self.past[name].add("partial-hit")
+        self.note_leaning(name, hit)
 
     def note_leaning(self, name: str, hit: int) -> None:
         """Records the request if its hit reuses tokens computed in the same step."""
@@ -311,15 +316,16 @@ class PagedModel:
             self.offloaded.append(self.landed)
 
     def find_owner(self, transfer: str) -> str | None:
-        """Returns the name of the request that a transfer was begun for."""
+        """Returns the name of the request that a transfer was begun for, or None."""
         owner = self.transfers[transfer].request if transfer in self.transfers else None
         requests = self.cache.requests.items()
-        return next((name for name, item in requests if item is owner), None)
+        return next((name for name, request in requests if request is owner), None)
 
     def find_loader(self, transfer: str) -> str | None:
         """Returns the name of the request that waits for a transfer, or None."""
         requests = self.cache.requests.items()
-        return next((name for name, item in requests if item.transfer == transfer), None)
+        names = (name for name, request in requests if request.transfer == transfer)
+        return next(names, None)
 
     def is_of(self, name: str, end: int, contents: Sequence[Content]) -> bool:
         """Tells whether any of `contents` begins with the first `end` request tokens."""
@@ -342,10 +348,9 @@ class PagedModel:
         """
         request = self.cache.requests.get(name)
         if not reuse:
-            self.transfers = {
-                transfer: item._replace(content=None) if item.request is request else item
-                for transfer, item in self.transfers.items()
-            }
+            for transfer, item in self.transfers.items():
+                if item.request is request:
+                    self.transfers[transfer] = item._replace(content=None)
         if request is None or not request.settled:
             return
         if request.awaited:
@@ -355,7 +360,7 @@ class PagedModel:
         if not reuse:
             self.withdrawn = [item for item in self.offloaded if begins(first, [item])]
             self.offloaded = [
-                item for item in self.offloaded if not begins(first, [item])
+                item for item in self.offloaded if item not in self.withdrawn
             ]
 
     def restore(self) -> None:
@@ -390,74 +395,54 @@ class PagedModel:
             start: the position where its step begins.
             end: the position where its step ends.
         """
-        total = 0
-        for group, config in zip(self.cache.groups, self.config["groups"], strict=True):
-            block = config["block"]
+        total, last = 0, end + self.config["lookahead"]
+        for group, block in zip(self.cache.groups, self.blocks, strict=True):
             # A state group holds the state before the step, and one at each block end.
             first = max(0, start - 1) if group.type == "state" else group.first(start)
-            last = end + self.config["lookahead"]
             total += -(-last // block) - first // block
-            total += self.copies_blocks(name, block)
+            # A block is copied if the request writes to it while another one needs it.
+            total += bool(self.unit % block or self.past[name] & {"forked", "rewound"})
         return total
 
     def count_whole(self, computed: int) -> int:
         """Counts the whole blocks of `computed` tokens, over all groups."""
-        return sum(computed // group["block"] for group in self.config["groups"])
-
-    def copies_blocks(self, name: str, block: int) -> bool:
-        """Tells whether a request may hold a copy of a block.
-
-        A block is copied if the request writes to it while another request needs it.
-        """
-        return bool(self.unit % block or self.past[name] & {"forked", "rewound"})
+        return sum(computed // block for block in self.blocks)
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
-        request = self.cache.requests.get(op.get("request", ""))
+        name = op.get("request", "")
+        request = self.cache.requests.get(name)
         return {
+            **dict.fromkeys(FACTS),
             "requests": len(self.cache.requests),
             "held": sum(item.is_held for item in self.cache.requests.values()),
             "step": len(self.cache.step),
-            "blocks_lcm": lcm(*(item["block"] for item in self.config["groups"])),
-            "computed": request.computed if request else None,
-            "scheduled": request.scheduled if request else None,
-            "length": len(request.tokens) if request else None,
-            "drafts": len(request.drafts) if request else None,
+            "blocks_lcm": lcm(*self.blocks),
             "named": int(op.get("namespace") is not None),
             "transfers": len(self.cache.transfers),
-            "awaited": request.awaited if request else None,
-            "longest": None,
-            "chunk": None,
-            "filled": None,
-            "slid": None,
-            **(self.get_request_facts(op["request"], request) if request else {}),
+            **(self.get_request_facts(name, request) if request else {}),
         }
 
     def get_request_facts(self, name: str, request: Request) -> Mapping[str, int | None]:
-        groups = self.config["groups"]
-        last = len(request.tokens) - 1
-        settled = min(request.end, len(request.tokens))
-        begins = [
-            item.first(last) for item in self.cache.groups if item.type == "chunked"
-        ]
+        computed, length = request.computed, len(request.tokens)
+        settled = min(request.end, length)
+        begins: dict[str, int] = {}
+        for group in reversed(self.cache.groups):
+            query = length if group.type == "chunked" else computed
+            begins[group.type] = group.first(query - 1)
+        slid = None
+        if "sliding" in begins:  # out of the first window, since the first sampling
+            slid = max(0, begins["sliding"] - self.sampled.get(name, computed))
         return {
+            "computed": computed,
+            "scheduled": request.scheduled,
+            "length": length,
+            "drafts": len(request.drafts),
+            "awaited": request.awaited,
             "longest": None if request.is_held else self.list_hits(name)[0],
-            "chunk": begins[0] if begins else None,
-            "filled": sum(
-                settled // item["block"] - request.computed // item["block"]
-                for item in groups
-            ),
-            "slid": self.count_slid(name, request),
+            "chunk": begins.get("chunked"),
+            "filled": sum(settled // size - computed // size for size in self.blocks),
+            "slid": slid,
         }
-
-    def count_slid(self, name: str, request: Request) -> int | None:
-        """Counts the tokens from `sampled` on that have left the first group's window."""
-        begins = [
-            item.first(request.computed - 1)
-            for item in self.cache.groups
-            if item.type == "sliding"
-        ]
-        sampled = self.sampled.get(name, request.computed)
-        return max(0, begins[0] - sampled) if begins else None
 
 
 def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]]) -> bool:

@@ -11,15 +11,11 @@ from lockstep.harness.contracts.answer_schemas import (
     NUMBER,
     NUMBER_OR_NONE,
     TAGS,
-    USAGE,
-    any_of,
-    left_open,
     list_of,
     record,
 )
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
-    LETTERS,
     NAMESPACE,
     REQUEST,
     TOKEN,
@@ -27,7 +23,9 @@ from lockstep.harness.contracts.paged.base import (
     Fields,
     OnRequest,
     PagedOperation,
+    chosen,
     draw_tokens,
+    find_free_name,
     leave,
 )
 from lockstep.harness.contracts.paged.branches import (
@@ -38,11 +36,8 @@ from lockstep.harness.contracts.paged.branches import (
     Reset,
     Rewind,
 )
-from lockstep.harness.contracts.paged.model import (
-    MOST_LENGTH,
-    MOST_REQUESTS,
-    PagedModel,
-)
+from lockstep.harness.contracts.paged.model import MOST_LENGTH, MOST_REQUESTS, PagedModel
+from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.paged.transfers import (
     Failed,
     Landed,
@@ -51,6 +46,7 @@ from lockstep.harness.contracts.paged.transfers import (
     Restore,
     Save,
 )
+from lockstep.harness.contracts.states import list_true
 from lockstep.harness.core.document import Schema, integer
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
@@ -84,9 +80,8 @@ class Open(PagedOperation):
         return None
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        free = [name for name in LETTERS if name not in model.cache.requests]
-        contents: Sequence[tuple[str | None, Sequence[int]]]
-        contents = self.list_contents(model)
+        live = [(item.namespace, item.tokens) for item in model.cache.requests.values()]
+        contents: Sequence[tuple[str | None, Sequence[int]]] = [*model.told[-4:], *live]
         namespace = None if source.below(2 if model.goes_far else 4) else "x"
         tokens: Sequence[int] = ()
         away = model.withdrawn or model.offloaded
@@ -103,29 +98,22 @@ class Open(PagedOperation):
         del drawn[max(1, model.config["max_length"] - source.below(4)) :]
         while model.why_too_long(len(drawn)):
             drawn.pop()
-        return {"request": free[0], "tokens": drawn, "namespace": namespace}
+        return {"request": find_free_name(model), "tokens": drawn, "namespace": namespace}
 
     def describe(self, op: Op) -> str:
         space = f" in namespace {op['namespace']!r}" if op["namespace"] else ""
         return f"open request {op['request']} with tokens {op['tokens']}{space}"
 
-    def list_contents(self, model: PagedModel) -> list[tuple[str | None, Sequence[int]]]:
-        """Lists the tokens that requests have, and those that the last ones had."""
-        live = [(item.namespace, item.tokens) for item in model.cache.requests.values()]
-        return [*model.told[-4:], *live]
-
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         names = list(model.cache.requests)
         if names and source.below(2):
             return {"op": self.name, "request": source.pick(names), "tokens": [1]}
-        free = next(item for item in LETTERS if item not in names)
         length = next(number for number in count(1) if model.why_too_long(number))
-        too_long = [1] * length
         wrong: Sequence[tuple[list[int], str | None]]
-        wrong = (([], None), (too_long, None), ([1], ""))
+        wrong = (([], None), ([1] * length, None), ([1], ""))
         tokens, namespace = source.pick(wrong)
-        fields = {"request": free, "tokens": tokens, "namespace": namespace}
-        return {"op": self.name, **fields}
+        fields = {"request": find_free_name(model), "tokens": tokens}
+        return {"op": self.name, **fields, "namespace": namespace}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, namespace = op["request"], op["namespace"]
@@ -157,9 +145,9 @@ class Match(OnRequest):
     Answer: `hit`, less than its length.
     """
 
-    name = "match"
+    name, result = "match", "hit"
     effect = Effect.READS
-    answer = any_of(record(hit=left_open(NUMBER)), USAGE)
+    answer = chosen(hit=NUMBER)
     text = "how many tokens of {request} can be hit?"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -170,9 +158,8 @@ class Match(OnRequest):
             return {"error": "usage"}
         return {"hit": leave(model.list_hits(op["request"]))}
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.watch_hit(op, model)
-        return answer
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        return system.watch_hit(op, self.fields, self.result, model)
 
 
 class Schedule(GoingOn):
@@ -183,9 +170,10 @@ class Schedule(GoingOn):
     changes.
     """
 
-    name, weight = "schedule", 12
+    name, weight, result = "schedule", 12, "start"
     effect = Effect.MOVES
-    answer = any_of(record(start=left_open(NUMBER_OR_NONE)), USAGE)
+    answer = chosen(start=NUMBER_OR_NONE)
+    filling: ClassVar[Mapping[str, Any]] = {"count": 1}
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "count": {**integer(1, MOST_LENGTH), "default": MOST_LENGTH},
@@ -205,9 +193,6 @@ class Schedule(GoingOn):
             edges = [remaining]
         return {"count": max(1, min(source.pick(edges), remaining))}
 
-    def get_anything(self) -> Mapping[str, Any]:
-        return {"count": 1}
-
     def describe(self, op: Op) -> str:
         count = "all" if op["count"] == MOST_LENGTH else f"up to {op['count']}"
         return f"schedule {count} tokens of {op['request']}"
@@ -220,30 +205,29 @@ class Schedule(GoingOn):
         starts = self.list_starts(op, model)
         if not model.must_have_room(name, self.get_end(op, model, starts)):
             return {"start": leave([None, *starts])}
-        if self.may_wait(op, model, starts):
-            return {"start": leave([*starts, None])}
-        return {"start": leave(starts)}
+        return {"start": leave([*starts, *([None] if self.may_wait(op, model) else [])])}
 
     def list_starts(self, op: Op, model: PagedModel) -> list[int]:
-        """Lists where the step may begin, the last place first."""
+        """Lists the positions where the step may begin, the last position first."""
         request = model.cache.requests[op["request"]]
-        is_held = request.is_held
-        return [request.computed] if is_held else model.list_hits(op["request"])
+        return [request.computed] if request.is_held else model.list_hits(op["request"])
 
     def get_end(self, op: Op, model: PagedModel, starts: Sequence[int]) -> int:
-        """Returns where the step ends at most."""
+        """Returns the largest position where the step may end."""
         exists = len(model.cache.requests[op["request"]].known)
         return min(exists, starts[0] + int(op["count"]))
 
-    def may_wait(self, op: Op, model: PagedModel, starts: Sequence[int]) -> bool:
-        return any(model.may_put_off(op["request"], item, op["count"]) for item in starts)
+    def may_wait(self, op: Op, model: PagedModel) -> bool:
+        name, count = op["request"], op["count"]
+        starts = self.list_starts(op, model)
+        return any(model.may_put_off(name, start, count) for start in starts)
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.watch_hit(op, model)
-        if "error" not in answer and answer.get("start") is None:
-            name, starts = op["request"], self.list_starts(op, model)
-            if not self.may_wait(op, model, starts):
-                system.check_refusal(name, self.get_end(op, model, starts), model)
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = system.watch_hit(op, self.fields, self.result, model)
+        refused = "error" not in answer and answer.get("start") is None
+        if refused and not self.may_wait(op, model):
+            end = self.get_end(op, model, self.list_starts(op, model))
+            system.check_refusal(op["request"], end, model)
         return answer
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
@@ -254,25 +238,16 @@ class Schedule(GoingOn):
             model.happened.add("no-room")
             return
         request = model.cache.requests[name]
-        is_held = (
-            model.spans[name][1] if request.is_held else 0
-        )  # rejected drafts included
+        end = model.spans[name][1] if request.is_held else 0  # with rejected drafts
         if not request.is_held:
             model.sampled.pop(name, None)
-            self.note_hit(name, start, model)
+            model.note_hit(name, start)
         whole = min(op["count"], len(request.known) - start)
         count: Any = observed.get("count", whole)
         if not (1 if model.config["aligned"] else whole) <= count <= whole:
             raise Broken("result", f"took {count} tokens; {whole} were asked for")
         model.cache.schedule(name, count, 0 if request.is_held else start)
-        model.spans[name] = start, max(is_held, request.end)
-
-    def note_hit(self, name: str, hit: int, model: PagedModel) -> None:
-        model.past[name] |= {"hit"} if hit else {"missed"}
-        groups = model.config["groups"]
-        if any(hit % item["block"] for item in groups if item["type"] != "state"):
-            model.past[name].add("partial-hit")
-        model.note_leaning(name, hit)
+        model.spans[name] = start, max(end, request.end)
 
 
 class Run(PagedOperation):
@@ -318,10 +293,8 @@ class Run(PagedOperation):
         model.leaning.clear()
         return {"caches": answers}
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.run(model.ran, model)
-        system.check_published(model.ran, model)
-        return answer
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        return system.run(model)
 
 
 class Accept(GoingOn):
@@ -339,10 +312,11 @@ class Accept(GoingOn):
     answer = NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
-        "sampled": TOKEN,
         "kept": {**integer(0, 8), "default": 0},
+        "sampled": TOKEN,
         "drafts": {"type": "array", "items": TOKEN, "maxItems": 8, "default": []},
     }
+    filling: ClassVar[Mapping[str, Any]] = {"sampled": 1}
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         drafts = len(op.get("drafts", ()))
@@ -374,34 +348,29 @@ class Accept(GoingOn):
         drafts = len(model.cache.requests[op["request"]].drafts)
         return {**op, "kept": drafts + 1, "drafts": []} if drafts < 8 else None
 
-    def get_anything(self) -> Mapping[str, Any]:
-        return {"sampled": 1}
-
     def describe(self, op: Op) -> str:
         count_kept = f"keeps {op['kept']} drafts and " if op["kept"] else ""
         drafts = f", and drafts {op['drafts']}" if op["drafts"] else ""
         return f"{op['request']} {count_kept}samples {op['sampled']}{drafts}"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        name, count_kept = op["request"], op["kept"]
+        name, kept, drafts = op["request"], op["kept"], op["drafts"]
         request = model.cache.requests.get(name)
-        gone = len(request.drafts) - count_kept if request else 0
-        answer = ask(
-            lambda: model.cache.accept(name, count_kept, op["sampled"], op["drafts"])
-        )
+        gone = len(request.drafts) - kept if request else 0
+        answer = ask(lambda: model.cache.accept(name, kept, op["sampled"], drafts))
         if request is not None and "error" not in answer:
             model.sampled.setdefault(name, request.computed)
             model.name_contents(name, request.computed)
-            past = {"kept": count_kept, "rejected": gone, "drafted": len(op["drafts"])}
-            model.past[name] |= {event for event, happens in past.items() if happens}
+            past = {"kept": kept, "rejected": gone, "drafted": drafts}
+            model.past[name].update(list_true(past))
         return answer
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.accept(op)
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
         if "error" not in answer:
             computed = model.cache.requests[op["request"]].computed
-            count_kept = op["request"], computed - op["kept"], computed
-            system.check_published([count_kept], model)
+            kept = op["request"], computed - op["kept"], computed
+            system.check_published([kept], model)
         return answer
 
     def count_tags(self, op: Op) -> int:

@@ -1,12 +1,16 @@
-"""Validates the reports of a paged cache and converts them to the harness's types."""
+"""Reads the reports of a paged cache, rejects malformed ones, and formats its tables."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.operation import Config
+from lockstep.harness.contracts.paged.checks import list_blocks
+from lockstep.harness.contracts.paged.model import name_group
 from lockstep.harness.core.errors import Broken, format_plain
 
 
@@ -20,23 +24,21 @@ def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
         stores: whether the backend stores K and V; otherwise the content of a ring is
             unknown.
     """
-    return [
-        read_table(item, name, stores) for item in read_list(answer, "tables", groups)
-    ]
+    tables = read_list(answer, "tables", groups)
+    return [read_table(table, f"tables({name})", stores) for table in tables]
 
 
-def read_table(answer: Any, name: str, stores: bool) -> Table:
+def read_table(answer: Any, location: str, stores: bool) -> Table:
     if isinstance(answer, Ring):
         if not stores:
-            message = f'tables({name}) has a ring; that needs data "backend"'
-            raise Broken("malformed", message)
+            raise Broken("malformed", f'{location} has a ring; that needs data "backend"')
         blocks = read_list(answer.blocks, "tables")
-        require_blocks(f"tables({name})", blocks)
+        require_blocks(location, blocks)
         return Ring(blocks)
     table = read_list(answer, "tables")
     for block in table:
         if block is not None and not isinstance(block, int):
-            reject(f"tables({name})", block, "a block or None")
+            reject(location, block, "a block or None")
     return table
 
 
@@ -53,11 +55,9 @@ def read_pool(answer: Any) -> Pool:
     read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
-    free, cached = (
-        read_list(getattr(answer, item), "pool") for item in ("free", "cached")
-    )
-    pinned, idle = (
-        tuple(read_list(getattr(answer, item, ()), "pool")) for item in ("pinned", "idle")
+    free, cached, pinned, idle = (
+        read_list(getattr(answer, name, ()), "pool")
+        for name in ("free", "cached", "pinned", "idle")
     )
     for blocks in (answer.references, free, cached, pinned, idle):
         require_blocks("pool", blocks)
@@ -65,7 +65,7 @@ def read_pool(answer: Any) -> Pool:
         if not isinstance(count, int):
             reject("the references of pool", count, "a count")
     references = {block: count for block, count in answer.references.items() if count}
-    return Pool(references, free, cached, pinned, idle)
+    return Pool(references, free, cached, tuple(pinned), tuple(idle))
 
 
 def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]:
@@ -73,19 +73,18 @@ def read_entries(answer: Any, groups: int, name: str = "entries") -> list[Entry]
 
 
 def read_events(answer: Any, groups: int) -> list[tuple[str, Entry | None]]:
-    events: list[tuple[str, Entry | None]] = []
-    for name, answer_entry in (
-        read_list(item, "events", 2) for item in read_list(answer, "events")
-    ):
-        if name not in EVENTS:
-            reject("events", name, f"one of {', '.join(EVENTS)}")
-        cleared = name == "cleared"
-        if cleared and answer_entry is not None:
-            reject('the event "cleared"', answer_entry, "None")
-        events.append(
-            (name, None if cleared else read_entry(answer_entry, "events", groups))
-        )
-    return events
+    return [read_event(event, groups) for event in read_list(answer, "events")]
+
+
+def read_event(answer: Any, groups: int) -> tuple[str, Entry | None]:
+    name, entry = read_list(answer, "events", 2)
+    if name not in EVENTS:
+        reject("events", name, f"one of {', '.join(EVENTS)}")
+    if name != "cleared":
+        return name, read_entry(entry, "events", groups)
+    if entry is not None:
+        reject('the event "cleared"', entry, "None")
+    return name, None
 
 
 def read_entry(answer: Any, name: str, groups: int) -> Entry:
@@ -111,3 +110,49 @@ def require_blocks(location: str, blocks: Iterable[Any]) -> None:
 
 def reject(location: str, value: Any, wanted: str) -> NoReturn:
     raise Broken("malformed", f"{location} has {format_plain(value)}, not {wanted}")
+
+
+# --- for reports ------------------------------------------------------------------------
+
+
+Facts = dict[str, list[tuple[str, str]]]
+"""Title of a request or of one of its groups → pairs of a name and a description."""
+
+
+def describe_tables(
+    requests: Mapping[str, Tables], busy: Mapping[int, str], config: Config
+) -> Facts:
+    """Lists the blocks of each request, with the other holders of each block.
+
+    Args:
+        requests: request → its tables.
+        busy: block → the name of the transfer that reads or writes it.
+        config: the config of the program.
+    """
+    holders: dict[int, dict[str, None]] = defaultdict(dict)
+    for name, tables in requests.items():
+        for table in tables:
+            for block in list_blocks(table):
+                holders[block][name] = None
+    for block, transfer in busy.items():
+        holders[block][f"transfer {transfer}"] = None
+    facts: Facts = defaultdict(list)
+    for name, tables in requests.items():
+        for number, table in enumerate(tables):
+            request, group = f"request {name}", name_group(config, number)
+            blocks = table.blocks if isinstance(table, Ring) else table
+            text = ", ".join(format_block(block, name, holders) for block in blocks)
+            text = f"ring of {text}" if isinstance(table, Ring) else text
+            facts[request].append((f"table of {group}", text))
+            facts[f"{request}, {group}"] = [("table", text)]
+    return facts
+
+
+def format_block(
+    block: int | None, name: str, holders: Mapping[int, Iterable[str]]
+) -> str:
+    """Formats a block in a request's table: its number, and the other holders."""
+    if block is None:
+        return "–"
+    others = ", ".join(holder for holder in holders[block] if holder != name)
+    return f"{block} (also {others})" if others else str(block)

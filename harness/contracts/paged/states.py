@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.paged.drawn import CHOICES, GROUPS
+from lockstep.harness.contracts.paged.domain import CHOICES, GROUPS
 from lockstep.harness.contracts.paged.model import PagedModel, get_unit
-from lockstep.harness.contracts.paged.operations import OPERATIONS
-from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
+from lockstep.harness.contracts.states import (
+    State,
+    StateTable,
+    list_true,
+    make_states,
+    never,
+    only,
+)
 
 
 class Situation:
@@ -19,19 +24,21 @@ class Situation:
     def __init__(self, name: str, model: PagedModel) -> None:
         self.name, self.model = name, model
         self.request = model.cache.requests[name]
-        self.computed, self.is_held = self.request.computed, self.request.is_held
+        self.computed = self.request.computed
         self.sampled = model.cache.has_sampled(self.request)
-        self.blocks = [group["block"] for group in model.config["groups"]]
 
     def has_begun(self) -> bool:
-        return self.is_held and self.request.end == self.computed and not self.sampled
+        scheduled = self.request.end > self.computed
+        return self.request.is_held and not scheduled and not self.sampled
 
-    def has_passed(self, *types: str) -> bool:
-        """Whether the computed tokens exceed a group's window or chunk."""
+    def list_filled(self) -> list[int]:
+        """Lists the number of tokens in the last block of each group; 0 for full ones."""
+        return [self.computed % block for block in self.model.blocks]
+
+    def has_passed(self, kind: str) -> bool:
+        """Tells whether the computed tokens exceed a group's window or chunk."""
         groups = self.model.cache.groups
-        return any(
-            self.computed > group.width > 0 and group.type in types for group in groups
-        )
+        return any(self.computed > group.width for group in groups if group.type == kind)
 
     def is_shared(self) -> bool:
         """Whether another request has computed the same first block."""
@@ -54,22 +61,13 @@ class Situation:
 
 STATES = (
     State("none"),
-    State("waiting", lambda case: not case.is_held),
+    State("waiting", lambda case: not case.request.is_held),
     State("loading", lambda case: case.request.awaited > 0, "host load"),
     State("begun", Situation.has_begun),
     State("all-computed", lambda case: case.sampled),
     State("scheduled", lambda case: case.request.scheduled > 0),
-    State(
-        "block-end",
-        lambda case: (
-            case.computed and any(case.computed % size == 0 for size in case.blocks)
-        ),
-    ),
-    State(
-        "inside-block",
-        lambda case: any(case.computed % size for size in case.blocks),
-        "long-blocks",
-    ),
+    State("block-end", lambda case: case.computed and not all(case.list_filled())),
+    State("inside-block", lambda case: any(case.list_filled()), "long-blocks"),
     State("window-passed", lambda case: case.has_passed("sliding"), "windows"),
     State("chunk-passed", lambda case: case.has_passed("chunked"), "chunks"),
     State("hit", needs="hits"),
@@ -77,7 +75,7 @@ STATES = (
     State("missed"),
     State("forked", needs="fork"),
     State("rewound", needs="rewind"),
-    *(State(name, needs="drafts accept") for name in ("drafted", "kept", "rejected")),
+    *make_states("drafted kept rejected", "drafts accept"),
     State("loaded", needs="host load"),
     State("preempted", needs="preempt"),
     State("alone", lambda case: len(case.model.cache.requests) == 1),
@@ -87,8 +85,7 @@ STATES = (
     State("withdrawn", needs="withdraws"),
     State("evicted", needs="evict"),
     State("reset", needs="reset"),
-    State("no-room"),
-    State("namespaces"),
+    *make_states("no-room namespaces"),
     State("host-full", needs="host offload"),
     State("orphaned", needs="host load"),
     State("failed", needs="host failed"),
@@ -107,32 +104,31 @@ PAST = NAMES[NAMES.index("freed") :]
 
 RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 
-IGNORES: Mapping[str, Sequence[str]] = {
-    "offload": ("drafted", "kept", "rejected"),
-    "load": (*LENGTHS, *SINCE, "shared"),
-    "landed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
-    "failed": (*LENGTHS, *REQUEST_PAST, "alone", "shared"),
-    "save": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
-    "restore": (*LENGTHS, *REQUEST_PAST, *BESIDE, *PAST),
-}
-"""Operation → the states that do not affect it; these cells are not counted."""
+COMMON = [*LENGTHS, *REQUEST_PAST]
+NO_EFFECT = "the operation does not depend on the state"
+UNAFFECTED = (
+    never(NO_EFFECT, "drafted kept rejected", "offload"),
+    never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
+    never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
+    never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore"),
+    only(NO_EFFECT, "loading", "landed failed preempt free"),
+    only(NO_EFFECT, "loaded", "schedule run preempt free"),
+    only(NO_EFFECT, "offloading", "run landed failed preempt free rewind evict"),
+    only(NO_EFFECT, "host-full", "offload load landed failed"),
+    only(NO_EFFECT, "orphaned", "schedule run landed failed offload load evict"),
+    only(NO_EFFECT, "failed", "match schedule run free offload load landed"),
+    only(NO_EFFECT, "restored", "match schedule run evict"),
+)
+"""Pairs of a state and an operation that is not affected; these cells are not counted."""
 
-MATTERS: Mapping[str, Sequence[str]] = {
-    "loading": ("landed", "failed", "preempt", "free"),
-    "loaded": ("schedule", "run", "preempt", "free"),
-    "offloading": ("run", "landed", "failed", "preempt", "free", "rewind", "evict"),
-    "host-full": ("offload", "load", "landed", "failed"),
-    "orphaned": ("schedule", "run", "landed", "failed", "offload", "load", "evict"),
-    "failed": ("match", "schedule", "run", "free", "offload", "load", "landed"),
-    "restored": ("match", "schedule", "run", "evict"),
-}
-"""State → the only operations that the state affects."""
+TRANSFERS = ("loading", "loaded", "offloading", "host-full", "orphaned", "failed")
+"""The states that occur only in programs with transfers."""
 
 
 def can_have(state: str, config: Config) -> bool:
     """Tells whether programs with a config can reach a state."""
     types = {group["type"] for group in config["groups"]}
-    blocks = {one["block"] for one in config["groups"] if one["type"] != "state"}
+    blocks = {item["block"] for item in config["groups"] if item["type"] != "state"}
     missing = {
         "window-passed": "sliding" not in types,
         "chunk-passed": "chunked" not in types,
@@ -146,13 +142,12 @@ def can_have(state: str, config: Config) -> bool:
 def is_of_transfers(state: str, operation: str) -> bool:
     """Tells whether a state or an operation occurs only in programs with transfers."""
     names = ("offload", "load", "landed", "failed")
-    return operation in names or (state in MATTERS and state != "restored")
+    return operation in names or state in TRANSFERS
 
 
 @cache
 def is_counted(state: str, operation: str) -> bool:
-    matters = operation in MATTERS.get(state, (operation,))
-    return matters and state not in IGNORES.get(operation, ())
+    return not any(rule.holds((state, operation)) for rule in UNAFFECTED)
 
 
 def get_states(op: Op, model: PagedModel) -> list[str]:
@@ -169,13 +164,9 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
         names = list(requests)
     else:
         names = [name] if name in requests else []
-    found = dict.fromkeys(state for each in names for state in judge(each, model))
-    happened = [state for state in PAST if state in model.happened]
-    return [
-        state
-        for state in (*(found or ["none"]), *happened)
-        if is_counted(state, op["op"])
-    ]
+    states = {state for request in names for state in judge(request, model)} or {"none"}
+    states |= model.happened
+    return [state for state in NAMES if state in states and is_counted(state, op["op"])]
 
 
 def judge(name: str, model: PagedModel) -> list[str]:
@@ -186,10 +177,10 @@ def judge(name: str, model: PagedModel) -> list[str]:
 
 def list_features(kind: str, declared: Kind) -> set[str]:
     config = declared.config
-    groups = config.get("groups", GROUPS[kind])
-    types = [{group["type"] for group in each} for each in groups]
+    models = config.get("groups", GROUPS[kind])
+    types = [{group["type"] for group in groups} for groups in models]
     used = set().union(*types)
-    blocks = {group["block"] for each in groups for group in each}
+    blocks = {group["block"] for groups in models for group in groups}
     hashes = config.get("hash_block", (None,))
     lookahead = max(config.get("lookahead", CHOICES["lookahead"]))
     features = {
@@ -198,7 +189,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "chunks": "chunked" in used,
         "hits": True in config.get("prefix_cache", (True,)),
         "partial": kind != "paged-state" and any(size is not None for size in hashes),
-        "drafts": lookahead and any("state" not in each for each in types),
+        "drafts": lookahead and any("state" not in names for names in types),
         "host": any(config.get("host", (0,))),
         "withdraws": not is_left_out(declared, "free", "reuse", 0),
         "frees-scheduled": not is_left_out(declared, "free", "scheduled", 1),
@@ -233,12 +224,7 @@ RULES = (
         " ".join(name for name in NAMES if name not in ("none", *PAST)),
         "open",
     ),
-    *(
-        never("it does not depend on that", state, name)
-        for state in NAMES
-        for name in OPERATIONS
-        if not is_counted(state, name)
-    ),
+    *UNAFFECTED,
     only(
         "there must be a request",
         *("none", "open evict reset landed failed save restore"),

@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Op
-from lockstep.harness.contracts.paged.checks import (
-    EventBook,
-    check_busy,
-    check_contents,
-    check_entries,
-    check_evicted,
-    check_pool,
-    check_refusal,
-    check_tables,
-    list_ends,
+from lockstep.harness.contracts.paged import checks, reading
+from lockstep.harness.contracts.paged.contents import (
+    Contents,
+    list_state_positions,
     locate,
 )
-from lockstep.harness.contracts.paged.contents import Contents, Pairs
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
-from lockstep.harness.contracts.paged.reading import (
-    read_copies,
-    read_entries,
-    read_events,
-    read_pool,
-    read_tables,
-)
-from lockstep.harness.contracts.paged.reuse import (
-    check_landed,
-    check_longest,
-    check_published,
-    find_longest,
-)
-from lockstep.harness.contracts.paged.words import tell_tables
-from lockstep.harness.contracts.system import (
-    Reader,
-    Setup,
-    System,
-    to_numpy,
-)
+from lockstep.harness.contracts.system import Reader, Setup, System, to_numpy
 from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.harness.core.payload import Margins
 
 NO_TOKEN = -1
 
 
-class Part(NamedTuple):
+Step = Sequence[tuple[str, int, int]]
+"""(request, begin, end) for each request of a step."""
+
+
+class GroupStep(NamedTuple):
     """One group of one request in a step, which begins and ends at these positions."""
 
     name: str
@@ -61,23 +40,21 @@ class Part(NamedTuple):
 class PagedSystem(System):
     """Acts as the scheduler and calls a backend's cache.
 
-    Each operation has a method with the operation's name.
-
     Attributes:
         cache: the cache of the backend.
         contents: the contents of all blocks.
+        events: the number of entries of each prefix that result from all events.
         saved: the backend's saved store, and the contents at that time.
-        told: request → its tables after the last operation.
+        tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
     """
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.contents = Contents()
+        self.contents, self.events = Contents(), Counter[checks.Prefix]()
         self.saved: tuple[Any, Contents] | None = None
-        self.told: dict[str, Tables] = {}
+        self.tables: dict[str, Tables] = {}
         self.cache = self.open_cache()
-        self.events = EventBook()
         self.groups = self.config["groups"]
         self.stores = self.config["data"] == "backend"
         self.group_of = [
@@ -90,14 +67,17 @@ class PagedSystem(System):
             for layer in range(len(self.group_of) if self.stores else 0)
         ]
         self.pool = self.read_pool()
-        self.capacity = 0 if self.pool is None else count_blocks(self.pool)
+        self.capacity = 0
+        if self.pool is not None:
+            references, free, cached, *_ = self.pool
+            self.capacity = len(references) + len(free) + len(cached)
 
     def open_cache(self) -> Any:
         return self.backend.open({**self.config, "tells": self.declared.tells})
 
     def read_pool(self) -> Pool | None:
         tells = "pool" in self.declared.tells
-        return read_pool(self.cache.pool()) if tells else None
+        return reading.read_pool(self.cache.pool()) if tells else None
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
@@ -105,36 +85,26 @@ class PagedSystem(System):
 
     # --- operations ---------------------------------------------------------------------
 
-    def call(self, op: Op, *fields: str) -> Answer:
-        """Calls the method of an operation with its fields; lists are overwritten
-        afterwards."""
+    def call(self, op: Op, fields: Iterable[str], result: str = "") -> Answer:
+        """Calls the method of an operation; overwrites the lists that it was given.
+
+        Args:
+            op: the operation.
+            fields: the fields that are the method's arguments, in order.
+            result: the field of the answer that takes the returned value.
+        """
         lent = [list(op[item]) if is_list(op[item]) else op[item] for item in fields]
         answer = self.ask(lambda: getattr(self.cache, op["op"])(*lent))
         for value in lent:
             if isinstance(value, list):
                 value[:] = [NO_TOKEN] * len(value)
+        if result and "error" not in answer:
+            return {result: answer.get("result")}
         return answer
 
-    def open(self, op: Op) -> Answer:
-        return self.call(op, "request", "tokens", "namespace")
-
-    def match(self, op: Op) -> Answer:
-        return rename(self.call(op, "request"), "hit")
-
-    def schedule(self, op: Op) -> Answer:
-        answer = self.call(op, "request", "count")
-        if "error" in answer:
-            return answer
-        result = answer.get("result")
-        if not is_list(result):
-            return {"start": result}
-        start, count = read_list(result, "schedule", 2)
-        if not isinstance(count, int):
-            message = f"schedule returned {format_plain(count)} for a number of tokens"
-            raise Broken("malformed", message)
-        return {"start": start, "count": count}
-
-    def watch_hit(self, op: Op, model: PagedModel) -> Answer:
+    def watch_hit(
+        self, op: Op, fields: Iterable[str], result: str, model: PagedModel
+    ) -> Answer:
         """Matches or schedules a request, and checks the hit of a waiting request.
 
         The hit must be the longest possible hit if the backend promises this.
@@ -142,128 +112,94 @@ class PagedSystem(System):
         request = model.cache.requests.get(op["request"])
         longest = 0
         if "reuse" in self.declared.tells and request and not request.is_held:
-            longest = find_longest(model, request, self.list_entries())
-        answer: Answer = getattr(self, op["op"])(op)
-        check_longest(answer, op["request"], longest)
+            longest = checks.find_longest(model, request, self.list_entries())
+        answer = self.call(op, fields, result)
+        if result == "start" and is_list(answer.get(result)):
+            start, count = read_list(answer[result], "schedule", 2)
+            if not isinstance(count, int):
+                message = (
+                    f"schedule returned {format_plain(count)} for a number of tokens"
+                )
+                raise Broken("malformed", message)
+            answer = {"start": start, "count": count}
+        checks.check_longest(answer, op["request"], longest)
         return answer
-
-    def accept(self, op: Op) -> Answer:
-        return self.call(op, "request", "kept", "sampled", "drafts")
-
-    def preempt(self, op: Op) -> Answer:
-        return self.call(op, "request")
-
-    def free(self, op: Op) -> Answer:
-        return self.call(op, "request", "reuse")
-
-    def fork(self, op: Op) -> Answer:
-        return rename(self.call(op, "source", "target", "tokens"), "ok")
-
-    def rewind(self, op: Op) -> Answer:
-        return rename(self.call(op, "request", "to", "tokens"), "ok")
-
-    def evict(self, op: Op) -> Answer:
-        answer = rename(self.call(op, "count"), "evicted")
-        if self.pool is not None:
-            check_evicted(answer.get("evicted"), self.pool)
-        return answer
-
-    def reset(self, op: Op) -> Answer:
-        return rename(self.call(op), "ok")
 
     # --- transfers ----------------------------------------------------------------------
 
-    def offload(self, op: Op) -> Answer:
-        answer = self.call(op, "request", "transfer")
-        if "error" in answer:
-            return answer
-        return self.begin(op, read_copies(answer.get("result"), "offload"), True)
-
-    def load(self, op: Op) -> Answer:
-        answer = rename(self.call(op, "request", "transfer"), "loaded")
-        if "error" in answer or answer["loaded"] is None:
-            return answer
-        end, pairs = read_list(answer["loaded"], "load", 2)
-        return {"loaded": end, **self.begin(op, read_copies(pairs, "load"), False)}
-
-    def begin(self, op: Op, pairs: Pairs, leaves: bool) -> Answer:
+    def begin(self, op: Op, copies: Any, leaves: bool) -> Answer:
+        """Begins a transfer; returns the number of the copies that the backend named."""
+        pairs = reading.read_copies(copies, op["op"])
         self.contents.begin(op["transfer"], pairs, leaves)
         return {"copied": len(pairs)}
 
-    def landed(self, op: Op, model: PagedModel) -> Answer:
-        answer = self.call(op, "transfer")
-        if "error" not in answer and op["transfer"] in self.contents.transfers:
-            blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
-            self.contents.end(op["transfer"])
-            if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
-                entries = self.list_host_entries()
-                check_landed(model, blocks, self.contents.host, entries)
+    def land(self, op: Op, model: PagedModel) -> None:
+        """Ends a transfer whose blocks have all been copied."""
+        if op["transfer"] not in self.contents.transfers:
+            return
+        blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
+        self.contents.end(op["transfer"])
+        if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
+            host = self.contents.host
+            checks.check_landed(model, blocks, host, self.list_host_entries())
+
+    def fail(self, op: Op, fields: Iterable[str], result: str) -> Answer:
+        """Ends a transfer of which at least the last copy has not arrived."""
+        transfer, arrived = self.contents.transfers.get(op["transfer"]), 0
+        if transfer is not None:
+            arrived = min(op["arrived"], max(0, len(transfer.pairs) - 1))
+        answer = self.call({**op, "arrived": arrived}, fields, result)
+        if "error" not in answer and transfer is not None:
+            self.contents.end(op["transfer"], arrived)
         return answer
 
-    def failed(self, op: Op) -> Answer:
-        """Ends a transfer of which at least the last copy has not arrived."""
-        most = self.contents.count_copies(op["transfer"]) - 1
-        arrived = min(op["arrived"], max(0, most))
-        answer = self.call({**op, "arrived": arrived}, "transfer", "arrived")
-        if "error" not in answer and op["transfer"] in self.contents.transfers:
-            self.contents.end(op["transfer"], arrived)
-        return rename(answer, "kept")
-
-    def save(self, op: Op) -> Answer:
-        answer = self.call(op)
-        if "result" in answer:
-            self.saved = answer["result"], self.contents.clone()
-        return {"saved": "result" in answer}
-
-    def restore(self, op: Op) -> Answer:
+    def restore(self) -> Answer:
         """Restores the saved store into a fresh cache, with the saved contents."""
         assert self.saved is not None
         store, contents = self.saved
-        self.contents, self.events = contents.clone(), EventBook()
+        self.contents = contents.clone()
+        self.events.clear()
         self.cache = self.open_cache()
         return self.ask(lambda: self.cache.restore(store))
 
     # --- the step -----------------------------------------------------------------------
 
-    def run(self, step: Sequence[tuple[str, int, int]], model: PagedModel) -> Answer:
+    def run(self, model: PagedModel) -> Answer:
         """Acts as the model: copies blocks, then writes and reads in every layer.
 
         Args:
-            step: (request, begin, end) for each request of the step.
-            model: the reference after the step.
+            model: the reference after the step, which is in `model.ran`.
         """
         self.copy_blocks()
-        reads = [
-            Part(*item, group, table)
-            for item in step
-            for group, table in enumerate(self.read_tables(item[0]))
+        tasks = [
+            GroupStep(*ran, group, table)
+            for ran in model.ran
+            for group, table in enumerate(self.read_tables(ran[0]))
         ]
-        states = [self.read_state(task) for task in reads]
-        for task in reads:
+        states = [
+            self.read(task, task.start - 1, task.start)
+            if self.is_state(task.group) and task.start
+            else []
+            for task in tasks
+        ]
+        for task in tasks:
             self.write(task, model)
-        answers = [
-            self.answer(task, state, model)
-            for task, state in zip(reads, states, strict=True)
-        ]
+        pairs = zip(tasks, states, strict=True)
+        answers = [self.answer(task, state, model) for task, state in pairs]
         if self.stores:
-            self.move_arrays(step, answers, model)
+            self.move_arrays(answers, model)
         self.cache.run()
+        self.check_published(model.ran, model)
         return {"caches": answers}
 
     def copy_blocks(self) -> None:
         """Copies the blocks that the backend requests, in the backend's order."""
-        self.contents.copy(read_copies(self.cache.copies(), "copies"))
+        self.contents.copy(reading.read_copies(self.cache.copies(), "copies"))
 
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
-    def read_state(self, task: Part) -> list[Any]:
-        """Reads the state before the step; returns nothing for other types of groups."""
-        if not task.start or not self.is_state(task.group):
-            return []
-        return self.read(task, task.start - 1, task.start)
-
-    def write(self, task: Part, model: PagedModel) -> None:
+    def write(self, task: GroupStep, model: PagedModel) -> None:
         """Writes the tokens or the state of the step to the slots in the table."""
         if isinstance(task.table, Ring):
             return
@@ -272,14 +208,12 @@ class PagedSystem(System):
         is_state = self.is_state(task.group)
         if is_state:
             block = self.groups[task.group]["block"]
-            positions = [end - 1 for end in list_ends(task.start, task.end, block)]
+            positions = list_state_positions(task.start, task.end, block)
         for position in positions:
             slot = locate(self.config, task.table, task.group, position)
             if slot is not None:
-                self.contents.device[slot] = (
-                    task.group,
-                    model.get_tag(request, position),
-                )
+                tag = model.get_tag(request, position)
+                self.contents.device[slot] = task.group, tag
             elif position == task.end - 1 or not is_state:
                 raise Broken(
                     "table",
@@ -287,7 +221,7 @@ class PagedSystem(System):
                     f" has no slot in its table {list(task.table)}",
                 )
 
-    def answer(self, task: Part, state: Sequence[Any], model: PagedModel) -> Answer:
+    def answer(self, task: GroupStep, state: Sequence[Any], model: PagedModel) -> Answer:
         """Returns the tokens or the state that one group reads for one request."""
         where = f"request {task.name}, {name_group(self.config, task.group)}"
         if self.is_state(task.group):
@@ -298,7 +232,7 @@ class PagedSystem(System):
             return answer
         return {**answer, "slots": self.read(task, first, task.end)}
 
-    def read(self, task: Part, begin: int, end: int) -> list[Any]:
+    def read(self, task: GroupStep, begin: int, end: int) -> list[Any]:
         """Reads positions: returns a tag for each, or a description of other content."""
         contents: list[Any] = []
         for position in range(begin, end):
@@ -316,39 +250,30 @@ class PagedSystem(System):
 
     # --- arrays -------------------------------------------------------------------------
 
-    def move_arrays(
-        self,
-        step: Sequence[tuple[str, int, int]],
-        answers: Sequence[Answer],
-        model: PagedModel,
-    ) -> None:
+    def move_arrays(self, answers: Sequence[Answer], model: PagedModel) -> None:
         """Lets the backend write and read K and V in each layer; extends the answers."""
-        layer, groups = 0, len(model.cache.groups)
-        for group, settings in enumerate(self.groups):
-            for _ in range(settings["layers"]):
-                move = self.move_states if self.is_state(group) else self.move_tokens
-                read = move(layer, step, model)
-                field = "state" if self.is_state(group) else "slots"
-                for answer, seen in zip(answers[group::groups], read, strict=True):
-                    where = f"{answer['where']}, layer {layer}"
-                    item = {**answer, "where": where, field: seen, "layers": []}
-                    answer.setdefault(field, seen)
-                    answer["layers"] = [*answer.get("layers", ()), item]
-                layer += 1
+        for layer, group in enumerate(self.group_of):
+            is_state = self.is_state(group)
+            move = self.move_states if is_state else self.move_tokens
+            field = "state" if is_state else "slots"
+            group_answers = answers[group :: len(self.groups)]
+            for answer, seen in zip(group_answers, move(layer, model), strict=True):
+                where = f"{answer['where']}, layer {layer}"
+                item = {**answer, "where": where, field: seen, "layers": []}
+                answer.setdefault(field, seen)
+                answer["layers"] = [*answer.get("layers", ()), item]
 
-    def move_tokens(
-        self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
-    ) -> list[list[Any]]:
+    def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader = self.readers[layer]
         tags = [
             tag
-            for name, start, end in step
+            for name, start, end in model.ran
             for tag in model.list_tags(model.cache.requests[name], start, end)
         ]
         pair = reader.feed(tags)
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
-            pairs = read_list(answer, "update", len(step))
+            pairs = read_list(answer, "update", len(model.ran))
             read = [list(reader.read(item, "update")) for item in pairs]
         if self.every and "attend" in self.declared.tells:
             self.check_attention(layer, tags, model)
@@ -364,25 +289,20 @@ class PagedSystem(System):
         if list(attended.shape) != form:
             message = f"attend returned shape {list(attended.shape)}, not {form}"
             raise Broken("malformed", message)
-        for row, seen in enumerate(self.list_seen(layer, model)):
-            reader.judge(attended[0, :, row], tags[row], seen, row, "attend")
-
-    def list_seen(self, layer: int, model: PagedModel) -> Iterator[list[int]]:
-        """Lists the tags that each token of the step attends to in a layer."""
-        group = model.cache.groups[self.group_of[layer]]
+        group, row = model.cache.groups[self.group_of[layer]], 0
         for name, start, end in model.ran:
             request = model.cache.requests[name]
             for query in range(start, end):
-                yield model.list_tags(request, group.first(query), query + 1)
+                seen = model.list_tags(request, group.first(query), query + 1)
+                reader.judge(attended[0, :, row], tags[row], seen, row, "attend")
+                row += 1
 
-    def move_states(
-        self, layer: int, step: Sequence[tuple[str, int, int]], model: PagedModel
-    ) -> list[list[Any]]:
-        reader = self.readers[layer]
+    def move_states(self, layer: int, model: PagedModel) -> list[list[Any]]:
+        reader, step = self.readers[layer], model.ran
         states = read_list(self.cache.read_states(layer), "read_states", len(step))
         read = [
-            [] if item is None else list(reader.read(item, "read_states"))
-            for item in states
+            [] if state is None else list(reader.read(state, "read_states"))
+            for state in states
         ]
         ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
         tags = [
@@ -399,70 +319,57 @@ class PagedSystem(System):
 
     def read_tables(self, name: str) -> Tables:
         tables = self.cache.tables(name)
-        return read_tables(tables, name, len(self.groups), self.stores)
+        return reading.read_tables(tables, name, len(self.groups), self.stores)
 
-    def tell_held(self) -> dict[str, list[tuple[str, str]]]:
+    def list_entries(self) -> list[Entry]:
+        return reading.read_entries(self.cache.entries(), len(self.groups))
+
+    def list_host_entries(self) -> list[Entry]:
+        entries = self.cache.host_entries()
+        return reading.read_entries(entries, len(self.groups), "host_entries")
+
+    def tell_held(self) -> reading.Facts:
         """Formats the tables: the blocks, and the requests that share each block."""
         busy = self.contents.list_busy(on_host=False)
-        return tell_tables(self.told, busy, self.config)
+        return reading.describe_tables(self.tables, busy, self.config)
 
     def verify_memory(self, op: Mapping[str, Any], model: PagedModel) -> None:
         """Runs the checks that follow every operation; see `checks`."""
         holding = [name for name, item in model.cache.requests.items() if item.is_held]
-        tables = self.told = {name: self.read_tables(name) for name in holding}
+        tables = self.tables = {name: self.read_tables(name) for name in holding}
         self.copy_blocks()  # nothing is written before the next step
-        check_tables(model, tables)
-        tells = self.declared.tells
+        checks.check_tables(model, tables)
+        tells, contents = self.declared.tells, self.contents
         self.pool = self.read_pool()
         if self.pool is not None:
-            check_pool(tables, self.pool, self.capacity)
-            idle_blocks = *self.pool.free, *self.pool.cached
-            check_busy(idle_blocks, self.contents.list_busy(on_host=False), "")
-            idle = self.contents.list_busy(on_host=True)
-            check_busy(self.pool.idle, idle, " of other memory")
+            checks.check_pool(tables, self.pool, self.capacity)
+            device, host = contents.list_busy(False), contents.list_busy(True)
+            checks.check_busy((*self.pool.free, *self.pool.cached), device, "")
+            checks.check_busy(self.pool.idle, host, " of other memory")
         if not model.cache.step:
             for name in holding:
-                check_contents(model, name, tables[name], self.contents.device)
-        entries: list[Entry] = []
-        groups = len(self.groups)
-        if tells & {"entries", "reuse"}:
-            entries = self.list_entries()
-            check_entries(model, entries, self.contents.device, tables)
+                checks.check_contents(model, name, tables[name], contents.device)
+        entries = self.list_entries() if tells & {"entries", "reuse"} else []
+        checks.check_entries(model, entries, contents.device, tables)
         if "host_entries" in tells and self.config["host"]:
-            check_entries(model, self.list_host_entries(), self.contents.host)
+            checks.check_entries(model, self.list_host_entries(), contents.host, {})
         if "events" in tells:
-            self.events.follow(read_events(self.cache.events(), groups))
-            self.events.check(entries)
+            events = reading.read_events(self.cache.events(), len(self.groups))
+            checks.follow_events(self.events, events)
+            checks.check_events(self.events, entries)
 
-    def check_published(
-        self, settled: Sequence[tuple[str, int, int]], model: PagedModel
-    ) -> None:
+    def check_published(self, settled: Step, model: PagedModel) -> None:
         """Checks that tokens which have just been computed, or confirmed, can be hit."""
         if "reuse" in self.declared.tells:
-            check_published(model, settled, self.list_entries())
-
-    def list_entries(self) -> list[Entry]:
-        return read_entries(self.cache.entries(), len(self.groups))
-
-    def list_host_entries(self) -> list[Entry]:
-        groups = len(self.groups)
-        return read_entries(self.cache.host_entries(), groups, "host_entries")
+            checks.check_published(model, settled, self.list_entries())
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
         """Checks that a refused request, whose step would end at `end`, had no room."""
         if self.pool is not None:
             spare = self.capacity - self.config["blocks"]
             reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
-            check_refusal(model, name, end, self.told.get(name), self.pool, reserved)
-
-
-def count_blocks(pool: Pool) -> int:
-    return len(pool.free) + len(pool.cached) + len(pool.references)
-
-
-def rename(answer: Answer, name: str) -> Answer:
-    """Returns the answer with its field "result" renamed to `name`."""
-    return answer if "error" in answer else {name: answer.get("result")}
+            tables = self.tables.get(name)
+            checks.check_refusal(model, name, end, tables, self.pool, reserved)
 
 
 def is_list(value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lockstep.harness.backends.driver.messages import NUMBER_PAIRS, SAVED, Size
 from lockstep.harness.contracts.answer_schemas import (
@@ -13,20 +13,20 @@ from lockstep.harness.contracts.answer_schemas import (
     NOTHING_OR_USAGE,
     NUMBER,
     NUMBER_OR_NONE,
-    USAGE,
-    any_of,
-    left_open,
     record,
 )
+from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
     REQUEST,
     Fields,
     OnRequest,
     PagedOperation,
+    chosen,
     leave,
 )
 from lockstep.harness.contracts.paged.model import PagedModel
+from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.paged import Content, Request
 
@@ -128,11 +128,18 @@ class Begin(OnRequest):
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return why_no_host(model) or super().why_illegal(op, model)
 
+    def list_preferred(self, model: PagedModel) -> Sequence[str]:
+        """Lists the requests that most draws use."""
+        raise NotImplementedError
+
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if why_no_host(model) or len(model.cache.transfers) >= MOST_TRANSFERS:
             return None
-        fields = super().draw_fields(source, model)
-        return fields and {**fields, "transfer": find_new(model)}
+        preferred, fields = self.list_preferred(model), super().draw_fields(source, model)
+        if fields is None or not (preferred or source.below(4) == 0):
+            return None
+        name = source.pick(preferred) if preferred else fields["request"]
+        return {"request": name, "transfer": find_new(model)}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         """Draws one of a wrong request, or with a name that is taken."""
@@ -167,16 +174,17 @@ class Offload(Begin):
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not request.computed
 
-    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        """Most likely of a request that has something new."""
-        fields = super().draw_fields(source, model)
-        new = list_new(model)
-        if fields is None or not (new or source.below(4) == 0):
-            return None
-        return {**fields, "request": source.pick(new)} if new else fields
+    def list_preferred(self, model: PagedModel) -> Sequence[str]:
+        return list_new(model)
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         return ask(lambda: model.cache.offload(op["request"], op["transfer"]))
+
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if "error" in answer:
+            return answer
+        return system.begin(op, answer.get("result"), leaves=True)
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" not in observed:
@@ -193,27 +201,17 @@ class Load(Begin):
     to be copied or there is no room.
     """
 
-    name = "load"
+    name, result = "load", "loaded"
     effect = Effect.MOVES
-    messages = {
-        "load": (
-            TRANSFERRED,
-            {"loaded": int | None, "copies": NUMBER_PAIRS},
-        )
-    }
-    answer = any_of(record(loaded=left_open(NUMBER_OR_NONE)), USAGE)
+    messages = {"load": (TRANSFERRED, {"loaded": int | None, "copies": NUMBER_PAIRS})}
+    answer = chosen(loaded=NUMBER_OR_NONE)
     text = "load the beginning of {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return request.is_held
 
-    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        """Most likely of a request of which something is away."""
-        away = list_away(model)
-        fields = super().draw_fields(source, model)
-        if fields is None or not (away or source.below(4) == 0):
-            return None
-        return {**fields, "request": source.pick(away)} if away else fields
+    def list_preferred(self, model: PagedModel) -> Sequence[str]:
+        return list_away(model)
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         """Nothing need be loaded: it may be there already, or there is no room."""
@@ -223,6 +221,13 @@ class Load(Begin):
         ends = [hit for hit in model.list_hits(name) if hit]
         likely = [end for end in ends if model.is_of(name, end, model.away)][:1]
         return {"loaded": leave(list(dict.fromkeys([*likely, None, *ends])))}
+
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if answer.get("loaded") is None:
+            return answer
+        end, copies = read_list(answer["loaded"], "load", 2)
+        return {"loaded": end, **system.begin(op, copies, leaves=False)}
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         name, end = op["request"], observed.get("loaded")
@@ -275,11 +280,13 @@ class Landed(End):
                 model.past[name].add("loaded")
         return answer
 
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.landed(op, model)
-        if "error" not in answer and model.arrived is not None:
-            computed = model.cache.requests[model.arrived].computed
-            system.check_published([(model.arrived, 0, computed)], model)
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if "error" not in answer:
+            system.land(op, model)
+            if model.arrived is not None:
+                computed = model.cache.requests[model.arrived].computed
+                system.check_published([(model.arrived, 0, computed)], model)
         return answer
 
 
@@ -291,10 +298,10 @@ class Failed(End):
     holds nothing.
     """
 
-    name = "failed"
+    name, result = "failed", "kept"
     effect = Effect.REMOVES
     messages = {"failed": ({"transfer": str, "arrived": Size}, {"kept": int})}
-    answer = any_of(record(kept=left_open(NUMBER)), USAGE)
+    answer = chosen(kept=NUMBER)
     fields: ClassVar[Mapping[str, Schema]] = {
         **End.fields,
         "arrived": {**integer(0, 64), "default": 0},
@@ -317,6 +324,9 @@ class Failed(End):
         most = model.cache.requests[name].awaited
         hits = [hit for hit in model.list_hits(name) if 0 < hit <= most]
         return {"kept": leave([0, *hits])}
+
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        return system.fail(op, self.fields, self.result)
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
@@ -350,11 +360,17 @@ class Save(PagedOperation):
             model.saved = saved, tuple(model.offloaded)
         return {"saved": saved is not None}
 
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if "result" in answer:
+            system.saved = answer["result"], system.contents.clone()
+        return {"saved": "result" in answer}
+
 
 class Restore(PagedOperation):
     """Opens another cache with what was stored last; all requests are gone."""
 
-    name, changes, has_misuse = "restore", "restored", False
+    name, has_misuse = "restore", False
     effect = Effect.REMOVES | Effect.MOVES
     messages = {"restore": (SAVED, {})}
     answer = NOTHING
@@ -365,5 +381,8 @@ class Restore(PagedOperation):
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         model.restore()
-        self.note(op, model)
+        model.happened.add("restored")
         return {}
+
+    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+        return system.restore()
