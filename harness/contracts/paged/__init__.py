@@ -3,10 +3,10 @@
 * `model` defines the config and the reference model.
 * `base`, `operations`, `branches` and `transfers` define one class for each operation.
 * `system` runs a backend; `contents` keeps the contents of its blocks.
-* `reading` converts the backend's answers and rejects malformed answers.
-* `checks` and `reuse` define the checks after every operation.
+* `reading` reads the backend's reports, rejects malformed reports, and formats tables.
+* `checks` defines the checks after every operation.
 * `states` defines the abstract states.
-* `drawn` and `domain` define the drawn configs and the small domains for `explore`.
+* `domain` defines the drawn configs and the small domains for `explore`.
 * `rewrites` yields simpler programs for shrinking.
 """
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts.answer_schemas import USAGE, any_of, left_open, record
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, PagedModel
-from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.paged import Request
 
@@ -65,8 +64,9 @@ class PagedOperation(Operation):
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         return {}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        return system.call(op, self.fields, self.result)
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.call(op, self.fields, self.result)
+        return answer
 
 
 class OnRequest(PagedOperation):

@@ -25,9 +25,7 @@ from lockstep.harness.contracts.paged.base import (
     find_free_name,
     leave,
 )
-from lockstep.harness.contracts.paged.checks import check_evicted
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, MOST_REQUESTS, PagedModel
-from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import Schema, integer
 from lockstep.reference.paged import Request
 
@@ -290,10 +288,9 @@ class Evict(PagedOperation):
         most = op["count"] if model.may_cache() else 0
         return {"evicted": {"between": [0, most]}}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
-        if system.pool is not None:
-            check_evicted(answer.get("evicted"), system.pool)
+        system.check_evicted(answer.get("evicted"))
         return answer
 
 

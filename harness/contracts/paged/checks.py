@@ -134,21 +134,6 @@ def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> N
 # --- room -------------------------------------------------------------------------------
 
 
-def check_evicted(evicted: Any, pool: Pool) -> None:
-    """Raises Broken if more blocks were evicted than could be evicted.
-
-    Args:
-        evicted: the backend's answer.
-        pool: the pool before the operation.
-    """
-    if isinstance(evicted, int) and evicted > len(pool.cached):
-        raise Broken(
-            "result",
-            f"evicted {evicted} blocks, but {len(pool.cached)} could be hit, and were"
-            " held by no request",
-        )
-
-
 def check_refusal(
     model: PagedModel,
     name: str,

@@ -37,7 +37,6 @@ from lockstep.harness.contracts.paged.branches import (
     Rewind,
 )
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, MOST_REQUESTS, PagedModel
-from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.paged.transfers import (
     Failed,
     Landed,
@@ -158,8 +157,9 @@ class Match(OnRequest):
             return {"error": "usage"}
         return {"hit": leave(model.list_hits(op["request"]))}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        return system.watch_hit(op, self.fields, self.result, model)
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.watch_hit(op, self.fields, self.result, model)
+        return answer
 
 
 class Schedule(GoingOn):
@@ -222,8 +222,8 @@ class Schedule(GoingOn):
         starts = self.list_starts(op, model)
         return any(model.may_put_off(name, start, count) for start in starts)
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        answer = system.watch_hit(op, self.fields, self.result, model)
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.watch_hit(op, self.fields, self.result, model)
         refused = "error" not in answer and answer.get("start") is None
         if refused and not self.may_wait(op, model):
             end = self.get_end(op, model, self.list_starts(op, model))
@@ -293,8 +293,9 @@ class Run(PagedOperation):
         model.leaning.clear()
         return {"caches": answers}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        return system.run(model)
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.run(model)
+        return answer
 
 
 class Accept(GoingOn):
@@ -365,7 +366,7 @@ class Accept(GoingOn):
             model.past[name].update(list_true(past))
         return answer
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
         if "error" not in answer:
             computed = model.cache.requests[op["request"]].computed

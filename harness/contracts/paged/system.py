@@ -363,6 +363,16 @@ class PagedSystem(System):
         if "reuse" in self.declared.tells:
             checks.check_published(model, settled, self.list_entries())
 
+    def check_evicted(self, evicted: Any) -> None:
+        """Checks that no more blocks were evicted than could be evicted."""
+        most = len(self.pool.cached) if self.pool is not None else None
+        if most is not None and isinstance(evicted, int) and evicted > most:
+            raise Broken(
+                "result",
+                f"evicted {evicted} blocks, but {most} could be hit, and were held by no"
+                " request",
+            )
+
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
         """Checks that a refused request, whose step would end at `end`, had no room."""
         if self.pool is not None:

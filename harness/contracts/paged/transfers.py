@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.driver.messages import NUMBER_PAIRS, SAVED, Size
 from lockstep.harness.contracts.answer_schemas import (
@@ -26,7 +26,6 @@ from lockstep.harness.contracts.paged.base import (
     leave,
 )
 from lockstep.harness.contracts.paged.model import PagedModel
-from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.paged import Content, Request
 
@@ -180,11 +179,11 @@ class Offload(Begin):
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         return ask(lambda: model.cache.offload(op["request"], op["transfer"]))
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
-        if "error" in answer:
-            return answer
-        return system.begin(op, answer.get("result"), leaves=True)
+        if "error" not in answer:
+            answer = system.begin(op, answer.get("result"), leaves=True)
+        return answer
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" not in observed:
@@ -222,7 +221,7 @@ class Load(Begin):
         likely = [end for end in ends if model.is_of(name, end, model.away)][:1]
         return {"loaded": leave(list(dict.fromkeys([*likely, None, *ends])))}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
         if answer.get("loaded") is None:
             return answer
@@ -280,7 +279,7 @@ class Landed(End):
                 model.past[name].add("loaded")
         return answer
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
         if "error" not in answer:
             system.land(op, model)
@@ -325,8 +324,9 @@ class Failed(End):
         hits = [hit for hit in model.list_hits(name) if 0 < hit <= most]
         return {"kept": leave([0, *hits])}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        return system.fail(op, self.fields, self.result)
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.fail(op, self.fields, self.result)
+        return answer
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
@@ -360,7 +360,7 @@ class Save(PagedOperation):
             model.saved = saved, tuple(model.offloaded)
         return {"saved": saved is not None}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
         if "result" in answer:
             system.saved = answer["result"], system.contents.clone()
@@ -384,5 +384,6 @@ class Restore(PagedOperation):
         model.happened.add("restored")
         return {}
 
-    def run_backend(self, op: Op, system: PagedSystem, model: PagedModel) -> Answer:
-        return system.restore()
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = system.restore()
+        return answer

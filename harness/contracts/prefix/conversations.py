@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.harness.contracts.answers import ask_backend, read_list, read_object
+from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.layer.model import (
     answer_tags,
     get_rows_visible,
@@ -16,24 +16,22 @@ from lockstep.harness.contracts.layer.model import (
 from lockstep.harness.contracts.layer.system import LayerSystem
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.model import (
-    CHANGE,
     CHANGES,
     Path,
-    PrefixModel,
-    PrefixSystem,
+    RequestModel,
+    RequestSystem,
     get_layer_config,
     open_layers,
 )
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.errors import Broken
-from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.layers import Layer
 from lockstep.reference.session import Session
 from lockstep.reference.trie import Path as Tokens
 from lockstep.reference.trie import Trie
 
 
-class ConversationModel(PrefixModel):
+class ConversationModel(RequestModel):
     """The reference of one program.
 
     Attributes:
@@ -80,15 +78,12 @@ class ConversationModel(PrefixModel):
 
     def feed(self, op: Op) -> Answer:
         cache, layers = self.cache, op.get("layers")
-        points_before, start = self.get_offsets(), cache.computed
+        offsets, start = self.get_offsets(), cache.computed
         cache.feed(min(op["count"], len(self.get_remaining())), layers)
-        answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
             computed = cache.get_request()[: cache.computed]
             self.fed = self.get_tags(computed)[start:]
-        if self.fed:
-            pairs = zip(cache.layers, points_before, strict=True)
-            answer["caches"] = [answer_rows(*pair) for pair in pairs]
+        answer = self.answer_pass(offsets)
         if layers is not None:
             self.broken.add("a")
             self.past.add("broken-off")
@@ -97,14 +92,18 @@ class ConversationModel(PrefixModel):
         return answer
 
     def overrun(self, op: Op) -> Answer:
-        cache, points_before = self.cache, self.get_offsets()
+        offsets = self.get_offsets()
         self.fed = range(self.tag, self.tag + op["count"])
-        cache.overrun(self.fed)
+        self.cache.overrun(self.fed)
         self.broken.add("a")
         self.past.add("overran")
+        return self.answer_pass(offsets)
+
+    def answer_pass(self, offsets: Sequence[int | None]) -> Answer:
+        """Returns the answer of a pass; `offsets` are the offsets before the pass."""
         answer: Answer = {"offsets": self.get_offsets()}
-        if self.rows:
-            pairs = zip(cache.layers, points_before, strict=True)
+        if self.rows and self.fed:
+            pairs = zip(self.cache.layers, offsets, strict=True)
             answer["caches"] = [answer_rows(*pair) for pair in pairs]
         return answer
 
@@ -133,6 +132,9 @@ class ConversationModel(PrefixModel):
     def count(self, op: Op) -> Answer:
         return self.describe_store()
 
+    def statistics(self, op: Op) -> Answer:
+        return {**self.counts, "bytes": 0, **self.describe_store()}
+
     def free(self, op: Op) -> Answer:
         answer = ask(self.cache.free)
         if "error" in answer:
@@ -159,9 +161,6 @@ class ConversationModel(PrefixModel):
     def get_remaining(self, user: str = "a") -> list[int]:
         request = self.cache.request
         return [] if request is None else request[self.cache.computed :]
-
-    def is_broken(self, user: str) -> bool:
-        return bool(self.broken)
 
     def draw_user(self, source: Source) -> dict[str, str]:
         return {}
@@ -204,6 +203,10 @@ class ConversationModel(PrefixModel):
         if self.trie:
             return {"tokens": self.trie.count_tokens(), "bytes": self.trie.count_bytes()}
         return {"tokens": len(self.stored)}
+
+    def list_layer_bytes(self) -> list[int]:
+        """Lists the stored bytes of each layer."""
+        return self.trie.list_layer_bytes() if self.trie else [0] * len(self.cache.layers)
 
     def list_held(self, op: Op) -> Sequence[Held]:
         layers = zip(self.config["layers"], self.cache.layers, strict=True)
@@ -304,16 +307,6 @@ class WatchedCache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cache, name)
 
-    @property
-    def offset(self) -> Any:
-        """The offset of the cache: read most of all, and faster than by `__getattr__`."""
-        return self.cache.offset
-
-    @property
-    def can_split(self) -> Any:
-        """Whether the cache can split a snapshot; see `offset`."""
-        return self.cache.can_split
-
     def get_bytes(self) -> int:
         """Counts the bytes of all open snapshots."""
         snapshots = self.open.values()
@@ -369,7 +362,7 @@ class WatchedCache:
         return False if self.refusing else bool(self.cache.restore(snapshot, target))
 
 
-class ConversationSystem(PrefixSystem):
+class ConversationSystem(RequestSystem):
     """The session or trie of one program in a backend.
 
     Attributes:
@@ -378,6 +371,8 @@ class ConversationSystem(PrefixSystem):
         watched: the caches that the harness gave to the backend; empty if the backend
             brings its own.
     """
+
+    below: Sequence[LayerSystem]
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -390,6 +385,7 @@ class ConversationSystem(PrefixSystem):
             else None
             for number, spec in enumerate(self.config["layers"])
         ]
+        self.below = [layer for layer in self.layers if layer is not None]
         self.watched = list(self.open_watched()) if self.builds_on else []
         self.open(self.watched, [layer and layer.config for layer in self.layers])
         self.refusing: Sequence[int] = ()
@@ -405,21 +401,9 @@ class ConversationSystem(PrefixSystem):
                 cache = self.backend.open(layer.config)
                 yield WatchedCache(cache, reference.count_bytes)
 
-    def tell_layout(self) -> None:
-        for layer in self.list_layers():
-            layer.tell_layout()
-
-    def list_layers(self) -> list[LayerSystem]:
-        """Lists the layers that have a cache."""
-        return [layer for layer in self.layers if layer is not None]
-
-    @property
-    def margins(self) -> Margins:
-        return merge_margins(*(layer.margins for layer in self.list_layers()))
-
     def ask(self, call: Callable[[], Any]) -> Answer:
         try:
-            return ask_backend(call, self.backend.errors)
+            return super().ask(call)
         finally:
             self.check_watched()
 
@@ -467,11 +451,7 @@ class ConversationSystem(PrefixSystem):
         self.check_watched()
         return answer
 
-    def overrun(self, op: Op, model: ConversationModel) -> Answer:
-        caches: list[Answer] = [{} for _ in self.layers]
-        for number, layer, reference in self.get_layers(model):
-            caches[number] = layer.update("a", model.fed, reference.cache.tokens)
-        return {"offsets": self.get_offsets(), "caches": caches}
+    overrun = feed
 
     def close(self, op: Op, model: ConversationModel) -> Answer:
         answer = self.ask(getattr(self.cache, op["op"]))
@@ -535,14 +515,14 @@ class ConversationSystem(PrefixSystem):
     # --- checks beside the answer -------------------------------------------------------
 
     def verify_attention(self, model: ConversationModel) -> None:
-        for layer, reference in zip(self.list_layers(), model.cache.cached, strict=True):
+        for layer, reference in zip(self.below, model.cache.cached, strict=True):
             layer.verify_attention(reference.cache.visible, model.fed, reference.offset)
 
     def verify_memory(self, op: Op, model: ConversationModel) -> None:
         if self.declared.held is None:
             return
         last = op.get("layers", len(self.layers)) if op["op"] in ("feed", "break") else 0
-        sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.layers)
+        sizes = model.list_layer_bytes()
         for number, layer, reference in self.get_layers(model):
             memory, cache = layer.memory, self.cache.layers[number]
             if op["op"] == "free" and model.cache.request is None:  # not refused
@@ -558,8 +538,8 @@ class ConversationSystem(PrefixSystem):
         """Checks that the open snapshots take exactly the bytes that are stored."""
         if not self.watched:
             return
-        sizes = model.trie.list_layer_bytes() if model.trie else [0] * len(self.watched)
-        for number, (cache, stored) in enumerate(zip(self.watched, sizes, strict=True)):
+        sizes = zip(self.watched, model.list_layer_bytes(), strict=True)
+        for number, (cache, stored) in enumerate(sizes):
             size = 0 if cache is None else cache.get_bytes()
             if size != stored:
                 raise Broken(
@@ -568,24 +548,18 @@ class ConversationSystem(PrefixSystem):
                     f" stored takes {stored}",
                 )
 
-    def check_aliases(self, op: Op) -> None:
-        for layer in self.list_layers():
-            layer.check_aliases(CHANGE)
-
     def finish(self) -> None:
         """Checks that arrays are unchanged, and that no snapshot is open after a free."""
-        for layer in self.list_layers():
+        for layer in self.below:
             layer.watch.check()
         if self.watched:
             self.ask(self.cache.cancel)  # refused if no request is open
             self.ask(self.cache.free)
-            still_open = sum(
-                len(cache.open) for cache in self.watched if cache is not None
-            )
+            still_open = sum(len(cache.open) for cache in filter(None, self.watched))
             if still_open:
                 raise Broken(
                     "snapshots", f"{still_open} snapshots are open after free", "free"
                 )
             if self.declared.held is not None:
-                for layer in self.list_layers():
+                for layer in self.below:
                     layer.memory.check_released()

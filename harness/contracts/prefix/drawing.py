@@ -11,7 +11,6 @@ from typing import Any
 
 from lockstep.harness.contracts.operation import Op, Source
 from lockstep.harness.contracts.prefix.model import Path, PrefixModel
-from lockstep.harness.contracts.prefix.slots import SlotsModel
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
 """Sets of few tokens. 1 and 65,537 are equal in 16 bits; 0 might be taken for padding."""
@@ -120,7 +119,7 @@ def draw_misuse(
         {"op": "begin", "tokens": [True]},
         {"op": "limit", "bytes": -1},
     ]
-    if isinstance(model, SlotsModel):
+    if model.has_users:
         wrong += draw_for_slots(source, model)
     else:
         wrong += draw_for_conversations(source, model)
@@ -150,7 +149,7 @@ def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
     return [*wrong, {"op": "open", "interval": -source.below(3)}]
 
 
-def draw_for_slots(source: Source, model: SlotsModel) -> list[Op]:
+def draw_for_slots(source: Source, model: PrefixModel) -> list[Op]:
     """Draws sizes that slots must refuse, and calls to a slot at the wrong time."""
     users = sorted(set(model.users) - model.broken)
     wrong = [draw_feed(source, {"user": source.pick(users)})] if users else []

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.interface import STATISTICS
+from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.layer.model import open_cache
 from lockstep.harness.contracts.layer.model import why_illegal_config as why_illegal_layer
 from lockstep.harness.contracts.memory import count_state_bytes, count_token_bytes
-from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source
-from lockstep.harness.contracts.system import Setup
+from lockstep.harness.contracts.operation import Answer, Config, Op
+from lockstep.harness.contracts.system import Setup, System
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
+from lockstep.harness.contracts.unified.model import (
+    NEEDS,
+    SIMPLE,
+)
 from lockstep.harness.contracts.unified.model import (
     why_illegal_config as why_illegal_unified,
 )
 from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
+from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.layers import Layer
 
 # --- the config: fields and rules, and the configs of the caches below ------------------
@@ -32,14 +37,7 @@ KINDS = (*CONVERSATIONS, "slots")
 LAYERS: Mapping[str, Sequence[str]] = {"kv": (), "rotating": ("window",), "state": ()}
 """Cache under a session or a trie → the sizes after its name, as in "rotating:4"."""
 
-POOLED: Mapping[str, Sequence[str]] = {
-    "causal": (),
-    "swa": ("window",),
-    "swa-memory": ("window", "memory"),
-    "chunked": ("chunk",),
-    "recurrent": (),
-    "encoder": (),
-}
+POOLED: Mapping[str, Sequence[str]] = {name: NEEDS.get(name, ()) for name in SIMPLE}
 """Cache under slots → the sizes after its name, as in "swa-memory:2:5"."""
 
 SIZES = {**LAYERS, **POOLED}
@@ -91,9 +89,7 @@ def why_illegal_config(config: Config) -> str | None:
             return reason
     if kind != "slots":
         layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
-        return next(
-            (reason for layer in layers if (reason := why_illegal_layer(layer))), None
-        )
+        return next(filter(None, map(why_illegal_layer, layers)), None)
     if config["interval"] is not None and "recurrent" not in config["layers"]:
         return "interval belongs to recurrent caches, and these slots have none"
     if config["keep"] >= config["context"]:
@@ -139,10 +135,9 @@ def get_layer_config(config: Config, spec: str) -> dict[str, Any]:
 
 def get_unified_config(config: Config) -> dict[str, Any]:
     """Makes a complete config of the unified contract for the cache under the slots."""
-    fields = {name: config[name] for name in (*DIMENSIONS, "shift")}
-    unified = {**UNIFIED_DEFAULTS, **fields}
-    unified |= {"sequences": config["slots"], "capacity": config["context"]}
-    unified["batch"] = config["context"]
+    unified = {**UNIFIED_DEFAULTS, "sequences": config["slots"]}
+    unified |= {name: config[name] for name in (*DIMENSIONS, "shift")}
+    unified |= dict.fromkeys(("capacity", "batch"), config["context"])
     if config["interval"] is not None:
         unified |= {"interval": config["interval"], "checkpoints": CHECKPOINTS}
     layers = [parse_layer(spec) for spec in config["layers"]]
@@ -153,12 +148,11 @@ def get_unified_config(config: Config) -> dict[str, Any]:
 
 def open_layers(config: Config) -> list[Layer | None]:
     """Opens the reference of each layer under a session or a trie; None for no cache."""
-    return [open_layer(config, spec) if spec else None for spec in config["layers"]]
-
-
-def open_layer(config: Config, spec: str) -> Layer:
-    cache = open_cache(get_layer_config(config, spec))
-    return Layer(cache, count_token_bytes(config), count_state_bytes(config))
+    sizes = count_token_bytes(config), count_state_bytes(config)
+    return [
+        Layer(open_cache(get_layer_config(config, spec)), *sizes) if spec else None
+        for spec in config["layers"]
+    ]
 
 
 # --- drawing ----------------------------------------------------------------------------
@@ -244,8 +238,15 @@ COUNTS = ("requests", "hits", "asked", "reused")
 """The fields of `Statistics` that are about requests."""
 
 
-class PrefixModel(ABC):
-    """The reference of one program.
+PrefixModel = Any
+"""`ConversationModel` or `SlotsModel`; see `RequestModel`."""
+
+PrefixSystem = Any
+"""`ConversationSystem` or `SlotsSystem`; see `RequestSystem`."""
+
+
+class RequestModel:
+    """What the references of sessions, tries and slots have in common.
 
     Each operation calls the method with the name in its `act`, or with its own name:
 
@@ -254,6 +255,15 @@ class PrefixModel(ABC):
       that were generated.
     * close: ends a request, by close or by cancel.
     * refuse: makes the caches below refuse the next time.
+
+    A reference also has these methods:
+
+    * is_open, get_request, get_remaining (user): the open request of a user, its tokens,
+      and those that are not computed yet.
+    * draw_user, draw_new_user (source): draw the field `user` of an open request; of a
+      user who can begin a request now, or None.
+    * list_stored, get_oldest, describe_store: the stored conversations that a request can
+      reuse, the least recently used one, and what all of them hold.
 
     Args:
         config: a complete config.
@@ -288,56 +298,15 @@ class PrefixModel(ABC):
         self.reach = 12
         self.counts = dict.fromkeys(COUNTS, 0)
 
-    # --- statistics ---------------------------------------------------------------------
-
     def count_request(self, tokens: int, remaining: int) -> None:
         """Counts a request; `remaining` of its tokens are not computed yet."""
         reused = tokens - remaining
         for name, counted in zip(COUNTS, (1, reused > 0, tokens, reused), strict=True):
             self.counts[name] += counted
 
-    def statistics(self, op: Op) -> Answer:
-        return {**self.counts, "bytes": 0, **self.describe_store()}
-
-    @abstractmethod
-    def describe_store(self) -> Answer:
-        """Counts the stored tokens; in a trie, counts their bytes too."""
-
-    # --- the open requests --------------------------------------------------------------
-
-    @abstractmethod
-    def is_open(self, user: str) -> bool:
-        """Returns whether the user has an open request."""
-
-    @abstractmethod
-    def get_request(self, user: str) -> list[int]:
-        """Returns all tokens of the open request of a user."""
-
-    @abstractmethod
-    def get_remaining(self, user: str) -> list[int]:
-        """Returns the tokens that are not computed yet; none if no request is open."""
-
     def is_broken(self, user: str) -> bool:
-        """Returns whether the last pass of the request broke off."""
+        """Tells whether the last pass of a user's request broke off."""
         return user in self.broken
-
-    @abstractmethod
-    def draw_user(self, source: Source) -> dict[str, str]:
-        """Draws the field `user` of an open request; {} for the first user."""
-
-    @abstractmethod
-    def draw_new_user(self, source: Source) -> dict[str, str] | None:
-        """Draws the field `user` of a user who can begin a request now, or None."""
-
-    # --- what is held -------------------------------------------------------------------
-
-    @abstractmethod
-    def list_stored(self) -> list[list[int]]:
-        """Lists the stored conversations that a request can reuse."""
-
-    @abstractmethod
-    def get_oldest(self) -> list[int]:
-        """Returns the least recently used stored conversation."""
 
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
         """Returns captured branching path → the stored longer paths used before it."""
@@ -349,14 +318,6 @@ class PrefixModel(ABC):
         latest = next(starting, None)
         return {"beyond": None if latest is None else len(latest) - len(tokens)}
 
-    @abstractmethod
-    def list_held(self, op: Op) -> Sequence[Held]:
-        """Lists the content of each cache below."""
-
-    @abstractmethod
-    def list_live(self) -> Mapping[int, int]:
-        """Maps the tag of each token that some cache holds now to its position."""
-
 
 # --- the system under test --------------------------------------------------------------
 
@@ -367,19 +328,21 @@ CHANGES = {CHANGE["op"]}
 """Represents any operation of a prefix cache; each may write to the caches below."""
 
 
-class PrefixSystem(ABC):
+class RequestSystem:
     """The cache of one program in a backend.
 
-    The system has the operation methods of `PrefixModel`. Each method takes an additional
+    The system has the operation methods of the model. Each method takes an additional
     argument: the reference after the operation.
 
     Attributes:
         builds_on: whether the backend builds the cache on caches that the harness gives.
+        below: the systems of the caches below.
         given: the config that the cache was opened with.
     """
 
     cache: Any
     given: Config
+    below: Sequence[System]
 
     def __init__(self, setup: Setup) -> None:
         self.backend, self.config = setup.backend, setup.config
@@ -393,21 +356,17 @@ class PrefixSystem(ABC):
             caches: the caches that the backend may build on.
             below: the configs of the caches below, both given caches and the backend's.
         """
-        fields = {"poison": self.backend.poison, "below": below}
         self.given = {
             **self.config,
-            **fields,
+            "poison": self.backend.poison,
+            "below": below,
             "caches": caches if self.builds_on else None,
         }
         self.cache = self.backend.open(self.given)
 
-    @abstractmethod
     def ask(self, call: Callable[[], Any]) -> Answer:
-        """Calls the backend.
-
-        Returns:
-            {"result": value}, or {} for None; {"error": name, "why": message} if refused.
-        """
+        """Calls the backend, which may refuse the call; see `ask_backend`."""
+        return ask_backend(call, self.backend.errors)
 
     def lend(self, call: Callable[[list[int]], Any], tokens: Sequence[int]) -> Answer:
         """Calls the backend with a list of tokens, which is overwritten afterwards."""
@@ -424,10 +383,14 @@ class PrefixSystem(ABC):
         """See `System.tell_held`."""
         return {}
 
-    @abstractmethod
-    def verify_attention(self, model: Any) -> None:
-        """Runs the framework's attention on the last pass and checks the result."""
+    def tell_layout(self) -> None:
+        for system in self.below:
+            system.tell_layout()
 
-    @abstractmethod
-    def verify_memory(self, op: Op, model: Any) -> None:
-        """See `System.verify_memory`."""
+    @property
+    def margins(self) -> Margins:
+        return merge_margins(*(system.margins for system in self.below))
+
+    def check_aliases(self, op: Op) -> None:
+        for system in self.below:
+            system.check_aliases(CHANGE)

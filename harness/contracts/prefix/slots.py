@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,17 +10,15 @@ from typing import Any
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.model import (
-    CHANGE,
     CHANGES,
-    PrefixModel,
-    PrefixSystem,
+    RequestModel,
+    RequestSystem,
     get_unified_config,
 )
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.errors import Broken
-from lockstep.harness.core.payload import Margins
 from lockstep.reference.errors import NotSupported
 from lockstep.reference.slots import REFUSALS, Slot, Slots
 
@@ -62,7 +60,7 @@ class WatchedReference:
         return self.model.cache.can_resume(sequence, position)
 
 
-class SlotsModel(PrefixModel):
+class SlotsModel(RequestModel):
     """The reference of one program.
 
     Attributes:
@@ -106,15 +104,13 @@ class SlotsModel(PrefixModel):
             earlier: the tokens of each slot before the request.
             number: the slot of the request.
         """
-        length_kept, old_tokens = len(self.slots.slots[number].tokens), earlier[number]
-        if length_kept and tokens[:length_kept] != old_tokens[:length_kept]:
+        kept = len(self.slots.slots[number].tokens)
+        if kept and tokens[:kept] != earlier[number][:kept]:
             self.past.add("forked")
             in_use = {slot for slot in self.users.values() if slot != number}
-            if any(
-                earlier[slot][:length_kept] == tokens[:length_kept] for slot in in_use
-            ):
+            if any(earlier[slot][:kept] == tokens[:kept] for slot in in_use):
                 self.past.add("forked-from-in-use")
-        if old_tokens and not length_kept:
+        if earlier[number] and not kept:
             self.past.add("began-anew")
 
     def feed(self, op: Op) -> Answer:
@@ -164,6 +160,9 @@ class SlotsModel(PrefixModel):
 
     def describe_store(self) -> Answer:
         return {"tokens": sum(len(slot.tokens) for slot in self.slots.slots)}
+
+    def statistics(self, op: Op) -> Answer:
+        return {**self.counts, "bytes": 0, **self.describe_store()}
 
     def describe_slot(self, number: int) -> Answer:
         slot = self.slots.slots[number]
@@ -248,7 +247,7 @@ class WatchedPool:
         self.cache.remove(sequence, begin, end)
 
 
-class SlotsSystem(PrefixSystem):
+class SlotsSystem(RequestSystem):
     """The slots of one program in a backend.
 
     Attributes:
@@ -261,21 +260,12 @@ class SlotsSystem(PrefixSystem):
         super().__init__(setup)
         unified = get_unified_config(self.config)
         self.unified = UnifiedSystem(replace(setup, config=unified, writes=CHANGES))
+        self.below = [self.unified]
         self.pool = WatchedPool(self.unified.cache, self.backend.errors)
         self.open([self.pool], [unified])
         if not self.builds_on:
             self.unified.cache = self.cache.cache
         self.users: dict[str, int] = {}
-
-    def tell_layout(self) -> None:
-        self.unified.tell_layout()
-
-    @property
-    def margins(self) -> Margins:
-        return self.unified.margins
-
-    def ask(self, call: Callable[[], Any]) -> Answer:
-        return self.unified.ask(call)
 
     # --- operations ---------------------------------------------------------------------
 
@@ -359,9 +349,6 @@ class SlotsSystem(PrefixSystem):
 
     def verify_memory(self, op: Op, model: SlotsModel) -> None:
         self.unified.verify_memory(op, model.unified)
-
-    def check_aliases(self, op: Op) -> None:
-        self.unified.check_aliases(CHANGE)
 
     def finish(self) -> None:
         self.unified.finish()

@@ -8,29 +8,28 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.prefix.conversations import ConversationModel
 from lockstep.harness.contracts.prefix.model import PrefixModel
-from lockstep.harness.contracts.prefix.slots import SlotsModel
-from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
+from lockstep.harness.contracts.states import (
+    State,
+    StateTable,
+    list_true,
+    make_states,
+    never,
+    only,
+)
 from lockstep.reference.layers import count_common
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.trie import Trie
 
 MET = (
-    # A request compared with what is stored.
-    State("nothing-stored"),
-    State("repeat"),
-    State("shorter"),
-    State("extension"),
-    State("divergence"),
-    State("no-match"),
-    # A request's situation in the layers, in a trie, or in slots.
+    # A request compared with the stored paths.
+    *make_states("nothing-stored repeat shorter extension divergence no-match"),
+    # A request in the layers, in a trie, or in slots.
     State("one-token-left", needs="layers"),
     State("shortened", needs="layers captures"),
     State("ran-ahead", needs="layers break"),
     State("wrapped", needs="layers windows"),
     State("refusing", needs="layers refuse"),
-    State("inside-edge", needs="trie"),
-    State("leaves-live-path", needs="trie"),
-    State("enters-another-path", needs="trie"),
+    *make_states("inside-edge leaves-live-path enters-another-path", "trie"),
     State("checkpoints", needs="trie checkpoint"),
     State("captured-in-part", needs="trie break captures"),
     State("no-slot", needs="slots"),
@@ -39,26 +38,20 @@ MET = (
 
 NOTED = (
     State("broken-off", needs="break"),
-    State("overran", needs="layers overrun"),
-    State("all-computed", needs="layers overrun"),
+    *make_states("overran all-computed", "layers overrun"),
     State("closed-untouched", needs="layers"),
     State("freed", needs="layers free"),
-    State("limit-while-open", needs="trie limit"),
-    State("evicted", needs="trie limit"),
+    *make_states("limit-while-open evicted", "trie limit"),
     State("capture-evicted", needs="trie limit captures"),
     State("over-the-limit", needs="trie limit"),
-    State("several-open", needs="slots"),
-    State("forked", needs="slots"),
-    State("forked-from-in-use", needs="slots"),
-    State("began-anew", needs="slots"),
-    State("moved-up", needs="slots"),
-    State("computed-again", needs="slots"),
+    *make_states("several-open forked forked-from-in-use began-anew", "slots"),
+    *make_states("moved-up computed-again", "slots"),
 )
 STATES = (*MET, *NOTED)
 RULES = (
     only(
         "tells what a request meets as it begins",
-        *(" ".join(name for name, *_ in MET), "begin"),
+        *(" ".join(state.name for state in MET), "begin"),
     ),
     only(
         "tells how far a request got before its end",
@@ -67,7 +60,7 @@ RULES = (
     only("tells when a limit comes", "limit-while-open", "limit"),
     never(
         "is asked only to break a rule of usage",
-        *(" ".join(name for name, *_ in STATES), "open reserve commit"),
+        *(" ".join(state.name for state in STATES), "open reserve commit"),
         unless="refuses",
     ),
     never(
@@ -122,7 +115,6 @@ def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
         if begins and not model.is_open():
             states += get_begin_states(tokens, model)
         return states
-    assert isinstance(model, SlotsModel)
     users = len(model.users)
     states += ["several-open"] if users > 1 else []
     if begins and users >= model.config["slots"]:
