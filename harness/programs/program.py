@@ -14,7 +14,14 @@ from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Answer, Config, Op, Step, iter_steps
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Op,
+    Step,
+    iter_steps,
+    list_names,
+)
 from lockstep.harness.core.document import (
     complete,
     drop_defaults,
@@ -32,6 +39,12 @@ MAX_OPERATIONS = 10_000
 MAX_TOKENS = 8192
 MAX_NUMBERS = 1 << 24
 """The maximal count of numbers in K and V together, which take 64 MiB in float32."""
+
+MAX_NAMES = 80
+"""The maximal count of caches, snapshots and saved contents; each may hold all tokens."""
+
+STORED = ("cache", "snapshot", "saved")
+"""The sorts of the names that `MAX_NAMES` limits; see `core.document.NAMES`."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +293,14 @@ def why_too_large(program: Program) -> str | None:
     numbers = tokens * program.rules.count_numbers(config)
     if numbers > MAX_NUMBERS:
         return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
+    names = {
+        (sort, name)
+        for op in program.ops
+        for sort in STORED
+        for name in list_names(op, program.rules.operations, sort)
+    }
+    if len(names) > MAX_NAMES:
+        return f"names {len(names)} caches and saved contents; at most {MAX_NAMES}"
     return None
 
 

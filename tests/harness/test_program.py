@@ -82,6 +82,13 @@ def test_the_digest_depends_on_config_and_operations_alone() -> None:
     assert len(digests | {digest}) == 4
 
 
+def test_a_program_has_at_most_80_caches_and_saved_contents() -> None:
+    clones = [{"op": "clone", "into": f"c{number}"} for number in range(80)]
+    parse_program(change(ops=clones[:79]), "here")
+    with pytest.raises(UsageError, match="here: names 81 caches and saved contents; at"):
+        parse_program(change(ops=clones), "here")
+
+
 def test_a_whole_float_is_an_integer() -> None:
     program = parse_program(with_op(op="trim", count=2.0), "here")
     assert repr(program.ops[1]["count"]) == "2"

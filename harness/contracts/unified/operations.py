@@ -206,7 +206,6 @@ class CanResume(UnifiedOperation):
 
 CONTENTS = ("x", "y")
 SAVED: Schema = {**NAME, NAMES: "saved"}
-MOST_SAVED = 16
 
 
 class Save(UnifiedOperation):
@@ -223,8 +222,6 @@ class Save(UnifiedOperation):
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         if model.config["kind"] not in CAUSAL:
             return f"a {model.config['kind']} cache is not saved"
-        if op["into"] not in model.saved and len(model.saved) >= MOST_SAVED:
-            return f"there are {MOST_SAVED} saved contents already"
         return None
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
