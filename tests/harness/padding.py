@@ -1,54 +1,48 @@
-"""A batch on numpy that keeps padding on the left, as released ones do, and one that
+"""Our batch on torch as released ones are: it keeps padding on the left; and one that
 shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from batching import Batch, make, open_batch
-
 from lockstep.harness.backends.backend import Backend
+from lockstep.impl.shared.batched_tokens import TokenBatch
+from lockstep.impl.torch.backend import cpu
 
 
-class KeepsPadding(Batch):
-    """Columns before the tokens of a row hold what its padding held."""
+def keep_padding(batch: Any) -> None:
+    """Returns the first update with its padding."""
+    update = batch.update
 
-    filling = 0.0
+    def update_and_keep(keys: Any, values: Any) -> Any:
+        update(keys, values)
+        return keys.clone(), values.clone()
 
-    def update(self, keys: Any, values: Any) -> Any:
-        for row, place in enumerate(self.place(keys.shape[2])):
-            if place.start:
-                self.filling = keys[row, 0, 0, 0]
-        return super().update(keys, values)
-
-    def align(self, name: str, like: Any) -> Any:
-        array = super().align(name, like)
-        for number, row in enumerate(self.rows):
-            array[number, :, : array.shape[2] - row.offset] = self.filling
-        return array
+    batch.update = update_and_keep
 
 
-class ShowsPadding(KeepsPadding):
-    def make_mask(self, length: int) -> Any:
-        mask = super().make_mask(length)
-        return mask | mask.any(0, keepdims=True)
+def show_padding(batch: Any) -> None:
+    keep_padding(batch)
+    batch.make_mask = lambda length: "causal"
 
 
-def declare(kind: type[Batch]) -> Backend:
-    def open_padded(config: Mapping[str, Any]) -> Any:
-        opened = open_batch(config)
-        return kind(opened.rows) if isinstance(opened, Batch) else opened
+def declare(change: Callable[[Any], None]) -> Backend:
+    backend = cpu()
 
-    backend = make()
-    declared = {"batch-kv": backend.contracts["batched"]["batch-kv"]}
-    return replace(backend, open=open_padded, contracts={"batched": declared})
+    def open_changed(config: Mapping[str, Any]) -> Any:
+        opened = backend.open(config)
+        if isinstance(opened, TokenBatch):
+            change(opened)
+        return opened
+
+    return replace(backend, open=open_changed)
 
 
 def keeps_padding() -> Backend:
-    return declare(KeepsPadding)
+    return declare(keep_padding)
 
 
 def shows_padding() -> Backend:
-    return declare(ShowsPadding)
+    return declare(show_padding)

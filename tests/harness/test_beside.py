@@ -107,7 +107,7 @@ def test_no_backend_is_in_the_scope_of_another() -> None:
             assert inside.pop() == self.name
 
     def look(name: str) -> Backend:
-        class Looking(paging.Storing):
+        class Looking(paging.Manager):
             def pool(self) -> Any:
                 assert inside == [name]
                 return super().pool()
@@ -129,21 +129,21 @@ def test_no_backend_is_in_the_scope_of_another() -> None:
     assert inside == []
 
 
-class Sparing(paging.Storing):
+class Sparing(paging.Manager):
     """Evicts all blocks or none."""
 
     def evict(self, count: int) -> int:
-        return super().evict(count if count == len(self.cached) else 0)
+        return super().evict(count if count == len(self.blocks.cached) else 0)
 
 
 def run_paged(*backends: Backend) -> Iterator[tuple[Run, ...]]:
     """Runs of programs in which the reference leaves choices."""
-    declared = paging.make().contracts["paged"]["paged-full"]
-    for program in draw_some(100, "paged", "paged-full", declared):
+    declared = paging.declare().contracts["paged"]["paged-full"]
+    for program in draw_some(40, "paged", "paged-full", declared):
         yield tuple(run_beside(program, *backends))
 
 
-class Idle(paging.Storing):
+class Idle(paging.Manager):
     """Takes no token of a request, and says so: the reference cannot follow that."""
 
     def schedule(self, request: str, count: int) -> Any:
@@ -151,15 +151,15 @@ class Idle(paging.Storing):
         return start if start is None else (start, 0)
 
 
-class Miscounting(paging.Storing):
+class Miscounting(paging.Manager):
     """Its pool has a block too many: nothing that an operation answers tells."""
 
     def pool(self) -> Any:
         pool = super().pool()
-        return replace(pool, free=[*pool.free, 99]) if self.requests else pool
+        return pool._replace(free=[*pool.free, 99]) if self.requests else pool
 
 
-class Failing(paging.Storing):
+class Failing(paging.Manager):
     def tables(self, request: str) -> Any:
         if self.get(request).computed > 1:
             raise RuntimeError("no tables")
@@ -172,13 +172,13 @@ OPENS_TWO = Duty({"op": "open", "requests": [2, None]}, "more than two requests"
 @pytest.mark.parametrize(
     ("first", "second", "promises"),
     [
-        (paging.Storing, paging.Storing, {}),
-        (paging.Storing, paging.Storing, {"refuses": False}),
-        (paging.Storing, paging.Storing, {"duties": (OPENS_TWO,)}),
+        (paging.Manager, paging.Manager, {}),
+        (paging.Manager, paging.Manager, {"refuses": False}),
+        (paging.Manager, paging.Manager, {"duties": (OPENS_TWO,)}),
         (Idle, Idle, {}),
-        (paging.Storing, Miscounting, {}),
+        (paging.Manager, Miscounting, {}),
         (Miscounting, Miscounting, {}),
-        (Failing, paging.Storing, {}),
+        (Failing, paging.Manager, {}),
     ],
 )
 def test_where_there_is_a_choice_each_result_is_that_of_a_run_alone(
@@ -198,7 +198,7 @@ def test_where_there_is_a_choice_each_result_is_that_of_a_run_alone(
                 assert alone.steps + alone.skipped == len(one.program.ops)
             wrong[number] += alone.divergence is not None
             assert not one.is_apart or (first, second) == (Idle, Idle)
-    right = [one is paging.Storing for one in (first, second)]
+    right = [one is paging.Manager for one in (first, second)]
     assert [not count for count in wrong] == right
 
 
@@ -223,19 +223,19 @@ def test_no_backend_is_checked_against_what_another_has_chosen(
         return run_backend(self, op, system, model)
 
     monkeypatch.setattr(Schedule, "run_backend", look)
-    for _ in run_paged(paging.make(), paging.make()):
+    for _ in run_paged(paging.declare(), paging.declare()):
         assert held[::2] == held[1::2]
         held.clear()
 
 
 def test_a_backend_that_chooses_otherwise_runs_alone() -> None:
     apart = 0
-    for first, second in run_paged(paging.make(), paging.declare(Sparing)):
+    for first, second in run_paged(paging.declare(), paging.declare(Sparing)):
         assert (first.result.divergence, first.is_apart) == (None, False)
         assert second.result.divergence is None
         apart += second.is_apart
         assert bool(second.coverage) != second.is_apart
-    assert 0 < apart < 100
+    assert 0 < apart < 40
 
 
 # --- one slice --------------------------------------------------------------------------

@@ -47,7 +47,14 @@ def wait_for(condition: Callable[[], Any], seconds: float = 600) -> Any:
 
 
 def read_pid(path: Path) -> int:
-    return int(wait_for(lambda: path.exists() and path.read_text()))
+    """A driver that is started again writes another line."""
+    return int(wait_for(lambda: path.exists() and path.read_text().split())[0])
+
+
+def name_driver(folder: Path) -> str:
+    """A driver that hangs in a step, and does not see its input end."""
+    file = Path(__file__).parent / "exec" / "driver.py"
+    return f"exec:{sys.executable} {file} silent {folder / 'pid'}"
 
 
 def find_running(folder: Path) -> dict[str, Any] | None:
@@ -136,11 +143,13 @@ def test_workers_end_with_the_command(check: Check, tmp_path: Path) -> None:
         "hangs_in_a_step",
         "holds_in_a_step",
         "leaves_a_child",
+        "a driver",
     ],
 )
 def test_no_process_outlives_the_command(check: Check, tmp_path: Path, name: str) -> None:
     """Whatever the backend does, and whatever it has left behind."""
-    process = check(f"{HERE}:{name}", "--programs", 20)
+    backend = name_driver(tmp_path) if name == "a driver" else f"{HERE}:{name}"
+    process = check(backend, "--programs", 20, "--step-time", 60)
     read_pid(tmp_path / "pid")
     assert len(find_processes(str(tmp_path))) >= 3  # the command, a guard and a worker
     process.kill()
@@ -156,6 +165,13 @@ def test_a_guard_that_is_killed_is_noticed(check: Check, tmp_path: Path) -> None
     status, words = end(process)
     assert (status, "ended by SIGKILL" in words) == (1, True)
     assert find_processes(str(tmp_path)) == set()
+
+
+def test_a_driver_ends_with_its_worker(check: Check, tmp_path: Path) -> None:
+    check(name_driver(tmp_path), "--programs", 20, "--step-time", 60)
+    driver = read_pid(tmp_path / "pid")
+    os.kill(get_parent(driver), signal.SIGKILL)
+    wait_for(lambda: driver not in find_processes(str(tmp_path)))
 
 
 def get_parent(pid: int) -> int:

@@ -18,6 +18,7 @@ import pytest
 from lockstep.harness.cli.kits import LANGUAGES, read_kit
 from lockstep.harness.cli.new_backend import IMPORTS, INTERFACES
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.impl.torch.backend import cpu
 from tests.harness.building import SMALL, make, trim, update
 from tests.harness.commands import HERE, ROOT, Ended, Run, invoke
 
@@ -128,47 +129,41 @@ def test_a_skeleton_is_unfinished_and_says_so(
     assert not list(tmp_path.glob("failures/*/*"))  # it is no failure
 
 
+BATCHES = """
+OPERATIONS += LATER
+
+
+def Row(config):
+    return cpu().open({**config, "rows": None, "caches": None})
+
+
+def stack(config, rows):
+    return cpu().open({**config, "caches": rows})
+
+
+"""
 COMPLETE = {
-    "batch-kv": """
-from batching import Batch, Single
+    "batch-kv": BATCHES + "Cache = stack",
+    "batch-list": BATCHES
+    + """from lockstep.impl.shared.batched_list import ListBatch, ListCache
 
-OPERATIONS += LATER
-Row = Single
-
-
-def Cache(config, rows):
-    return Batch(rows)
-""",
-    "batch-list": """
-import batching
-
-OPERATIONS += LATER
-Row = batching.Single
-
-
-def Batch(config, rows):
-    return batching.Batch(rows)
-
-
-BegunList, BegunCache = List, Cache
+Batch, BegunList, BegunCache = stack, List, Cache
 
 
 def List(config):
-    return batching.SingleList(BegunList(config).parts)
+    return ListCache(BegunList(config).parts)
 
 
 def Cache(config, rows):
-    return batching.ListBatch(BegunCache(config, rows).parts)
+    return ListBatch(BegunCache(config, rows).parts)
 """,
     "paged-full": """
-import paging
-
-OPERATIONS = sorted(paging.OPERATIONS)
+OPERATIONS += LATER
 TELLS += ["pool", "entries", "events"]
-CONFIG |= {"groups": paging.GROUPS, "data": ["tags", "backend"]}
-Cache = paging.Storing
+Cache = cpu().open
 """,
 }
+"""What is written of a skeleton, with our caches."""
 
 
 @pytest.mark.parametrize("kind", COMPLETE)
@@ -176,9 +171,11 @@ def test_a_skeleton_is_completed_by_its_classes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     name = f"completed_{kind.replace('-', '_')}"
-    write(tmp_path, name, "--kind", kind)
-    with (tmp_path / f"{name}.py").open("a") as file:
-        file.write(COMPLETE[kind])
+    write(tmp_path, name, "--kind", kind, "--arrays", "torch")
+    path = tmp_path / f"{name}.py"
+    views = 'lifetime="until-write", causal="upper-left"'
+    text = path.read_text().replace('lifetime="forever"', views)
+    path.write_text(f"{text}\nfrom {cpu.__module__} import cpu\n{COMPLETE[kind]}")
     monkeypatch.syspath_prepend(tmp_path)
     backend = ("--backend", f"{name}:make", "--kind", kind)
     ended = run("check", *backend, "--programs", 60)
@@ -215,13 +212,10 @@ def test_a_driver_is_unfinished_and_says_so(
 
 
 FIRST = f"""
-sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests" / "harness")!r}]
-import paging
+sys.path[:0] = [{str(ROOT)!r}]
+from tests.harness.paging import Manager
 
-CONFIG["groups"] = paging.GROUPS
-
-
-class Cache(paging.Manager):
+class Cache(Manager):
     def open_request(self, request, tokens, namespace):
         self.open(request, tokens, namespace)
 
@@ -230,6 +224,9 @@ class Cache(paging.Manager):
 
     def tables(self, request):
         return {{"tables": super().tables(request)}}
+
+    def free(self, request, reuse):
+        super().free(request, reuse)
 
     def copies(self):
         return {{"copies": super().copies()}}
@@ -319,7 +316,8 @@ def test_a_driver_of_a_paged_cache_begins_with_few_methods(
     write(tmp_path, "my-driver", "--kind", "paged-full", "--exec")
     path = tmp_path / "my_driver.py"
     path.write_text(path.read_text().replace("\ndef main():", FIRST))
-    ended = run("check", "--backend", f"exec:{path}", "--programs", 20, "--strict")
+    backend = f"exec:{sys.executable} {path}"
+    ended = run("check", "--backend", backend, "--programs", 20, "--strict")
     assert "all agree" in ended.words, ended.text
     assert "not declared, not checked: match, accept," in ended.words
 

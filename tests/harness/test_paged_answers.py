@@ -4,52 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind
-from lockstep.harness.backends.paged import Pool
+from lockstep.harness.backends.paged import Ring
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Op
-from lockstep.harness.contracts.paged.checks import check_pool
-from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.programs.ledger import why_unsupported
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
 from lockstep.impl.shared.operations import PAGED_OPERATIONS, PAGED_TELLS
-from lockstep.impl.shared.paged_facts import Telling
-from tests.harness.misbehaving import correct
+from tests.harness import paging
+from tests.harness.paging import RUN, Manager, ask, fork, open_request
 
 FULL = {"type": "full", "block": 1, "layers": 1}
 STATE = {"type": "state", "block": 2, "layers": 1}
 VICTIM = Duty({"op": "preempt", "scheduled": [1, None]}, "preempt of a scheduled one")
 WITHDRAW = Duty({"op": "free", "reuse": [0, 0]}, "free with reuse false")
 
-RUN: Op = {"op": "run"}
+make = partial(paging.make, groups=[FULL])
 
 
-def open_request(name: str, *tokens: int) -> Op:
-    return {"op": "open", "request": name, "tokens": list(tokens)}
-
-
-def ask(name: str, op: str, **fields: Any) -> Op:
-    return {"op": op, "request": name, **fields}
-
-
-def make(*ops: Op, groups: Sequence[Mapping[str, Any]] = (FULL,), **config: Any) -> Any:
-    kind = f"paged-{groups[0]['type']}"
-    config = {"kind": kind, "groups": list(groups), **config}
-    program = {"contract": "paged", "config": config, "ops": list(ops)}
-    return parse_program({"format": "lockstep/1", **program}, "a program")
-
-
-class Manager(Telling):
-    """Ours.
-
-    Attributes:
-        answers: request → what to answer for it in place of the right answer.
-    """
+class Answering(Manager):
+    """answers: request, or `evict`, → what to answer in place of the right answer."""
 
     answers: Mapping[str, Any] = {}
 
@@ -65,20 +45,13 @@ class Manager(Telling):
         return super().schedule(request, answer[1]), answer[1]
 
 
-def declare(answers: Mapping[str, Any] = {}, **promises: Any) -> Backend:
-    def open_cache(config: Mapping[str, Any]) -> Manager:
-        names = "blocks", "max_length", "hash_block", "prefix_cache"
-        cache = Manager(config["groups"], *(config[name] for name in names))
-        cache.answers = answers
-        return cache
-
-    kind = Kind(PAGED_OPERATIONS, **{"tells": PAGED_TELLS, **promises})
-    kinds = dict.fromkeys(CONTRACTS["paged"].kinds, kind)
-    return replace(correct(), contracts={"paged": kinds}, open=open_cache)
+def declare(cache: Any, **promises: Any) -> Backend:
+    return paging.declare(cache, **{"refuses": False, "tells": PAGED_TELLS, **promises})
 
 
 def run_on(program: Program, answers: Mapping[str, Any] = {}, **promises: Any) -> Result:
-    return run(program, declare(answers, **promises))
+    cache = type("Told", (Answering,), {"answers": answers})
+    return run(program, declare(cache, **promises))
 
 
 def get_what(result: Result) -> str | None:
@@ -90,17 +63,17 @@ def get_what(result: Result) -> str | None:
 
 def test_a_duty_is_kept_while_a_program_runs() -> None:
     program = make(
-        open_request("a", 1, 1), ask("a", "schedule"), ask("a", "preempt"), RUN
+        open_request("a", 1, 1), ask("schedule", "a"), ask("preempt", "a"), RUN
     )
     kept = run_on(program, duties=(VICTIM,))
     assert (kept.steps, kept.skipped, kept.divergence) == (3, 1, None)
     assert kept.why_skipped == "callers must not: preempt of a scheduled one"
     assert run_on(program).why_skipped == "the step is empty"
-    assert why_unsupported(program, declare(duties=(VICTIM,))) is None
+    assert why_unsupported(program, declare(Manager, duties=(VICTIM,))) is None
 
 
 def test_a_call_that_only_the_answers_make_a_misuse_is_skipped() -> None:
-    program = make(open_request("a", 1), open_request("a", 1), ask("a", "schedule"))
+    program = make(open_request("a", 1), open_request("a", 1), ask("schedule", "a"))
     skipped = run_on(program)
     assert (skipped.steps, skipped.skipped) == (2, 1)
     assert skipped.why_skipped == "a misuse, which the backend is not declared to refuse"
@@ -110,7 +83,7 @@ def test_a_call_that_only_the_answers_make_a_misuse_is_skipped() -> None:
 @pytest.mark.parametrize(("reuse", "steps"), [(True, 4), (False, 3)])
 def test_a_duty_may_be_about_a_boolean(reuse: bool, steps: int) -> None:
     program = make(
-        open_request("a", 1), ask("a", "schedule"), RUN, ask("a", "free", reuse=reuse)
+        open_request("a", 1), ask("schedule", "a"), RUN, ask("free", "a", reuse=reuse)
     )
     assert run_on(program, duties=(WITHDRAW,)).steps == steps
 
@@ -131,8 +104,8 @@ def test_what_a_duty_leaves_out_is_not_to_be_reached() -> None:
 
 def test_a_step_may_have_fewer_tokens() -> None:
     program = make(
-        *(open_request("a", 1, 1, 2), ask("a", "schedule", count=3), RUN),
-        *(ask("a", "accept", sampled=1), ask("a", "schedule", count=1), RUN),
+        *(open_request("a", 1, 1, 2), ask("schedule", "a", count=3), RUN),
+        *(ask("accept", "a", sampled=1), ask("schedule", "a", count=1), RUN),
         groups=[STATE],
         aligned=True,
     )
@@ -142,27 +115,26 @@ def test_a_step_may_have_fewer_tokens() -> None:
 
 
 def test_a_step_that_is_not_aligned_has_all_that_was_asked_for() -> None:
-    ops = open_request("a", 1, 1, 2), ask("a", "schedule", count=2)
+    ops = open_request("a", 1, 1, 2), ask("schedule", "a", count=2)
     assert get_what(run_on(make(*ops, groups=[STATE]), {"a": (0, 1)})) == "result"
     assert get_what(run_on(make(*ops), {"a": (0, 2)})) is None
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_the_number_of_tokens_is_one_that_was_asked_for(count: int) -> None:
-    class Wrong(Telling):
+    class Wrong(Manager):
         def schedule(self, request: str, more: int) -> Any:
             return 0, count
 
-    backend = replace(declare(), open=lambda config: Wrong([FULL], 8, 8))
-    program = make(open_request("a", 1, 1, 2), ask("a", "schedule", count=2))
-    assert get_what(run(program, backend)) == "result"
+    program = make(open_request("a", 1, 1, 2), ask("schedule", "a", count=2))
+    assert get_what(run(program, declare(Wrong))) == "result"
 
 
 @pytest.mark.parametrize(("count", "what"), [(1, None), (2, "result"), (3, "result")])
 def test_a_step_that_cannot_end_a_block_of_states_may_wait(
     count: int, what: str | None
 ) -> None:
-    ops = open_request("a", 1, 1, 2), ask("a", "schedule", count=count)
+    ops = open_request("a", 1, 1, 2), ask("schedule", "a", count=count)
     aligned = make(*ops, groups=[STATE], aligned=True)
     assert get_what(run_on(aligned, {"a": None})) == what
     assert get_what(run_on(make(*ops, groups=[STATE]), {"a": None})) == "result"
@@ -172,7 +144,7 @@ def test_a_step_that_cannot_end_a_block_of_states_may_wait(
 def test_a_request_may_wait_for_a_state_of_the_step(first: int, what: str | None) -> None:
     program = make(
         *(open_request("a", 1, 1, 2), open_request("b", first, 1, 2)),
-        *(ask("a", "schedule", count=3), ask("b", "schedule", count=3)),
+        *(ask("schedule", "a", count=3), ask("schedule", "b", count=3)),
         groups=[STATE],
         aligned=True,
     )
@@ -182,35 +154,28 @@ def test_a_request_may_wait_for_a_state_of_the_step(first: int, what: str | None
 @pytest.mark.parametrize(("blocks", "what"), [(8, None), (9, "result")])
 def test_rejected_drafts_may_keep_their_blocks(blocks: int, what: str | None) -> None:
     program = make(
-        *(open_request("a", 1), ask("a", "schedule"), RUN),
-        *(ask("a", "accept", sampled=1, drafts=[1, 1]), ask("a", "schedule"), RUN),
-        *(ask("a", "accept", sampled=1), ask("a", "schedule"), RUN),
-        *(open_request("b", 1), ask("b", "schedule")),
+        *(open_request("a", 1), ask("schedule", "a"), RUN),
+        *(ask("accept", "a", sampled=1, drafts=[1, 1]), ask("schedule", "a"), RUN),
+        *(ask("accept", "a", sampled=1), ask("schedule", "a"), RUN),
+        *(open_request("b", 1), ask("schedule", "b")),
         blocks=blocks,
         lookahead=2,
     )
     assert get_what(run_on(program, {"b": None}, tells=NO_POOL)) == what
 
 
-def test_blocks_that_wait_for_a_copy_are_held() -> None:
-    tables = {"a": [[1, None]]}
-    check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [1, 2]), 3)
-    with pytest.raises(Broken, match="block 1 has 2 references, and 1 tables"):
-        check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [2]), 3)
-
-
 def test_copies_are_made_before_what_they_wrote_is_checked() -> None:
     """The copy of a block is told when it is scheduled, and can be hit from then on."""
     program = make(
-        *(open_request("a", 1, 1, 2), ask("a", "schedule"), RUN),
-        {"op": "fork", "source": "a", "target": "b", "tokens": [1]},
-        ask("b", "schedule"),
-        ask("a", "preempt"),
+        *(open_request("a", 1, 1, 2), ask("schedule", "a"), RUN),
+        fork("a", "b", 1),
+        ask("schedule", "b"),
+        ask("preempt", "a"),
         groups=[{**FULL, "block": 4}],
         hash_block=1,
     )
 
-    class Moving(Telling):
+    class Moving(Manager):
         """Lets the copy be hit in place of the original."""
 
         def copy(self, source: int, target: int) -> None:
@@ -218,19 +183,13 @@ def test_copies_are_made_before_what_they_wrote_is_checked() -> None:
             for key in self.blocks.keys[source]:
                 self.blocks.entries[0][key] = target
 
-    backend = declare()
-    names = "blocks", "max_length", "hash_block"
-    moving = replace(
-        backend,
-        open=lambda config: Moving(config["groups"], *(config[name] for name in names)),
-    )
-    assert run(program, moving).divergence is None
+    assert run(program, declare(Moving)).divergence is None
 
 
 # --- what must be, and what cannot ------------------------------------------------------
 
-COMPUTED = open_request("a", 1, 1), ask("a", "schedule"), RUN
-FREED = (*COMPUTED, ask("a", "free"))
+COMPUTED = open_request("a", 1, 1), ask("schedule", "a"), RUN
+FREED = (*COMPUTED, ask("free", "a"))
 EVICT: Op = {"op": "evict", "count": 9}
 NO_POOL: frozenset[str] = frozenset()
 
@@ -260,8 +219,8 @@ def test_no_more_is_evicted_than_the_pool_has(
         ((), {}, "result"),
         (FREED[:2], {}, "result"),
         ((*FREED, {"op": "reset"}), {}, "result"),
-        ((*FREED[:3], ask("a", "free", reuse=False)), {}, "result"),
-        ((*FREED[:3], ask("a", "preempt")), {}, None),
+        ((*FREED[:3], ask("free", "a", reuse=False)), {}, "result"),
+        ((*FREED[:3], ask("preempt", "a")), {}, None),
     ],
 )
 def test_nothing_is_evicted_where_nobody_has_computed_anything(
@@ -271,7 +230,7 @@ def test_nothing_is_evicted_where_nobody_has_computed_anything(
     assert get_what(run_on(program, {"evict": 1}, tells=NO_POOL)) == what
 
 
-SHARING = (*COMPUTED, open_request("b", 1, 1, 2), ask("b", "schedule"), RUN)
+SHARING = (*COMPUTED, open_request("b", 1, 1, 2), ask("schedule", "b"), RUN)
 
 
 @pytest.mark.parametrize(
@@ -288,11 +247,11 @@ def test_shared_blocks_leave_room(
     blocks: int, tells: frozenset[str], what: str | None
 ) -> None:
     """Two requests hold three blocks. Without the pool they may hold five."""
-    program = make(*SHARING, open_request("c", 3), ask("c", "schedule"), blocks=blocks)
+    program = make(*SHARING, open_request("c", 3), ask("schedule", "c"), blocks=blocks)
     assert get_what(run_on(program, {"c": None}, tells=tells)) == what
 
 
-class Tired(Telling):
+class Tired(Manager):
     """Gives no slots to a request that has some."""
 
     def schedule(self, request: str, count: int) -> Any:
@@ -306,25 +265,24 @@ def test_a_request_that_runs_needs_room_for_its_new_tokens(
 ) -> None:
     """Five blocks are held; its step needs two more."""
     program = make(
-        *(*SHARING, open_request("d", 7, 7, 7), ask("d", "schedule", count=1), RUN),
-        *(open_request("e", 8), ask("e", "schedule"), RUN),
-        ask("d", "schedule", count=2),
+        *(*SHARING, open_request("d", 7, 7, 7), ask("schedule", "d", count=1), RUN),
+        *(open_request("e", 8), ask("schedule", "e"), RUN),
+        ask("schedule", "d", count=2),
         blocks=blocks,
     )
-    tired = replace(declare(), open=lambda config: Tired([FULL], blocks, 24))
-    assert get_what(run(program, tired)) == what
+    assert get_what(run(program, declare(Tired))) == what
 
 
 def test_each_block_that_is_shared_and_written_may_be_copied() -> None:
     """Behind rejected drafts the step writes both blocks that the fork holds as well, and
     one block is left."""
-    drafts = ask("b", "accept", sampled=0, drafts=[0, 1])
+    drafts = ask("accept", "b", sampled=0, drafts=[0, 1])
     program = make(
         *(open_request("a", 0), open_request("b", 0, 1)),
-        *(ask("b", "schedule"), ask("a", "schedule"), RUN),
-        *(drafts, ask("b", "schedule"), RUN),
-        {"op": "fork", "source": "b", "target": "c", "tokens": [0]},
-        *(ask("b", "accept", sampled=0, drafts=[0]), ask("b", "schedule")),
+        *(ask("schedule", "b"), ask("schedule", "a"), RUN),
+        *(drafts, ask("schedule", "b"), RUN),
+        fork("b", "c", 0),
+        *(ask("accept", "b", sampled=0, drafts=[0]), ask("schedule", "b")),
         groups=[{"type": "chunked", "block": 4, "width": 1, "layers": 1}],
         blocks=4,
         lookahead=2,
@@ -338,9 +296,9 @@ def test_a_step_may_read_no_more_than_the_memory_has(
 ) -> None:
     """A request and its fork read four tokens each; three of them are shared."""
     program = make(
-        *(open_request("a", 1, 1, 1), ask("a", "schedule"), RUN),
-        {"op": "fork", "source": "a", "target": "b", "tokens": [2]},
-        *(ask("a", "accept", sampled=3), ask("a", "schedule"), ask("b", "schedule")),
+        *(open_request("a", 1, 1, 1), ask("schedule", "a"), RUN),
+        fork("a", "b", 2),
+        *(ask("accept", "a", sampled=3), ask("schedule", "a"), ask("schedule", "b")),
         blocks=blocks,
     )
     assert get_what(run_on(program, {"b": None})) == what
@@ -355,11 +313,71 @@ def test_blocks_beyond_those_of_the_config_may_be_kept_for_drafts(
 ) -> None:
     """Five blocks are held; its step needs two more, and with a draft three."""
     program = make(
-        *(*SHARING, open_request("d", 7, 7, 7), ask("d", "schedule", count=1), RUN),
-        *(open_request("e", 8), ask("e", "schedule"), RUN),
-        ask("d", "schedule", count=2),
+        *(*SHARING, open_request("d", 7, 7, 7), ask("schedule", "d", count=1), RUN),
+        *(open_request("e", 8), ask("schedule", "e"), RUN),
+        ask("schedule", "d", count=2),
         blocks=blocks,
         lookahead=lookahead,
     )
-    tired = replace(declare(), open=lambda config: Tired([FULL], blocks + more, 24))
+    tired = declare(lambda config: Tired({**config, "blocks": blocks + more}))
     assert get_what(run(program, tired)) == what
+
+
+# --- what no caller could ask after the answers -----------------------------------------
+
+BEGUN = open_request("a", 1, 2, 3), ask("schedule", "a", count=3), RUN
+TIGHT = (
+    *(*BEGUN, open_request("c", *range(20)), ask("schedule", "c", count=20), RUN),
+    *(fork("a", "b", 1), ask("schedule", "b")),
+)
+"""A copy of all blocks of a has no room, so that a backend may answer as it likes."""
+
+
+@pytest.mark.parametrize(
+    ("refuses", "skipped", "asked"), [(False, 1, []), (True, 0, ["b"])]
+)
+def test_a_misuse_after_the_answers_is_asked_only_of_what_refuses_it(
+    refuses: bool, skipped: int, asked: list[str]
+) -> None:
+    """After this answer there is no request b."""
+    seen: list[str] = []
+
+    class Full(Manager):
+        """Has no room for a fork."""
+
+        def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
+            seen.clear()
+            return False
+
+        def schedule(self, request: str, count: int) -> int | None:
+            seen.append(request)
+            return super().schedule(request, count)
+
+    program = make(*TIGHT, groups=[{**FULL, "block": 2}])
+    result = run(program, declare(Full, refuses=refuses))
+    assert (result.divergence, result.skipped, seen) == (None, skipped, asked)
+
+
+def test_a_duty_holds_after_the_answers() -> None:
+    duty = Duty({"op": "reset", "held": [1, None]}, "reset under requests")
+
+    class Obliging(Manager):
+        def reset(self) -> bool:
+            return True
+
+    program = make(*BEGUN, {"op": "reset"})
+    result = run(program, declare(Obliging, duties=(duty,)))
+    assert result.divergence is None
+    assert result.why_skipped == "callers must not: reset under requests"
+    assert run(program, declare(Obliging)).divergence
+
+
+def test_a_ring_needs_a_backend_that_stores() -> None:
+    class Round(Manager):
+        def tables(self, request: str) -> Any:
+            return [Ring([1])]
+
+    sliding = {"type": "sliding", "block": 2, "width": 3, "layers": 1}
+    divergence = run(make(*BEGUN, groups=[sliding]), declare(Round)).divergence
+    assert divergence is not None
+    assert divergence.message == 'tables(a) has a ring; that needs data "backend"'

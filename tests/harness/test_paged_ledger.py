@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paging import GROUPS, Manager, declare
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
@@ -23,21 +22,16 @@ from lockstep.harness.programs.ledger import (
     list_known,
     load_ledger,
 )
-from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.backend_run import tidy
 from lockstep.harness.workers.messages import Agreed, Found, RandomTask
 from lockstep.harness.workers.runner import Runner, Search
 from lockstep.harness.workers.slices import RandomSlice
-from tests.harness.building import make
+from tests.harness.paging import GROUPS, RUN, Manager, ask, declare
+from tests.harness.paging import make as program
 
 TOKENS = [1, 1, 1]
-RUN = {"op": "run"}
 EVICT = {"op": "evict", "count": 1}
 Ops = Sequence[Mapping[str, Any]]
-
-
-def ask(op: str, name: str, **fields: Any) -> dict[str, Any]:
-    return {"op": op, "request": name, **fields}
 
 
 def open_request(name: str) -> dict[str, Any]:
@@ -47,10 +41,6 @@ def open_request(name: str) -> dict[str, Any]:
 COMPUTED = (open_request("a"), ask("schedule", "a"), RUN)
 HIT = (*COMPUTED, open_request("b"), ask("schedule", "b"))
 SHOWS = (*HIT, ask("preempt", "b"))
-
-
-def program(*ops: Mapping[str, Any]) -> Program:
-    return make(*ops, contract="paged", kind="paged-full")
 
 
 class Losing(Manager):

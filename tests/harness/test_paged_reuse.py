@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from paging import GROUPS, TOLD, Manager, declare
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.backends.paged import Entry
@@ -17,7 +15,7 @@ from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import walk
 from lockstep.impl.shared.paged_groups import StateGroup
 from lockstep.impl.torch.backend import cpu
-from tests.harness.building import make
+from tests.harness.paging import GROUPS, TOLD, Manager, declare, make
 
 FULL = {"type": "full", "block": 4, "layers": 1}
 SLIDING = {"type": "sliding", "block": 2, "width": 3, "layers": 1}
@@ -31,10 +29,7 @@ RUNS = (*WAITS, {"op": "schedule", "request": "a"}, {"op": "run"})
 
 def reach(groups: Sequence[Any], *ops: Mapping[str, Any], **config: Any) -> Any:
     """Returns the reference after a program without a backend."""
-    kinds = {one["type"] for one in groups}
-    kind = f"paged-{kinds.pop()}" if len(kinds) == 1 else "paged-hybrid"
-    config = {"kind": kind, "groups": list(groups), **config}
-    [*_, last] = walk(make(*ops, contract="paged", **config))
+    [*_, last] = walk(make(*ops, groups=list(groups), **config))
     return last.model
 
 
@@ -128,8 +123,6 @@ def test_a_refused_call_computes_nothing() -> None:
     accept = {"op": "accept", "request": "a", "sampled": 1, "kept": 1}
     program = make(
         *({"op": "open", "request": "a", "tokens": [1, 2]}, accept),
-        contract="paged",
-        kind="paged-state",
         groups=[{**STATE, "block": 3}],
     )
     assert run(program, cpu()).divergence is None
@@ -141,7 +134,7 @@ def test_a_refused_call_computes_nothing() -> None:
 class Forgetful(Manager):
     """Never lets anything be hit."""
 
-    def publish(self, key: Any, block: int) -> None:
+    def settle(self, request: Any) -> None:
         pass
 
 
@@ -149,14 +142,12 @@ class Late(Manager):
     """Reuses one block less than it could."""
 
     def match(self, request: str) -> int:
-        return max(0, super().match(request) - self.block)
+        return max(0, super().match(request) - self.unit)
 
 
 def promise(cache: type[Manager]) -> Backend:
     """Declares a cache that reuses all it can."""
-    backend = declare(cache)
-    kind = replace(backend.contracts["paged"]["paged-full"], tells=TOLD | {"reuse"})
-    return replace(backend, contracts={"paged": {"paged-full": kind}})
+    return declare(cache, tells=TOLD | {"reuse"})
 
 
 @pytest.mark.parametrize(("cache", "step"), [(Manager, None), (Forgetful, 2), (Late, 5)])
@@ -166,8 +157,6 @@ def test_a_cache_that_reuses_too_little(cache: type[Manager], step: int | None) 
     program = make(
         *ops,
         {"op": "match", "request": "b"},
-        contract="paged",
-        kind="paged-full",
         groups=GROUPS[0],
     )
     found = run(program, promise(cache)).divergence
@@ -178,8 +167,7 @@ def test_a_cache_that_reuses_too_little(cache: type[Manager], step: int | None) 
 def test_a_request_goes_back_to_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing further back is needed for that, of whatever type a group is."""
     back = {"op": "rewind", "request": "a", "to": 9, "tokens": [5]}
-    options = {"contract": "paged", "kind": "paged-state", "groups": [STATE]}
-    program = make(*RUNS, back, **options)
+    program = make(*RUNS, back, groups=[STATE])
     assert run(program, cpu()).divergence is None
     monkeypatch.setattr(StateGroup, "can_go_back", lambda *_: False)
     found = run(program, cpu()).divergence

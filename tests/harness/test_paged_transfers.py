@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.checks import check_busy
@@ -17,23 +16,12 @@ from lockstep.harness.contracts.paged.contents import Contents
 from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import Result, run
-from lockstep.harness.programs.program import Program, trace, walk
-from lockstep.impl.shared.operations import PAGED_OPERATIONS, PAGED_TELLS
-from lockstep.impl.shared.paged_facts import Telling
-from tests.harness.building import make
-from tests.harness.misbehaving import correct
+from lockstep.harness.programs.program import trace, walk
+from lockstep.impl.shared.operations import PAGED_TELLS
+from tests.harness import paging
+from tests.harness.paging import RUN, Manager, ask, make, open_request
 
-RUN: Op = {"op": "run"}
 EVICT: Op = {"op": "evict", "count": 256}
-RULES = CONTRACTS["paged"]
-
-
-def open_request(name: str, *tokens: int) -> Op:
-    return {"op": "open", "request": name, "tokens": list(tokens)}
-
-
-def ask(op: str, name: str, **fields: Any) -> Op:
-    return {"op": op, "request": name, **fields}
 
 
 def end(op: str, transfer: str, **fields: Any) -> Op:
@@ -50,29 +38,16 @@ LOADING = (*STORED, ask("load", "b", transfer="in"))
 LANDED = (*LOADING, end("landed", "in"), ask("schedule", "b"), RUN)
 
 
-def draw_up(*ops: Op, **config: Any) -> Program:
-    config = {"kind": "paged-full", "host": 4, **config}
-    return make(*ops, contract="paged", **config)
+draw_up = partial(make, host=4)
+declare = partial(paging.declare, tells=PAGED_TELLS)
 
 
-def declare(cache: type[Telling] = Telling, **more: Any) -> Backend:
-    def open_cache(config: Mapping[str, Any]) -> Telling:
-        names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
-        return cache(
-            config["groups"], *(config[name] for name in names), host=config["host"]
-        )
-
-    kind = Kind(PAGED_OPERATIONS, tells=PAGED_TELLS, refuses=True)
-    kinds = dict.fromkeys(RULES.kinds, replace(kind, **more))
-    return replace(correct(), contracts={"paged": kinds}, open=open_cache)
-
-
-def run_on(cache: type[Telling], *ops: Op, **more: Any) -> Result:
+def run_on(cache: type[Manager], *ops: Op, **more: Any) -> Result:
     return run(draw_up(*ops), declare(cache, **more))
 
 
 def test_one_that_is_correct_agrees() -> None:
-    result = run_on(Telling, *LANDED)
+    result = run_on(Manager, *LANDED)
     assert (result.steps, result.skipped, result.divergence) == (len(LANDED), 0, None)
 
 
@@ -88,7 +63,7 @@ def test_without_a_backend_what_is_away_is_loaded() -> None:
 def test_nothing_need_be_loaded() -> None:
     """Then its transfer is none, and the end of it a misuse."""
 
-    class Lazy(Telling):
+    class Lazy(Manager):
         def load(self, request: str, transfer: str) -> None:
             return None
 
@@ -99,7 +74,7 @@ def test_nothing_need_be_loaded() -> None:
 
 
 def test_what_a_failed_load_keeps_must_be_there() -> None:
-    class Hopeful(Telling):
+    class Hopeful(Manager):
         kept = 4
 
         def failed(self, transfer: str, arrived: int) -> int:
@@ -107,7 +82,7 @@ def test_what_a_failed_load_keeps_must_be_there() -> None:
             return self.kept
 
     failed = (*LOADING, end("failed", "in", arrived=9), ask("schedule", "b"), RUN)
-    assert run_on(Telling, *failed).divergence is None
+    assert run_on(Manager, *failed).divergence is None
     divergence = run_on(Hopeful, *failed, tells=frozenset()).divergence
     assert divergence is not None
     assert (divergence.what, divergence.step) == ("contents", 9)
@@ -121,58 +96,24 @@ def test_what_a_failed_load_keeps_must_be_there() -> None:
 def test_after_a_restore_there_are_no_requests() -> None:
     ops = (*STORED, {"op": "save"}, *LOADING[8:], {"op": "restore"})
     again = (*ops, open_request("b", 1, 2, 3, 4, 6), ask("load", "b", transfer="in"))
-    result = run_on(Telling, *again, end("landed", "in"), ask("schedule", "b"), RUN)
+    result = run_on(Manager, *again, end("landed", "in"), ask("schedule", "b"), RUN)
     assert (result.skipped, result.divergence) == (0, None)
     [*_, last] = walk(draw_up(*again))
     assert list(last.model.cache.requests) == ["b"]
-    skipped = run_on(Telling, {"op": "restore"})
+    skipped = run_on(Manager, {"op": "restore"})
     assert (skipped.skipped, skipped.why_skipped) == (1, "nothing was saved")
 
 
 # --- what must not happen meanwhile -----------------------------------------------------
 
 
-class FreesTargets(Telling):
-    """A load holds no blocks of the device after its request has gone."""
-
-    def hold_device(self, one: Any) -> None:
-        if one.leaves:
-            super().hold_device(one)
-
-    def release_device(self, one: Any) -> None:
-        if one.leaves:
-            super().release_device(one)
-
-
-class GivesSourcesAway(Telling):
-    """A load holds no blocks of the host."""
-
-    def hold_host(self, one: Any) -> None:
-        pass
-
-    def release_host(self, one: Any) -> None:
-        if one.leaves:
-            super().release_host(one)
-
-
-class HitsEarly(Telling):
-    def load(self, request: str, transfer: str) -> Any:
-        begun = super().load(request, transfer)
-        one = self.requests[request]
-        self.groups[0].publish(one.hash.keys, self.both_tables(one), 0, one.awaited)
-        return begun
-
-    def both_tables(self, one: Any) -> Any:
-        return one.tables[0]
-
-
-class NeverRefuses(Telling):
+class NeverRefuses(Manager):
     def landed(self, transfer: str) -> None:
         if transfer in self.transfers:
             super().landed(transfer)
 
 
-class MixesUp(Telling):
+class MixesUp(Manager):
     """Restores the keys of the host's blocks in another order."""
 
     def restore(self, saved: Any) -> None:
@@ -182,47 +123,31 @@ class MixesUp(Telling):
         super().restore(((device, mixed), prefixes))
 
 
-class NeverLends(Telling):
+class NeverLends(Manager):
     """Lets nobody load what has landed on the host."""
 
     def publish(self, over: Any, pairs: Any) -> None:
         pass
 
 
-OTHER = (open_request("c", 7, 7, 7, 7), ask("schedule", "c"), RUN)
-TIGHT = (*LOADING, ask("free", "b"), *OTHER, end("landed", "in"))
-MORE = (*LOADING, *OTHER, ask("offload", "c", transfer="more"), end("landed", "in"))
-EARLY = (*LOADING, open_request("c", 1, 2, 3), ask("schedule", "c"), RUN)
 SAVED = (*STORED, {"op": "save"}, {"op": "restore"}, STORED[-1], LOADING[-1])
 
-FAULTS: Sequence[tuple[type[Telling], Sequence[Op], Sequence[str], str, str]] = [
+FAULTS: Sequence[tuple[type[Manager], Sequence[Op], Sequence[str], str, str]] = [
     # cache, program, what it tells, what differs, words
-    (FreesTargets, TIGHT, ["pool"], "references", "given out, and transfer in still"),
-    (FreesTargets, TIGHT, [], "contents", "is token 0, not token"),
-    (GivesSourcesAway, MORE, [], "transfer", "memory, which transfer in still needs"),
-    (
-        GivesSourcesAway,
-        LOADING,
-        ["pool"],
-        "references",
-        " of other memory may be given out",
-    ),
-    (HitsEarly, EARLY, ["entries"], "hash", "holds nothing in place of token 0"),
-    (HitsEarly, EARLY, [], "contents", "position 0 holds nothing, not"),
     (NeverRefuses, [end("landed", "x")], [], "error", "usage"),
     (MixesUp, SAVED, ["host_entries"], "hash", "holds token 0 in place of token 2"),
     (NeverLends, STORED, ["host_entries", "reuse"], "reuse", "1 of group 0 (full) at"),
 ]
+"""More are in `impl/faults/transfers.py`."""
 
 
 @pytest.mark.parametrize(("cache", "ops", "tells", "what", "words"), FAULTS)
 def test_a_mistake_is_named(
-    cache: type[Telling], ops: Sequence[Op], tells: Any, what: str, words: str
+    cache: type[Manager], ops: Sequence[Op], tells: Any, what: str, words: str
 ) -> None:
-    room = {"blocks": 4, "host": 2}
-    assert run(draw_up(*ops, **room), declare()).divergence is None
-    backend = declare(cache, tells=frozenset(tells))
-    divergence = run(draw_up(*ops, **room), backend).divergence
+    program = draw_up(*ops, blocks=4, host=2)
+    assert run(program, declare()).divergence is None
+    divergence = run(program, declare(cache, tells=frozenset(tells))).divergence
     assert divergence is not None
     assert (divergence.what, words in divergence.message) == (what, True), divergence
 
@@ -314,7 +239,7 @@ def test_states_of_transfers() -> None:
 
 def test_only_what_is_declared_is_to_be_reached() -> None:
     tiers = {"loading", "loaded", "offloading", "host-full", "orphaned", "failed"}
-    every = frozenset(RULES.operations)
+    every = frozenset(PAGED.operations)
     config = {"host": (0, 4)}
     assert tiers | {"restored"} <= {*PAGED.list_states("paged-full", Kind(every, config))}
     assert not tiers & {*PAGED.list_states("paged-full", Kind(every))}

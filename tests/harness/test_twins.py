@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from paging import GROUPS, Manager, declare
 
 from lockstep.harness.backends import Backend
-from lockstep.harness.backends.paged import Pool
 from lockstep.harness.backends.twins import Twins
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
+from tests.harness.paging import GROUPS, Manager, declare, make
 
 PROGRAMS, SEED = 100, 3
 
@@ -40,18 +39,16 @@ def find(backend: Backend) -> tuple[str, str] | None:
 class Port(Manager):
     """Takes other blocks, which is its own choice."""
 
-    def take(self) -> int:
-        self.free_blocks.reverse()
-        block = super().take()
-        self.free_blocks.reverse()
-        return block
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.blocks.free.reverse()
 
 
 class Shorter(Port):
     """Hits a block less, which is allowed to a cache that is alone."""
 
     def match(self, request: str) -> int:
-        return max(0, super().match(request) - self.block)
+        return max(0, super().match(request) - self.unit)
 
 
 class Idle(Port):
@@ -88,7 +85,7 @@ class Miscounting(Port):
 
     def pool(self) -> Any:
         told = super().pool()
-        return Pool({**told.references, 99: 1}, told.free, told.cached)
+        return told._replace(references={**told.references, 99: 1})
 
 
 def test_twins_that_choose_alike_agree() -> None:
@@ -118,15 +115,7 @@ def test_the_difference_is_allowed_to_one_that_is_alone() -> None:
 
 
 def test_other_counts_can_be_compared() -> None:
-    caches = [declare(Manager).open(CONFIG) for _ in range(2)]
+    caches = [Manager(make().config) for _ in range(2)]
     twins = Twins(*caches, counts=lambda cache: {"known": len(cache.requests)})
     twins.open("a", [1, 2], None)
     assert twins.schedule("a", 2) == 0
-
-
-CONFIG = {
-    "groups": [{"type": "full", "block": 2, "layers": 1}],
-    "blocks": 4,
-    "max_length": 8,
-    "prefix_cache": True,
-}

@@ -315,20 +315,19 @@ def refuse(relay: Relay, error: Exception) -> Answer:
 def main() -> None:
     module, _, factory = sys.argv[1].partition(":")
     make: Callable[[], Any] = getattr(importlib.import_module(module), factory)
-    serve(Relay(make()))
-
-
-def serve(relay: Relay) -> None:
-    """One message a line, one answer a line."""
+    relay = Relay(make())
     for line in sys.stdin:
-        message = json.loads(line)
-        try:
-            answer = relay.answer(message)
-        except Exception as error:
-            answer = refuse(relay, error)
-        text = json.dumps({"id": message["id"], **answer})
-        text = text.replace('"1e999"', "1e999").replace('"-1e999"', "-1e999")
-        print(text, flush=True)
+        print(reply(relay, json.loads(line)), flush=True)
+
+
+def reply(relay: Relay, message: Message) -> str:
+    """The line that answers a message."""
+    try:
+        answer = relay.answer(message)
+    except Exception as error:
+        answer = refuse(relay, error)
+    text = json.dumps({"id": message["id"], **answer})
+    return text.replace('"1e999"', "1e999").replace('"-1e999"', "-1e999")
 
 
 if __name__ == "__main__":
