@@ -306,9 +306,7 @@ def get_user(step: Step) -> str:
     return str(step.op.get("user", "a"))
 
 
-def call_cache(
-    history: History, state: SlotShadow, first: Step, way: None
-) -> Derived | None:
+def call_cache(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
     """Slots behave like calls of a unified cache with one sequence per slot.
 
     The derived program makes these calls, and the rows of its passes must see the same
@@ -319,14 +317,14 @@ def call_cache(
     """
     config = history.program.config
     builder = Builder(history.program, "unified", **get_unified_config(config))
-    for step, state in history.walk():
-        slot = state.users.get(get_user(step))
-        if step.name == "begin" and "slot" in step.answer:
-            begin(builder, step, state.slots, config["several_users"])
-        elif step.name in ("feed", "break") and "positions" in step.answer:
-            compute(builder, step, slot, len(state.slots[slot]), config["keep"])
-        elif step.name in ("close", "cancel") and slot is not None:
-            add_removal(builder, slot, len(step.answer["tokens"]))
+    for called, slots in history.walk():
+        slot, answer = slots.users.get(get_user(called)), called.answer
+        if called.name == "begin" and "slot" in answer:
+            begin(builder, called, slots.slots, config["several_users"])
+        elif called.name in ("feed", "break") and "positions" in answer:
+            compute(builder, called, slot, len(slots.slots[slot]), config["keep"])
+        elif called.name in ("close", "cancel") and slot is not None:
+            add_removal(builder, slot, len(answer["tokens"]))
     return builder.build("the cache below, asked the same by hand")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts.batched.model import (
     ALONE,
@@ -235,7 +235,7 @@ class LayerShadow(RowShadow):
         if not shows or not 0 < len(tokens) <= MAX_LENGTH:
             return None
         plain = "state" if self.kind == "kv" and not config["chunk"] else "kv"
-        changes = {"window": None, "keep": 0, "chunk": None}
+        changes: dict[str, Any] = {"window": None, "keep": 0, "chunk": None}
         if plain == "state":
             changes["value_dim"] = config["value_dim"] or 1
         builder = Builder(self.program, kind=plain, **changes)

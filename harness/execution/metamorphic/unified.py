@@ -156,8 +156,8 @@ class UnifiedShadow(Shadow):
     def rebuild(self, builder: Builder) -> bool:
         """Rebuilds sequence by sequence, if nothing was dropped, read into a state, or
         saved. Shared tokens would take more room in a fresh cache."""
-        tags = [tag for cells in self.content.cells.values() for _, tag in cells]
-        if self.saved or len({*tags}) < len(tags) or not self.kinds <= PURE:
+        held = [tag for cells in self.content.cells.values() for _, tag in cells]
+        if self.saved or len({*held}) < len(held) or not self.kinds <= PURE:
             return False
         for sequence in self.content.list_used():
             positions, tags = zip(*self.content.get(sequence), strict=True)
