@@ -1,9 +1,9 @@
 """Our own caches with one planted mistake each; the harness must find them all.
 
-Most faults are mistakes of real caches, or are constructed after them. The others are
-those of 173 constructed ones that the harness needed more than 100 programs to find;
-`ci/mutants.py` makes the easier ones mechanically. Each is planted in a correct cache by
-replacing one or two methods, on torch and on MLX alike.
+Most faults are mistakes of real caches, or are modelled on them. The others are the
+faults that took more than 100 programs to find, of 173 that were constructed;
+`ci/mutants.py` makes the easier ones mechanically. A fault replaces one or two methods of
+a correct cache, in the same way on torch and on MLX.
 """
 
 from importlib import import_module

@@ -24,7 +24,7 @@ def padding_on_the_left_is_seen(batch: Any) -> None:
 
 @mistake("batch-kv", 5)
 def short_rows_get_padding(batch: Any) -> None:
-    """A row whose tokens have all come gets the padding of the next chunk as a token."""
+    """A row that has all its tokens gets the padding of the next chunk as a token."""
     count_tokens = batch.count_tokens
 
     def count_one_at_least(length: int) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def short_rows_get_padding(batch: Any) -> None:
 
 @mistake("batch-kv", 6)
 def finalize_moves_no_tokens(batch: Any) -> None:
-    """After padding on the right, only the numbers say that rows end together."""
+    """After padding on the right, the lengths are aligned, but no token is moved."""
 
     def align_numbers(lengths: Sequence[int]) -> None:
         pool = batch.pool
@@ -65,7 +65,7 @@ def batch_padding_evicts(batch: Any) -> None:
 
 @mistake("batch-rotating", 4)
 def short_rows_see_a_whole_ring(batch: Any) -> None:
-    """Once the longest row has filled the ring, the others see every column of it."""
+    """After the longest row fills the ring, the shorter rows see all its columns."""
     make_mask = batch.make_mask
 
     def make_none(length: int) -> Any:
@@ -87,7 +87,7 @@ def states_read_padding(batch: Any) -> None:
 
 @mistake("batch-kv", 2, "mlx-lm#1699, mlx-vlm PR#966")
 def batch_offset_alias(batch: Any) -> None:
-    """The offsets are handed out, and changed in place by the next update."""
+    """`offsets` returns an array that the next update changes in place."""
     batch.__class__ = share_offsets(type(batch))
     batch.shared_offsets = []
 
@@ -125,7 +125,7 @@ def batch_extend_other_size(batch: Any) -> None:
 
 @mistake("batch-kv", 3)
 def filter_keeps_the_old_order(batch: Any) -> None:
-    """Rows that stay are in the order in which they were."""
+    """The remaining rows keep their old order."""
     filter_rows = batch.filter
 
     def filter_sorted(rows: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ def filter_keeps_the_old_order(batch: Any) -> None:
 
 @mistake("batch-kv", 3)
 def filter_keeps_the_starts(batch: Any) -> None:
-    """Rows move to other slots, and not the numbers that say where they begin."""
+    """Rows move to other slots, but the columns at which they begin do not."""
     keep = batch.keep
 
     def keep_starts(rows: Sequence[int]) -> None:
@@ -149,7 +149,7 @@ def filter_keeps_the_starts(batch: Any) -> None:
 
 @mistake("batch-kv", 6)
 def rows_that_join_begin_early(batch: Any) -> None:
-    """Rows that join begin one column before that of their first token."""
+    """Joining rows begin one column before their first token."""
     join = batch.join
 
     def join_early(joined: Any) -> None:
@@ -167,7 +167,7 @@ def rows_that_join_begin_early(batch: Any) -> None:
 
 @mistake("batch-kv", 4)
 def uneven_rows_are_written_by_length(batch: Any) -> None:
-    """A step of rows that end apart is written where each would end if it began at 0."""
+    """If rows end at different columns, a step writes at the length of each row."""
     get_ends = batch.get_ends
 
     def get_lengths() -> Any:
@@ -210,7 +210,7 @@ def batch_state_extend(batch: Any) -> None:
 
 @mistake("batch-kv", 4, "mlx-lm PR#807")
 def batch_load_skips_init(batch: Any) -> None:
-    """Loading by-passes the constructor: a field is missing."""
+    """Loading skips the constructor, so a field is missing."""
     load = batch.load
 
     def load_without_mask(saved: Any) -> None:
@@ -235,7 +235,7 @@ def batch_clone_shares(batch: Any) -> None:
 
 @mistake("batch-rotating", 4, "vllm-metal PR#139")
 def batch_extract_short(batch: Any) -> None:
-    """A row of a turned ring is extracted into a buffer shorter than the window."""
+    """A row of a wrapped ring is extracted into a buffer shorter than the window."""
     take = batch.take
 
     def take_short(row: int) -> Any:
@@ -263,7 +263,7 @@ def batch_merge_empty(caches: Sequence[Any]) -> None:
 
 @mistake("batch-rotating", 2, "mlx-lm PR#738", of="singles")
 def batch_merge_offset(caches: Sequence[Any]) -> None:
-    """Turned rings are stacked with lengths that are off by one."""
+    """Wrapped rings are stacked with lengths that are off by one."""
     for cache in caches:
         if cache.offset > cache.window:
             cache.offset -= 1

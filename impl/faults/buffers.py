@@ -71,7 +71,7 @@ class LateLinear(Linear):
 
 @mistake("kv", 2)
 def growth_at_step(cache: Any) -> None:
-    """Growth is decided with `>` for `>=`: the token behind a full block is lost."""
+    """Growth tests `>` instead of `>=`: the token after a full block is lost."""
     cache.memory.columns = LateLinear(**asdict(cache.memory.columns))
 
 

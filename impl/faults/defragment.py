@@ -94,7 +94,7 @@ def order_blocks(moves: Sequence[Move], count: int) -> Ints:
 
 @mistake("causal", 3, "ollama, up to 53985b3c4")
 def defrag_block_copy(cache: Any) -> None:
-    """Metadata moves cell by cell, data in merged blocks: cells swap owners."""
+    """Metadata moves cell by cell, but data in merged blocks: cells swap owners."""
     keep_together(cache, order_blocks)
 
 

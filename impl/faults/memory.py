@@ -1,4 +1,4 @@
-"""Mistakes with memory: whose it is, and when it is given back."""
+"""Mistakes with memory: wrong ownership, and memory that is freed too late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.impl.shared.ring import Ring
 
 @mistake("kv", 1)
 def inputs_kept(cache: Any) -> None:
-    """The arrays of an update are kept, and copied only when they are in the way."""
+    """The arrays of an update are kept, and copied only before they are overwritten."""
     copy_later(cache)
 
 
@@ -25,7 +25,7 @@ def window_of_inputs(cache: Any) -> None:
 
 
 def copy_later(cache: Any) -> None:
-    """Makes a cache keep what it is given last, where a read asks for just that."""
+    """Makes a cache return the arrays of its last update to a read of just these tokens."""
     memory = cache.memory
     carry_out, view, copy = memory.carry_out, memory.view, memory.copy
     clear, clone = memory.clear, cache.clone

@@ -33,7 +33,7 @@ def keep_keys(pool: Any) -> None:
 
 @mistake("paged-full", 3, "vLLM#41838")
 def paged_hash_before_write(cache: Any) -> None:
-    """The keys are published when the slots are given, before K and V are written."""
+    """The keys are published when slots are allocated, before K and V are written."""
     schedule = cache.schedule
 
     def publish_early(name: str, count: int) -> int | None:
@@ -100,7 +100,7 @@ def paged_draft_published(cache: Any) -> None:
 
 @mistake("paged-full", 5)
 def paged_hit_too_long(cache: Any) -> None:
-    """A prompt that is cached as a whole leaves no token to compute."""
+    """A completely cached prompt leaves no token to compute."""
     match = cache.match
 
     def match_all(name: str) -> int:
@@ -122,7 +122,7 @@ def paged_last_not_dropped(cache: Any) -> None:
 
 @mistake("paged-full", 5)
 def paged_withdrawn_hit(cache: Any) -> None:
-    """What a request computed can be hit although it asked for the opposite."""
+    """The tokens of a request can be hit although the request forbade it."""
     cache.withdraw = lambda request: None
 
 
@@ -159,7 +159,7 @@ def paged_double_free(cache: Any) -> None:
 
 @mistake("paged-full", 3)
 def paged_lost_block(cache: Any) -> None:
-    """A request that is preempted does not give back its last block."""
+    """A preempted request does not free its last block."""
     preempt = cache.preempt
 
     def forget_one(name: str) -> None:
@@ -173,14 +173,14 @@ def paged_lost_block(cache: Any) -> None:
 
 @mistake("paged-full", 6, "SGLang#35270")
 def paged_double_count(cache: Any) -> None:
-    """What can be evicted is counted with the blocks that the hit is about to reuse."""
+    """The blocks that a hit will reuse are counted as blocks that can be evicted."""
     pool = cache.blocks
     pool.count_available = lambda reused=(): len(pool.free) + len(pool.cached)
 
 
 @mistake("paged-full", 7, "mini-sglang PR#142")
 def paged_running_duplicate(cache: Any) -> None:
-    """A request keeps blocks in its table that were freed since another has the same."""
+    """Duplicate blocks are freed, but stay in the table of a request."""
     settle = cache.settle
 
     def free_duplicates(request: Any) -> None:
@@ -204,7 +204,7 @@ def paged_running_duplicate(cache: Any) -> None:
 
 @mistake("paged-full", 6, "vLLM PR#7018")
 def paged_miss_zeroed(cache: Any) -> None:
-    """In a step with a hit, the table of a request without one is overwritten."""
+    """A hit in a step overwrites the table of a request without a hit."""
     schedule = cache.schedule
 
     def zero(request: str, count: int) -> int | None:
@@ -225,7 +225,7 @@ def paged_miss_zeroed(cache: Any) -> None:
 
 @mistake("paged-sliding", 3)
 def paged_window_freed_early(cache: Any) -> None:
-    """A window lets go of its oldest position one step early."""
+    """A window frees its oldest position one step early."""
     settle = cache.settle
 
     def settle_early(request: Any) -> None:
@@ -241,7 +241,7 @@ def paged_window_freed_early(cache: Any) -> None:
 
 @mistake("paged-hybrid", 3, "SGLang PR#27586, #29860")
 def paged_window_frees_live(cache: Any) -> None:
-    """Where a window passes, the blocks of a full group go, by a stale mapping."""
+    """When a window slides, a stale mapping frees blocks of a full group."""
 
     def release_full(table: Any, begin: int, end: int) -> None:
         for request in cache.requests.values():
@@ -268,21 +268,21 @@ def paged_min_window(cache: Any) -> None:
 
 @mistake("paged-full", 6)
 def paged_fork_shares_last(cache: Any) -> None:
-    """After a fork both write into the block that they share."""
+    """After a fork, both requests write into their shared block."""
     filled = cache.blocks.filled
     cache.is_own = lambda block, index, is_held: filled[block] <= index
 
 
 @mistake("paged-full", 6)
 def paged_rewind_in_place(cache: Any) -> None:
-    """After a rewind a block is written that others can still hit for what it held."""
+    """A rewind overwrites a block whose old content can still be hit."""
     references = cache.blocks.references
     cache.is_own = lambda block, index, is_held: references[block] + (not is_held) == 1
 
 
 @mistake("paged-state", 3)
 def paged_state_in_place(cache: Any) -> None:
-    """A state that others can hit is written over by the request that goes on from it."""
+    """A request that continues from a shared state overwrites this state."""
     for group in cache.groups:
         if isinstance(group, StateGroup):
             group.list_written = lambda start, end: [0]
@@ -319,7 +319,7 @@ def paged_chunk_without_mask(cache: Any) -> None:
 
 @mistake("paged-full", 5)
 def paged_silent_eviction(cache: Any) -> None:
-    """No event tells of a block that is evicted to make room."""
+    """There is no event when a block is evicted to make room."""
     if not hasattr(cache, "note"):
         return
     note, take = cache.blocks.note, cache.blocks.take
@@ -335,7 +335,7 @@ def paged_silent_eviction(cache: Any) -> None:
 
 @mistake("paged-full", 3)
 def paged_reset_under_requests(cache: Any) -> None:
-    """A reset is said to be done while requests hold their blocks."""
+    """A reset reports success while requests hold blocks."""
     reset = cache.reset
 
     def say_done() -> bool:

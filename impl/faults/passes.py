@@ -84,7 +84,7 @@ def reserve_writes(cache: Any) -> None:
 
 @mistake("wrapper", 3, "ollama, wrapper.go until 7b22ac968")
 def wrapper_unwind(wrapper: Any) -> None:
-    """A failed child makes the others drop their earlier content."""
+    """If one cache of a wrapper fails, the other caches drop their earlier content."""
     for number, cache in enumerate(wrapper.caches):
         cache.refuse = unwind(cache.refuse, wrapper.caches[:number])
 
@@ -112,8 +112,8 @@ def remove_rows(cache: Any, batch: PassRows) -> None:
 
 @mistake("wrapper", 3)
 def wrapper_evicts_more(wrapper: Any) -> None:
-    """When a child refuses a pass, each window loses one token more than the pass would
-    have evicted."""
+    """If a cache of a wrapper refuses a pass, each window loses one token more than the
+    pass would have evicted."""
     for cache in wrapper.caches:
         cache.refuse = evict_more(cache.refuse, wrapper.caches)
 
@@ -135,7 +135,7 @@ def evict_more(
 
 @mistake("encoder", 3, "ollama a1cda80bc")
 def encoder_position(encoder: Any) -> None:
-    """The first position of the batch is taken for that of the image."""
+    """The first position of the batch is used as the position of the image."""
     add = encoder.add
 
     def add_at_first(batch: PassRows) -> None:

@@ -55,7 +55,7 @@ def mixed_offset_of_first(session: Any) -> None:
 
 @mistake("session", 4, "mlx-vlm#1715")
 def prefix_rotating_short(session: Any) -> None:
-    """A shorter prefix is cut out of a ring by logical length."""
+    """A shorter prefix is cut from a ring by the logical length."""
     go = session.go
 
     def cut_and_go(target: int) -> Any:
@@ -101,7 +101,7 @@ def trie_lru_whole_path(trie: Any) -> None:
 
 @mistake("trie", 7)
 def trie_child_order(trie: Any) -> None:
-    """The first child is preferred to the longer match where conversations part."""
+    """Where conversations diverge, the first child is chosen, not the longer match."""
     begin, tree = trie.begin, trie.tree
     match = tree.match
 
@@ -157,8 +157,8 @@ def limit_forgets_computed(trie: Any) -> None:
 
 @mistake("trie", 5)
 def cut_stays(trie: Any) -> None:
-    """The cut of an edge inside which a request began is forgotten before the edge is
-    merged."""
+    """A request begins inside an edge and splits it; the split is forgotten before the
+    edge is merged again."""
 
     def tighten() -> None:
         trie.tree.cut = None
@@ -193,8 +193,8 @@ def freed_without_tokens(session: Any) -> None:
 
 @mistake("trie", 5)
 def nothing_to_store(trie: Any) -> None:
-    """A request that is cancelled before anything was computed is not stored, although
-    the layers could be captured where it began."""
+    """A request that is cancelled before it computes a token is not stored, although the
+    layers could be captured at its beginning."""
 
     def cancel() -> int:
         store = trie.store
@@ -211,7 +211,7 @@ def nothing_to_store(trie: Any) -> None:
 
 @mistake("trie", 6)
 def whole_edges_only(trie: Any) -> None:
-    """Of a conversation that the layers do not hold, only whole edges are reused."""
+    """If the layers do not hold a conversation, only whole edges of it are reused."""
     go = trie.go
 
     def go_to_node(request: Sequence[int], match: Any) -> Any:

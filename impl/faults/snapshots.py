@@ -23,7 +23,7 @@ def snapshot_shares_buffer(cache: Any) -> None:
 
 @mistake("kv", 3)
 def split_at_edge(cache: Any) -> None:
-    """A split at the first or last offset makes an empty part instead of none."""
+    """A split at the first or last offset returns an empty snapshot instead of None."""
     split = cache.split
 
     def split_at_end(snapshot: Snapshot, at: int) -> Any:
@@ -98,7 +98,8 @@ def restore_in_place(cache: Any) -> None:
 
 @mistake("kv", 3)
 def close_forgets_others(cache: Any) -> None:
-    """Closing a snapshot makes the memory forget all others: they are never copied."""
+    """After a snapshot is closed, the memory forgets all other snapshots and never copies
+    them."""
 
     def close(snapshot: Snapshot) -> None:
         memory = snapshot.memory

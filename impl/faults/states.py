@@ -17,8 +17,8 @@ def are_adjacent(slots: Sequence[int]) -> bool:
 
 @mistake("recurrent", 4, "Lockstep's own cache on torch, which raised an error there")
 def states_copied_in_place(cache: Any) -> None:
-    """States in adjacent slots are read as a view, and written through an index: only the
-    first is right if one pass copies several to slots that are not adjacent."""
+    """States in adjacent slots are read as a view and written through an index. If a pass
+    copies several states to slots that are not adjacent, only the first copy is right."""
     copy_slots = cache.copy_slots
 
     def copy_in_place(sources: Sequence[int], targets: Sequence[int]) -> None:

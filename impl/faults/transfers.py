@@ -25,25 +25,25 @@ def leave_out(cache: Any, name: str, leaves: bool) -> None:
 
 @mistake("paged-full", 10)
 def paged_load_frees_targets(cache: Any) -> None:
-    """A request that ends gives its blocks back while they are still being loaded."""
+    """A request that ends frees its blocks while they are still being loaded."""
     leave_out(cache, "device", False)
 
 
 @mistake("paged-full", 5)
 def paged_offload_reads_late(cache: Any) -> None:
-    """An offload reads blocks that were evicted and written over meanwhile."""
+    """An offload reads blocks that were evicted and overwritten in the meantime."""
     leave_out(cache, "device", True)
 
 
 @mistake("paged-full", 9)
 def paged_load_loses_sources(cache: Any) -> None:
-    """Blocks of the host are given out while a load reads them."""
+    """Blocks of the host are allocated while a load reads them."""
     leave_out(cache, "host", False)
 
 
 @mistake("paged-full", 9)
 def paged_hit_before_landed(cache: Any) -> None:
-    """What is being loaded can be hit before it is there."""
+    """Blocks can be hit before their load is complete."""
     load = cache.load
 
     def load_early(name: str, transfer: str) -> Any:
@@ -70,14 +70,14 @@ def paged_failed_load_kept(cache: Any) -> None:
 
 @mistake("paged-full", 5)
 def paged_failed_offload_kept(cache: Any) -> None:
-    """Of an offload that failed, blocks that were never written can be loaded."""
+    """After a failed offload, blocks that were never written can be loaded."""
     publish = cache.publish
     cache.publish = lambda over, pairs: publish(over, over.pairs)
 
 
 @mistake("paged-full", 9)
 def paged_host_entry_kept(cache: Any) -> None:
-    """A block of the host that is used for something else keeps its keys."""
+    """A block of the host that is reused keeps its old keys."""
     keep_keys(cache.host)
 
 
@@ -96,7 +96,7 @@ def paged_withdrawn_on_host(cache: Any) -> None:
 
 @mistake("paged-state", 3, "vLLM#53505")
 def paged_connector_boundary(cache: Any) -> None:
-    """A load that finds nothing moves the hit to where a block ends, state or not."""
+    """A load without a match moves the hit to the end of a block without a state."""
     load, find_hit = cache.load, cache.find_hit
     requests: list[Any] = []
 
@@ -121,7 +121,7 @@ def paged_connector_boundary(cache: Any) -> None:
 
 @mistake("paged-full", 6)
 def paged_restore_namespace(cache: Any) -> None:
-    """What is restored can be hit in any namespace."""
+    """Restored prefixes can be hit in every namespace."""
     restore = cache.restore
 
     def restore_for_all(saved: Any) -> None:

@@ -12,7 +12,7 @@ from lockstep.impl.shared.memory import Arrays, Snapshot
 
 @mistake("rotating", 2, "ollama 06ae6367b (#15591), mlx-examples#1000")
 def rotating_chunk_mid_ring(cache: Any) -> None:
-    """Several tokens appended to a rotated ring drop the slots behind the cursor."""
+    """Appending several tokens to a wrapped ring drops the slots after the cursor."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -79,7 +79,7 @@ def rotating_order(cache: Any) -> None:
 
 @mistake("rotating", 2, "transformers#37574")
 def window_roll_at_exactly_w(cache: Any) -> None:
-    """A strict inequality slides the window one step late, at exactly its size."""
+    """A strict inequality slides a window of exactly its size one step late."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
@@ -94,7 +94,7 @@ def window_roll_at_exactly_w(cache: Any) -> None:
 
 @mistake("rotating", 1, "mlx-lm PR#390")
 def window_off_by_one(cache: Any) -> None:
-    """The window mask has `<=` for `<`: one token too wide."""
+    """The window mask tests `<=` instead of `<`: one token too wide."""
 
     def make_mask(length: int, rows: int) -> Any:
         if length == rows == 1:
@@ -107,13 +107,13 @@ def window_off_by_one(cache: Any) -> None:
 
 @mistake("rotating", 2, "mlx-lm PR#843")
 def decode_mask_dropped(cache: Any) -> None:
-    """A one-token step on a full cache returns no mask although there is a window."""
+    """A one-token step on a full cache with a window returns no mask."""
     cache.count_before = lambda length: min(cache.offset, cache.window)
 
 
 @mistake("rotating", 2, "mlxcel PR#418")
 def clamped_mask_width(cache: Any) -> None:
-    """The mask is sized for a trimmed cache, the keys for the whole one."""
+    """The mask has the width of a trimmed cache, but the keys are not trimmed."""
     count_before = cache.count_before
 
     def count(length: int) -> int:
