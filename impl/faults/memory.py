@@ -25,7 +25,7 @@ def window_of_inputs(cache: Any) -> None:
 
 
 def copy_later(cache: Any) -> None:
-    """Makes a cache return the arrays of its last update to a read of just these tokens."""
+    """Makes a read of just the last tokens return the arrays of the last update."""
     memory = cache.memory
     carry_out, view, copy = memory.carry_out, memory.view, memory.copy
     clear, clone = memory.clear, cache.clone
