@@ -27,6 +27,9 @@ from lockstep.harness.core.document import Schema
 FOLLOW = 3
 """With probability 1/FOLLOW, the generator draws a follow-up; see `Contract.next`."""
 
+LONG = 32
+"""Every 32nd program, on average, is long; see `Contract.long_reach`."""
+
 WITHOUT_EFFECT = (
     *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
     *("small", "variant", "at_once", "scope"),
@@ -70,6 +73,7 @@ class Contract(ABC):
             depend on these fields count.
         settings: config field → its values, the default first. Only the last level of
             vectors uses other values than the default.
+        long_reach: the largest offsets of the few long programs; 0 if there are none.
         leaves_choices: whether operations regularly have several right answers, and
             later answers depend on the backend's choice.
     """
@@ -100,6 +104,7 @@ class Contract(ABC):
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     leaves_choices: ClassVar[bool] = False
     depth: ClassVar[int] = 1
+    long_reach: ClassVar[int] = 0
 
     # --- what there is ------------------------------------------------------------------
 
@@ -190,8 +195,10 @@ class Contract(ABC):
         chosen = () if name in self.opt_in else self.choices.get(name, ())
         return declared.config.get(name, chosen)
 
-    def draw_reach(self, source: Source, model: Any) -> None:  # noqa: B027
+    def draw_reach(self, source: Source, model: Any) -> None:
         """Draws the size of a program: most programs stay small, a few grow large."""
+        if self.long_reach and source.one_in(LONG):
+            model.reach = self.long_reach
 
     def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Lists the cells that a program aims at; a cell of a rare state occurs 3 times.

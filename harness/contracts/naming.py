@@ -45,19 +45,12 @@ def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
 
     Returns None if neither K nor V drifts, or if they belong to different tokens.
     """
-    names = {"K": key, "V": value}
-    drifts = {
-        name: vector_name
-        for name, vector_name in names.items()
-        if isinstance(vector_name, Drift)
-    }
-    tags = {
-        vector_name.tag if isinstance(vector_name, Drift) else vector_name
-        for vector_name in names.values()
-    }
+    named = ("K", key), ("V", value)
+    drifts = [(array, name) for array, name in named if isinstance(name, Drift)]
+    tags = {name.tag if isinstance(name, Drift) else name for _, name in named}
     if not drifts or len(tags - {NO_VECTORS}) > 1:
         return None
-    return max(drifts.items(), key=lambda item: item[1].off)
+    return max(drifts, key=lambda drift: drift[1].off)
 
 
 def format_drift(name: str, drift: Drift) -> str:
@@ -109,11 +102,7 @@ def name_vectors(vectors: F32, table: Table) -> Name:
     if errors[nearest] < NEAR_TOKEN:
         numbers = compare_numbers(vectors, table.vectors[:, :, nearest : nearest + 1])
         return Drift(nearest, float(errors[nearest]), numbers)
-    heads = [
-        head
-        for head in range(table.heads)
-        if not np.array_equal(vectors[:, head], expected[:, head])
-    ]
-    if len(heads) < table.heads:
-        return f"{int(tags[0])} but not in head {heads[0]}"
+    wrong = np.flatnonzero((vectors != expected).any((0, 2, 3)))
+    if len(wrong) < table.heads:
+        return f"{int(tags[0])} but not in head {wrong[0]}"
     return "no token"

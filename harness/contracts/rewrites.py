@@ -98,7 +98,7 @@ def list_lower(fields: Mapping[str, Any], minimums: Mapping[str, int]) -> Iterat
 def list_simpler_parts(
     members: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]
 ) -> Iterator[list[Mapping[str, Any]]]:
-    """Yields the member caches with one member replaced by `plain`, or one size lowered.
+    """Yields the member caches with one made plain, or one size removed or lowered.
 
     Args:
         members: the configs of the member caches of a combined cache.
@@ -107,6 +107,9 @@ def list_simpler_parts(
     for index, member in enumerate(members):
         if member != plain:
             yield replace_at(members, index, plain)
+        for name in [name for name in member if name != "kind"]:
+            sizes_left = {key: member[key] for key in member if key != name}
+            yield replace_at(members, index, sizes_left)
         sizes = {name: 1 for name, size in member.items() if isinstance(size, int)}
         for lower in list_lower(member, sizes):
             yield replace_at(members, index, lower)

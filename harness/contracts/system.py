@@ -111,7 +111,7 @@ class PairReader(ExpectedPayloads):
         original = floats = to_numpy(self.arrays, array, name)
         if permuted and floats.ndim == 4:
             floats = floats.swapaxes(2, 3)
-        if not is_of_form(floats.shape, table, rows):
+        if (*floats.shape[:2], *floats.shape[3:]) != (rows, table.heads, table.dim):
             form = f"{table.dim}, columns" if permuted else f"columns, {table.dim}"
             raise Broken(
                 "malformed",
@@ -232,14 +232,6 @@ class Reader(PairReader):
         text = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
         hint = "; if the cache is quantized, declare `tolerance`"
         return text if self.tolerance else text + hint
-
-
-def is_of_form(shape: Sequence[int], table: Table, rows: int) -> bool:
-    """Tells whether the shape is [rows, heads, columns, dim], with any column count."""
-    if len(shape) != 4:
-        return False
-    batch, heads, _, dim = shape
-    return batch == rows and heads == table.heads and dim == table.dim
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:

@@ -5,7 +5,6 @@
 * `tokens` and `rows` define one class for each operation.
 * `lists` supports lists: several caches for each layer.
 * `states` defines the abstract states.
-* `domain` defines the small domains for `explore`.
 * `rewrites` yields simpler programs for shrinking.
 """
 
@@ -23,7 +22,6 @@ from lockstep.harness.backends.interface import (
 )
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.batched import rows, tokens
-from lockstep.harness.contracts.batched.domain import get_domain
 from lockstep.harness.contracts.batched.lists import LISTS, ListModel, ListSystem
 from lockstep.harness.contracts.batched.model import (
     CONFIG,
@@ -41,7 +39,7 @@ from lockstep.harness.contracts.batched.model import (
 from lockstep.harness.contracts.batched.rewrites import REWRITES, propose_configs
 from lockstep.harness.contracts.batched.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.batched.system import BatchedSystem, Batches
-from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.contract import Contract, Domain, read_moves
 from lockstep.harness.contracts.layer import CHOICES as LAYER_CHOICES
 from lockstep.harness.contracts.layer import (
     HEEDED,
@@ -82,14 +80,48 @@ NEXT: Mapping[str, Sequence[str]] = {
 MOST_DRAWN = 100
 """The maximum number of attempts to draw a legal config for a list."""
 
-LONG = 32
-"""Every 32nd program, on average, is long."""
-
 CHOICES: Mapping[str, Sequence[Any]] = {
     **LAYER_CHOICES,
     "window": (4, 1, 2, 3, 5, 8, 4, 2, 3, 5, 16, 33),
     "heads": (1, 2, 3, 1, 2, 4),
     "pads_left": (True, False),
+}
+
+
+TINY = read_moves(
+    "open rows=2 cache=a; update length=1 left=null cache=a;"
+    " update length=3 left=[0,2] cache=a; pad_right lengths=[1,2];"
+    " update length=2 left=null cache=a; finalize; trim count=1; filter rows=[1]; state"
+)
+SMALL = TINY + read_moves(
+    "open rows=1 cache=b; update length=2 left=null cache=b; extend other=b;"
+    ' extract row=0 into=c; stack caches=["c"] cache=b;'
+    " update length=1 left=null cache=c; rollback counts=[0,1]; repeat times=2"
+)
+STANDARD = SMALL + read_moves(
+    "update length=1 left=null cache=b; filter rows=[1,0]; select rows=[0,0];"
+    " open rows=1 cache=a; save into=s; load from=s cache=b; clone into=b;"
+    " extend other=a cache=b; free; size"
+)
+PAIR = [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}]
+WITH_STATE = [{"kind": "batch-state"}, {"kind": "batch-rotating", "window": 3}]
+DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
+    "step": [2],
+    "window": [2],
+    "chunk": [None, 2],
+    "caches": [PAIR],
+}
+LARGER = {
+    **DOMAIN_CONFIG,
+    "window": [3, 4],
+    "heads": [2],
+    "value_dim": [6],
+    "caches": [WITH_STATE],
+}
+DOMAINS = {
+    "tiny": Domain(DOMAIN_CONFIG, TINY),
+    "small": Domain(DOMAIN_CONFIG, SMALL),
+    "standard": Domain(LARGER, STANDARD),
 }
 
 
@@ -124,6 +156,7 @@ class BatchedContract(Contract):
     }
     counted = {"pads_left": (True,)}
     settings = {**SETTINGS, "pads_left": (True, False)}
+    long_reach = LONG_REACH
     model = staticmethod(open_model)
     system = staticmethod(open_system)
     rewrites = (join_names(OPERATIONS, "cache"), *REWRITES)
@@ -132,7 +165,6 @@ class BatchedContract(Contract):
     list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge_updates)
     propose_configs = staticmethod(propose_configs)
-    get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         if kind == LIST:  # the parts of a list have these fields
@@ -185,16 +217,19 @@ class BatchedContract(Contract):
             operations = [name for name in operations if name in ("open", "stack")]
         return super().draw_operation(source, model, operations)
 
+    def get_domain(self, kind: str, size: str) -> Domain:
+        domain = DOMAINS[size]
+        if kind != LIST:
+            return domain
+        moves = [move for move in domain.moves if move["op"] != "size"]  # of no state
+        return Domain(domain.config, moves)
+
     def complete_move(self, move: Op, model: BatchedModel) -> Op | None:
         op = super().complete_move(move, model)
         if op is None or self.operations[op["op"]].why_illegal(op, model):
             return op
         answer = self.operations[op["op"]].run_reference(op, deepcopy(model))
         return None if answer.get("error") == "usage" else op
-
-    def draw_reach(self, source: Source, model: BatchedModel) -> None:
-        if source.below(LONG) == LONG - 1:
-            model.reach = LONG_REACH
 
 
 BATCHED = BatchedContract()

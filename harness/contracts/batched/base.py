@@ -22,8 +22,8 @@ from lockstep.harness.contracts.batched.model import (
     list_part_configs,
 )
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
-from lockstep.harness.contracts.layer.operations import LayerOperation
-from lockstep.harness.contracts.operation import Answer, Fields, Op, Operation, Source
+from lockstep.harness.contracts.layer.operations import CacheOperation, LayerOperation
+from lockstep.harness.contracts.operation import Answer, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
 
@@ -44,7 +44,7 @@ SLICED = ("batch-kv", "batch-rotating", LIST)
 `trim` and `rollback`."""
 
 
-class BatchedOperation(Operation):
+class BatchedOperation(CacheOperation):
     """An operation on the batch that it names.
 
     Attributes:
@@ -75,14 +75,6 @@ class BatchedOperation(Operation):
         settled = model.list_settled()
         return self.draw_for(source, model, source.pick(settled)) if settled else None
 
-    def draw_for(self, source: Source, model: BatchedModel, name: str) -> Op | None:
-        fields = self.draw_fields(source, model, name)
-        return None if fields is None else {"op": self.name, **fields, "cache": name}
-
-    def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        """Draws all fields except the batch; None if the operation is not legal now."""
-        return {}
-
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
         """Draws an invalid call: wrong fields, or any call while padding is announced."""
         if not model.batches:
@@ -90,21 +82,17 @@ class BatchedOperation(Operation):
         name = source.pick(list(model.batches))
         if model.batches[name].coming is not None:
             return self.draw_for(source, model, name)
-        wrong = self.draw_wrong(source, model, name)
-        return None if wrong is None else {"op": self.name, **wrong, "cache": name}
-
-    def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
-        """Draws fields that the backend must refuse for a batch, or None."""
-        return None
+        return self.draw_misuse_of(source, model, name)
 
     def run(self, op: Op, side: Any) -> Answer:
         """Calls the method with the operation's name, and returns the offsets."""
-        batch = side.batches[op["cache"]]
-        fields = [op[name] for name in self.fields if name != "cache"]
-        answer: Answer = side.ask_for(
-            op["cache"], lambda: getattr(batch, self.name)(*map(copy, fields))
-        )
+        answer: Answer = side.ask_for(op["cache"], lambda: self.call(op, side))
         return answer
+
+    def call(self, op: Op, side: Any) -> Any:
+        """Calls the method with the operation's name and fields."""
+        fields = [copy(op[name]) for name in self.fields if name != "cache"]
+        return getattr(side.batches[op["cache"]], self.name)(*fields)
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         answer = self.run(op, model)
@@ -118,14 +106,6 @@ class BatchedOperation(Operation):
         if self.renews:
             past.clear()
         past.update([self.happened] if self.happened else [])
-
-    def describe(self, op: Op) -> str:
-        name = op.get("cache", "a")
-        return self.describe_here(op) + ("" if name == "a" else f" in {name}")
-
-    def describe_here(self, op: Op) -> str:
-        """The same, without the batch."""
-        return self.text.format_map(op) if self.text else self.name
 
     def describe_row(self, op: Op, row: int) -> str:
         return f"query {row}"
@@ -170,12 +150,12 @@ class OnEither(BatchedOperation):
         if not singles or source.below(4) < 3:
             return super().draw(source, model)
         name, member = source.pick(singles), source.pick(model.split())
-        fields = self.single.draw_fields(source, member.singles, name)
-        return None if fields is None else {"op": self.name, **fields, "cache": name}
+        return self.single.draw_for(source, member.singles, name)
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
         if op["cache"] in model.batches:
             return self.run_reference_batch(op, model)
+        model.singles.tag = model.tag
         return self.single.run_reference(self.narrow(op), model.singles)
 
     def run_backend(self, op: Op, system: Any, model: BatchedModel) -> Answer:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from lockstep.harness.contracts.answers import read_list, read_object
-from lockstep.harness.contracts.batched.columns import CountedBatch
 from lockstep.harness.contracts.batched.model import (
     BatchedModel,
+    CountedBatch,
     get_single_config,
     list_part_configs,
 )

@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lockstep.harness.contracts.batched.columns import (
-    CountedBatch,
-    find_window,
-    list_parts,
-)
 from lockstep.harness.contracts.layer.model import (
     CONFIG as LAYER_CONFIG,
 )
@@ -26,6 +21,8 @@ from lockstep.harness.contracts.layer.model import (
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, ask
 from lockstep.harness.core.document import Schema
 from lockstep.reference.batched import BatchedCache, Row
+from lockstep.reference.list import ListCache, Part
+from lockstep.reference.rotating import RotatingCache
 
 PREFIX = "batch-"
 ALONE = ("batch-kv", "batch-rotating", "batch-state")
@@ -136,6 +133,84 @@ FACTS: Mapping[str, str] = {
 """Name → meaning of the numbers before an operation, for the conditions of the ledger."""
 
 
+def list_parts(cache: Row) -> Sequence[Part]:
+    """Lists the caches of one layer."""
+    return cache.parts if isinstance(cache, ListCache) else [cache]
+
+
+def find_window(cache: Row) -> int | None:
+    """Returns the window of a ring, or of a list's first ring; None without a ring."""
+    rings = (member for member in list_parts(cache) if isinstance(member, RotatingCache))
+    return next((ring.window for ring in rings), None)
+
+
+class CountedBatch(BatchedCache):
+    """A reference batch that also tracks numbers of an implementation with padding.
+
+    Attributes:
+        reached: the largest width since the batch was opened or freed.
+        ever: the largest width since the batch was opened; some caches keep empty arrays
+            with their former rows.
+        written: the number of columns written since the batch was made; a trim does not
+            lower the number.
+        turned: the number of single columns written into a full ring since the last
+            update with several columns or with padding, which sorts the ring by position.
+        finalized: the number of calls of `finalize` since the batch was made.
+        is_loaded: whether the batch was loaded and no right padding was announced since.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(rows)
+        self.reached = self.ever = self.written = self.width
+        self.turned = self.finalized = 0
+        self.is_loaded = False
+        self.window = find_window(self.rows[0])
+
+    def update(self, length: int, tags: Sequence[Sequence[int]]) -> None:
+        is_full = self.window is not None and self.width >= self.window
+        in_place = length == 1 and self.coming is None
+        self.turned = self.turned + is_full if in_place else 0
+        super().update(length, tags)
+        self.written += length
+        self.note_width()
+
+    def note_width(self) -> None:
+        self.reached = max(self.reached, self.width)
+        self.ever = max(self.ever, self.width)
+
+    def pad_right(self, lengths: Sequence[int]) -> None:
+        super().pad_right(lengths)
+        self.is_loaded = False
+
+    def finalize(self) -> None:
+        super().finalize()
+        self.finalized += 1
+
+    def repeat(self, times: int) -> None:
+        self.select([row for row in range(len(self.rows)) for _ in range(times)])
+
+    def extend(self, added: BatchedCache) -> None:
+        super().extend(added)
+        assert isinstance(added, CountedBatch)
+        if self.window is None or (self.turned - added.turned) % self.window:
+            self.turned = 0
+        self.written = max(self.written, added.written)
+        self.finalized = min(self.finalized, added.finalized)
+        self.note_width()
+
+    def clone(self) -> CountedBatch:
+        copy = super().clone()
+        assert isinstance(copy, CountedBatch)
+        copy.reached, copy.ever = self.reached, self.ever
+        copy.written, copy.turned = self.written, self.turned
+        copy.finalized, copy.is_loaded = self.finalized, self.is_loaded
+        return copy
+
+    def free(self) -> None:
+        super().free()
+        self.written = self.turned = self.reached = 0
+
+
 class BatchedModel:
     """The reference batches and single caches of one program, by name.
 
@@ -156,21 +231,13 @@ class BatchedModel:
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
         self.reach, self.last = REACH, ""
+        self.tag = 0
         self.singles = self.open_singles()
         self.singles.caches.clear()
         self.batches: dict[str, CountedBatch] = {}
         self.saved: dict[str, CountedBatch] = {}
         self.written: Sequence[range] = ()
         self.past: dict[str, set[str]] = {}
-
-    @property
-    def tag(self) -> int:
-        """The tag of the next token."""
-        return self.singles.tag
-
-    @tag.setter
-    def tag(self, tag: int) -> None:
-        self.singles.tag = tag
 
     # --- batches and single caches by name ----------------------------------------------
 
@@ -300,7 +367,8 @@ def list_kept(op: Op, rows: Sequence[int]) -> list[int]:
     """Lists the rows that an operation keeps, in their new order."""
     if "times" in op:
         return [row for row in rows for _ in range(op["times"])]
-    return list(op.get("rows", rows)) if op["op"] != "open" else list(rows)
+    kept = op.get("rows", rows) if op["op"] != "open" else rows
+    return [row for row in kept if row in rows]
 
 
 def list_tokens(rows: Iterable[Row]) -> list[list[Any]]:

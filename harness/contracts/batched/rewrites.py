@@ -10,7 +10,7 @@ from lockstep.harness.contracts.rewrites import (
     Changed,
     Rewrite,
     find,
-    list_lower,
+    list_simpler_parts,
     replace_at,
     simplify_each,
 )
@@ -90,17 +90,8 @@ def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Makes one cache of a list plain, or removes or lowers one of its sizes."""
-    members, plain = config["caches"], {"kind": "batch-kv"}
-    for index, member in enumerate(members):
-        if member != plain:
-            yield {**config, "caches": replace_at(members, index, plain)}, ops
-        for name, size in member.items():
-            if name != "kind":
-                sizes_left = {key: value for key, value in member.items() if key != name}
-                yield {**config, "caches": replace_at(members, index, sizes_left)}, ops
-            if isinstance(size, int):
-                for lower in list_lower(member, {name: 1}):
-                    yield {**config, "caches": replace_at(members, index, lower)}, ops
+    for simpler in list_simpler_parts(config["caches"], {"kind": "batch-kv"}):
+        yield {**config, "caches": simpler}, ops
 
 
 REWRITES: Sequence[Rewrite] = (

@@ -26,7 +26,6 @@ from lockstep.harness.contracts.layer.system import (
 from lockstep.harness.contracts.memory import BatchMemory
 from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Op
-from lockstep.harness.contracts.recurrence import get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
     Setup,
@@ -350,15 +349,13 @@ class BatchedSystem(Batches):
 
     def write_wrongly(self, name: str, rows: int, length: int) -> None:
         """Calls an update that the backend must refuse."""
-        batch, config, zeros = self.batches[name], self.config, self.singles.make_zeros
+        batch, single = self.batches[name], self.singles.config
         batch.make_mask(length)
-        if config["kind"] == "batch-state":
-            conv, delta = get_state_shapes(config, rows)
-            batch.write(zeros(conv, config["dtype"]), zeros(delta, "float32"), length)
-            return
-        shape = rows, config["heads"], length
-        keys = zeros((*shape, config["key_dim"]), config["dtype"])
-        batch.update(keys, zeros((*shape, config["value_dim"]), config["dtype"]))
+        pair = self.singles.make_zeros(single, rows, length, single["dtype"])
+        if single["kind"] == "state":
+            batch.write(*pair, length)
+        else:
+            batch.update(*pair)
 
     def read_state(self, name: str, rows: Sequence[Cache]) -> Answer:
         """Reads the tokens of each row, without the reference's older tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep.harness.backends.driver.messages import PAIR, PART
 from lockstep.harness.contracts.answer_schemas import (
@@ -27,11 +27,11 @@ from lockstep.harness.contracts.batched.base import (
     OnEither,
     draw_length,
 )
-from lockstep.harness.contracts.batched.columns import list_parts
 from lockstep.harness.contracts.batched.model import (
     MOST_ROWS,
     BatchedModel,
     answer_row,
+    list_parts,
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem, Written
 from lockstep.harness.contracts.layer.operations import count
@@ -189,12 +189,12 @@ class Update(OnEither):
         self, op: Op, system: BatchedSystem, model: BatchedModel
     ) -> Answer:
         name, length, padded = op["cache"], op["length"], op["left"]
-        rows, batch = model.batches[name].rows, system.batches[name]
+        rows = model.batches[name].rows
         if not model.written:
 
             def update_wrongly() -> None:
                 if padded is not None:
-                    batch.pad_left(list(padded))
+                    system.pad_left(name, padded)
                 system.parts[0].write_wrongly(name, len(rows), length)
 
             return system.ask(update_wrongly)
@@ -332,9 +332,13 @@ class Taking(BatchedOperation):
 
     A ring that counts padding may have dropped columns although no row has dropped a
     token. Then it may refuse, or must with `ring` "columns".
+
+    Attributes:
+        result: the field of the answer that holds what the method returns.
     """
 
     kinds = SLICED
+    result: ClassVar[str]
 
     def get_counts(self, op: Op, rows: int) -> list[int]:
         raise NotImplementedError
@@ -367,6 +371,12 @@ class Taking(BatchedOperation):
             return answers[-1]
         return choose(answers)
 
+    def run(self, op: Op, side: Any) -> Answer:
+        answer: Answer = side.ask(lambda: self.call(op, side))
+        if "error" in answer:
+            return answer
+        return {self.result: answer.get("result"), **side.say_offsets(op["cache"])}
+
     def resolve(self, op: Op, model: BatchedModel, observed: Answer) -> None:
         if op["cache"] not in model.batches or "error" in observed:
             return
@@ -394,7 +404,7 @@ class Trim(OnEither, Taking):
     `offsets`.
     """
 
-    name, weight = "trim", 4
+    name, weight, result = "trim", 4, "trimmed"
     effect = Effect.REMOVES
     answer = any_of(record(trimmed=NUMBER, offsets=OFFSETS), record(trimmed=NUMBER))
     writes = True
@@ -404,23 +414,11 @@ class Trim(OnEither, Taking):
         return [op["count"]] * rows
 
     def say(self, op: Op, done: bool) -> Answer:
-        return {"trimmed": op["count"] if done else 0}
-
-    def run_reference_batch(self, op: Op, model: BatchedModel) -> Answer:
-        return Taking.run_reference(self, op, model)
+        return {self.result: op["count"] if done else 0}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         shortest = min(model.batches[name].offsets)
         return {"count": source.pick((1, 1, 2, shortest, max(0, shortest - 1), 0))}
-
-    def run_backend_batch(
-        self, op: Op, system: BatchedSystem, model: BatchedModel
-    ) -> Answer:
-        name = op["cache"]
-        answer = system.ask(lambda: system.batches[name].trim(op["count"]))
-        if "error" in answer:
-            return answer
-        return {"trimmed": answer.get("result"), **system.say_offsets(name)}
 
     def describe_here(self, op: Op) -> str:
         return f"trim {count(op['count'], 'token')}"
@@ -432,7 +430,7 @@ class Rollback(Taking):
     Answer: `done`, `offsets`.
     """
 
-    name, weight = "rollback", 4
+    name, weight, result = "rollback", 4, "done"
     effect = Effect.REMOVES
     answer = any_of(record(done=BOOLEAN, offsets=OFFSETS), record(done=BOOLEAN), USAGE)
     writes = True
@@ -443,17 +441,10 @@ class Rollback(Taking):
         return list(op["counts"])
 
     def say(self, op: Op, done: bool) -> Answer:
-        return {"done": done}
+        return {self.result: done}
 
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         offsets = model.batches[name].offsets
         drawn = [source.pick((0, 1, 2, 3, offset)) for offset in offsets]
         pairs = zip(drawn, offsets, strict=True)
         return {"counts": [min(count, offset) for count, offset in pairs]}
-
-    def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
-        name, counts = op["cache"], list(op["counts"])
-        answer = system.ask(lambda: system.batches[name].rollback(counts))
-        if "error" in answer:
-            return answer
-        return {"done": answer.get("result"), **system.say_offsets(name)}

@@ -5,7 +5,6 @@
 * `operations` defines one class for each operation.
 * `states` defines the abstract states.
 * `rewrites` yields simpler programs for shrinking.
-* `domain` defines the small domains for `explore`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.backends.interface import LayerCache, StateCache
-from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.layer.domain import get_domain
+from lockstep.harness.contracts.contract import Contract, Domain, read_moves
 from lockstep.harness.contracts.layer.model import (
     CONFIG,
     LONG_REACH,
@@ -27,7 +25,7 @@ from lockstep.harness.contracts.layer.operations import OPERATIONS, breaks_usage
 from lockstep.harness.contracts.layer.rewrites import REWRITES
 from lockstep.harness.contracts.layer.states import TABLE, get_states, list_features
 from lockstep.harness.contracts.layer.system import LayerSystem
-from lockstep.harness.contracts.operation import Config, Op, Source
+from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.contracts.rewrites import merge_updates, name_letter
 from lockstep.harness.contracts.system import Setup
 
@@ -47,9 +45,6 @@ NEXT: Mapping[str, Sequence[str]] = {
     "take": ("free", "restore", "prepare"),
 }
 """See `Contract.next`."""
-
-LONG = 32
-"""Every 32nd program, on average, is long."""
 
 SIZES = ("heads", "key_dim", "value_dim", "dtype")
 HEEDED: Mapping[str, Sequence[str]] = {
@@ -107,6 +102,40 @@ def open_system(setup: Setup) -> LayerSystem:
     return system
 
 
+TINY = read_moves(
+    "update length=1 cache=a; update length=3 cache=a; trim count=1; state;"
+    " clone cache=a into=b; update length=1 cache=b;"
+    " snapshot from=0 into=s0 cache=a; restore snapshot=s0 target=1 cache=a"
+)
+SMALL = TINY + read_moves(
+    "clone cache=b into=a; free; snapshot from=1 into=s1 cache=a;"
+    " restore snapshot=s1 target=2 cache=a; restore snapshot=null target=1 cache=a;"
+    " split snapshot=s0 at=1 parent=s0 child=s1; merge parent=s0 child=s1 into=s0;"
+    ' close snapshot=s0; prepare offsets=[2]; take into=["s1"]'
+)
+STANDARD = SMALL + read_moves(
+    "update length=2 cache=a; update length=4 cache=b; trim count=3;"
+    " trim count=1 cache=b; view; size; state cache=b; free cache=b;"
+    " snapshot from=0 into=s1 cache=b; restore snapshot=s0 target=3 cache=a;"
+    " restore snapshot=s0 target=2 cache=b; restore snapshot=null target=0 cache=b;"
+    " split snapshot=s1 at=2 parent=s0 child=s1; merge parent=s0 child=null into=s0;"
+    ' close snapshot=s1; prepare offsets=[1,3]; take into=["s0","s1"]'
+)
+DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
+    "step": [2],
+    "window": [2],
+    "chunk": [None, 2],
+}
+LARGER = {**DOMAIN_CONFIG, "window": [3, 4], "heads": [2], "value_dim": [6]}
+DOMAINS = {
+    "tiny": Domain(DOMAIN_CONFIG, TINY),
+    "small": Domain(DOMAIN_CONFIG, SMALL),
+    "standard": Domain(LARGER, STANDARD),
+}
+"""The domains have no renamings: each snapshot has different moves, and cache a exists
+from the start."""
+
+
 class LayerContract(Contract):
     name = "layer"
     kinds = ("kv", "rotating", "state")
@@ -132,6 +161,7 @@ class LayerContract(Contract):
     heeded = HEEDED
     counted = {"step": CHOICES["step"]}
     settings = {**SETTINGS, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
+    long_reach = LONG_REACH
     model = LayerModel
     system = staticmethod(open_system)
     rewrites = REWRITES
@@ -139,7 +169,6 @@ class LayerContract(Contract):
     get_states = staticmethod(get_states)
     list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge_updates)
-    get_domain = staticmethod(get_domain)
     get_tag_dimension = staticmethod(get_tag_dimension)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
@@ -151,9 +180,8 @@ class LayerContract(Contract):
         options = super().list_options(name, config, declared)
         return restrict_options(name, config["kind"], config, options)
 
-    def draw_reach(self, source: Source, model: LayerModel) -> None:
-        if source.below(LONG) == LONG - 1:
-            model.reach = LONG_REACH
+    def get_domain(self, kind: str, size: str) -> Domain:
+        return DOMAINS[size]
 
     def complete_move(self, move: Op, model: LayerModel) -> Op | None:
         op = super().complete_move(move, model)

@@ -61,29 +61,53 @@ SNAPSHOT: Schema = {**NAME, NAMES: "snapshot"}
 CACHE: Mapping[str, Schema] = {"cache": {**CACHE_NAME, "default": "a"}}
 
 
-class LayerOperation(Operation):
-    """An operation on the cache that it names."""
+class CacheOperation(Operation):
+    """An operation on the cache that it names.
+
+    Attributes:
+        noun: precedes the name of the cache in reports.
+    """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
+    noun: ClassVar[str] = ""
 
-    def draw(self, source: Source, model: LayerModel) -> Op | None:
-        cache = source.pick(("a", *model.caches))
-        op = self.draw_fields(source, model, cache)
-        return None if op is None else {"op": self.name, **op, "cache": cache}
+    def draw_for(self, source: Source, model: Any, cache: str) -> Op | None:
+        fields = self.draw_fields(source, model, cache)
+        return None if fields is None else {"op": self.name, **fields, "cache": cache}
 
-    def draw_fields(self, source: Source, model: LayerModel, cache: str) -> Fields:
+    def draw_fields(self, source: Source, model: Any, cache: str) -> Fields:
         """Draws all fields except the cache; None if the operation is not legal now."""
         return {}
 
+    def draw_misuse_of(self, source: Source, model: Any, cache: str) -> Op | None:
+        wrong = self.draw_wrong(source, model, cache)
+        return None if wrong is None else {"op": self.name, **wrong, "cache": cache}
+
+    def draw_wrong(self, source: Source, model: Any, cache: str) -> Fields:
+        """Draws fields that the backend must refuse for a cache, or None."""
+        return None
+
     def describe(self, op: Op) -> str:
         name = op.get("cache", "a")
-        return self.describe_here(op) + ("" if name == "a" else f" in cache {name}")
+        return self.describe_here(op) + ("" if name == "a" else f" in {self.noun}{name}")
 
     def describe_here(self, op: Op) -> str:
         """Formats the operation without the name of its cache."""
         fields = [name for name in self.fields if name != "cache"]
         listed = f"{self.name} {format_fields(op, fields)}".rstrip()
         return self.text.format_map(op) or listed
+
+
+class LayerOperation(CacheOperation):
+    """An operation on a cache of the layer contract."""
+
+    noun = "cache "
+
+    def draw(self, source: Source, model: LayerModel) -> Op | None:
+        return self.draw_for(source, model, source.pick(("a", *model.caches)))
+
+    def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
+        return self.draw_misuse_of(source, model, source.pick(sorted(model.caches)))
 
 
 def count(number: int, noun: str) -> str:
@@ -136,10 +160,9 @@ class Update(LayerOperation):
             return "no capture of a state is scheduled within the tokens"
         return None
 
-    def draw_misuse(self, source: Source, model: LayerModel) -> Op:
-        cache = source.pick(sorted(model.caches))
-        length, wrong = source.between(1, 4), source.pick((*FORMS, "capture"))
-        return {"op": self.name, "length": length, "wrong": wrong, "cache": cache}
+    def draw_wrong(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        length = source.between(1, 4)
+        return {"length": length, "wrong": source.pick((*FORMS, "capture"))}
 
     def count_tags(self, op: Op) -> int:
         return int(op["length"])
@@ -286,10 +309,8 @@ class Trim(LayerOperation):
         counts += [offset + 1 - at for at in scheduled if at <= offset]
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *counts])}
 
-    def draw_misuse(self, source: Source, model: LayerModel) -> Op:
-        """Draws a trim of a negative number of tokens."""
-        cache = source.pick(sorted(model.caches))
-        return {"op": self.name, "count": -1 - source.below(3), "cache": cache}
+    def draw_wrong(self, source: Source, model: LayerModel, cache: str) -> Fields:
+        return {"count": -1 - source.below(3)}
 
     def run(self, op: Op, side: Any) -> Answer:
         cache = side.get(op["cache"])
@@ -617,13 +638,12 @@ class Prepare(LayerOperation):
         ahead = {source.pick(offsets_near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}
 
-    def draw_misuse(self, source: Source, model: LayerModel) -> Op | None:
+    def draw_wrong(self, source: Source, model: LayerModel, cache: str) -> Fields:
         """Draws offsets before the cache's end, or offsets that do not ascend.
 
         While captures are not taken yet, every call is invalid; seven of eight draws
         then return None.
         """
-        cache = source.pick(sorted(model.caches))
         offset = model.get(cache).offset
         wrong = [[offset + 1, offset], [offset, offset]]
         wrong += [[offset - 1, offset + 2]] if offset else []
@@ -631,7 +651,7 @@ class Prepare(LayerOperation):
             if source.below(8):
                 return None
             wrong += [[offset]]
-        return {"op": self.name, "offsets": source.pick(wrong), "cache": cache}
+        return {"offsets": source.pick(wrong)}
 
     def run(self, op: Op, side: Any) -> Answer:
         cache, offsets = side.get(op["cache"]), list(op["offsets"])

@@ -12,7 +12,7 @@ from lockstep.harness.backends.interface import Array, Mask
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.layer.model import Cache, LayerModel, get_range
 from lockstep.harness.contracts.memory import LayerMemory
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
     Column,
@@ -163,21 +163,26 @@ class LayerSystem(System):
         dtype = "float32" if wrong == "dtype" else config["dtype"]
         if wrong in ("heads", "key_dim", "value_dim"):
             config[wrong] += 1
+        if config["kind"] == "state" and wrong == "length":
+            return self.ask(lambda: cache.boundaries(0) and None)
+        pair = self.make_zeros(config, batch, length, dtype, wrong == "length")
         if config["kind"] == "state":
-            if wrong == "length":
-                return self.ask(lambda: cache.boundaries(0) and None)
-            conv, delta = get_state_shapes(config, batch)
-            state = self.make_zeros(conv, dtype), self.make_zeros(delta, "float32")
-            return self.ask(lambda: cache.write(*state, length))
-        heads, is_longer = config["heads"], wrong == "length"
-        keys = self.make_zeros((batch, heads, length, config["key_dim"]), dtype)
-        values = self.make_zeros(
-            (batch, heads, length + is_longer, config["value_dim"]), dtype
-        )
+            return self.ask(lambda: cache.write(*pair, length))
         cache.make_mask(length, length)
-        return self.ask(lambda: cache.update(keys, values) and None)
+        return self.ask(lambda: cache.update(*pair) and None)
 
-    def make_zeros(self, shape: Sequence[int], dtype: str) -> Array:
+    def make_zeros(
+        self, config: Config, batch: int, length: int, dtype: str, is_longer: bool = False
+    ) -> tuple[Array, Array]:
+        """Makes K and V of a length, or a state; V may be longer than K."""
+        if config["kind"] == "state":
+            conv, delta = get_state_shapes(config, batch)
+            return self.make_array(conv, dtype), self.make_array(delta, "float32")
+        keys = batch, config["heads"], length, config["key_dim"]
+        values = batch, config["heads"], length + is_longer, config["value_dim"]
+        return self.make_array(keys, dtype), self.make_array(values, dtype)
+
+    def make_array(self, shape: Sequence[int], dtype: str) -> Array:
         return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
 
     def read_all(self, operation: str, name: str, reference: Cache) -> Answer:
