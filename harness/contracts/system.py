@@ -256,6 +256,13 @@ def to_numpy(arrays: Arrays, array: Array, name: str) -> npt.NDArray[Any]:
     return content
 
 
+def sort_columns(columns: Sequence[Any]) -> list[Any]:
+    """Sorts columns: tokens first, in ascending order, then descriptions."""
+    tokens = [column for column in columns if not isinstance(column, str)]
+    texts = [column for column in columns if isinstance(column, str)]
+    return [*sorted(tokens), *sorted(texts)]
+
+
 # --- masks as rows ----------------------------------------------------------------------
 
 

@@ -18,11 +18,7 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
 )
 from lockstep.harness.contracts.layer.model import Cache, get_tags
-from lockstep.harness.contracts.layer.system import (
-    LayerSystem,
-    call_aside,
-    sort_columns,
-)
+from lockstep.harness.contracts.layer.system import LayerSystem, call_aside
 from lockstep.harness.contracts.memory import BatchMemory
 from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Op
@@ -32,6 +28,7 @@ from lockstep.harness.contracts.system import (
     System,
     get_rows,
     read_mask,
+    sort_columns,
     split_pair,
     to_numpy,
 )

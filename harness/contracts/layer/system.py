@@ -15,12 +15,12 @@ from lockstep.harness.contracts.memory import LayerMemory
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
 from lockstep.harness.contracts.system import (
-    Column,
     Reader,
     Setup,
     System,
     get_rows,
     read_mask,
+    sort_columns,
 )
 from lockstep.harness.core.errors import Broken, format_raised
 from lockstep.harness.core.payload import Margins
@@ -296,10 +296,3 @@ def call_aside(call: Callable[[], Any], operation: str, description: str) -> Non
     except Exception as error:
         message = f"{description}: {format_raised(error)}"
         raise Broken("error", message, operation) from error
-
-
-def sort_columns(columns: Sequence[Column]) -> list[Any]:
-    """Sorts columns: tags first, in ascending order, then descriptions."""
-    tags: list[Any] = [column for column in columns if not isinstance(column, str)]
-    texts = [column for column in columns if isinstance(column, str)]
-    return [*sorted(tags), *sorted(texts)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts.operation import (
     Answer,
@@ -203,19 +203,17 @@ def open_part(config: Config) -> Part:
     return CausalCache(*sizes, window, memory, chunk, padding, shift)
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(NamedTuple):
     """The number of times that a key was rotated, and the total distance."""
 
-    count: int = 0
+    times: int = 0
     distance: int = 0
 
 
 NEVER = Turns()
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """Saved content: the tokens, and the rotations of each key."""
 
     tokens: Sequence[SharedToken]
@@ -305,9 +303,8 @@ class UnifiedModel:
             model.tag = self.tag
             answer = ask(model)
             for outcome in (model, *model.others):
-                outcomes.setdefault(
-                    str([answer, outcome.list_tokens()]), (answer, outcome)
-                )
+                key = str([answer, outcome.list_tokens()])
+                outcomes.setdefault(key, (answer, outcome))
             model.others = []
         self.choices = list(outcomes.values())
         taken = [model for answer, model in self.choices if "error" not in answer]
@@ -316,32 +313,28 @@ class UnifiedModel:
 
     def become(self, models: Sequence[UnifiedModel]) -> None:
         """Takes over the first model's content; the rest become the alternatives."""
-        chosen, *alternatives = models
-        vars(self).update(
-            {**vars(chosen), "others": alternatives, "choices": self.choices}
-        )
+        chosen, *others = models
+        vars(self).update({**vars(chosen), "others": others, "choices": self.choices})
 
     def settle(self, observed: Answer) -> None:
         """Drops the contents that do not match the observed answer."""
+        choices, self.choices = self.choices, []
         possible = [
             model
-            for answer, model in self.choices
+            for answer, model in choices
             if any(agrees(expected, observed) for expected in list_allowed(answer))
         ]
-        self.choices = []
         if possible:
             self.become(possible)
 
     # --- what is held -------------------------------------------------------------------
 
     def list_live(self) -> Mapping[int, int]:
-        live: dict[int, int] = {}
-        for member in self.parts:
-            if isinstance(member, EncoderCache):
-                live |= {item.tag: item.position for item in list_places(member)}
-            else:
-                live |= {token.tag: token.position for token in member.tokens}
-        return live
+        return {
+            token.tag: token.position
+            for member in self.parts
+            for token in list_places(member)
+        }
 
     def list_held(self, op: Op) -> list[Held]:
         members = enumerate(zip(self.kinds, self.parts, strict=True))
@@ -365,17 +358,14 @@ class UnifiedModel:
 
     def list_shared_states(self) -> list[list[int]]:
         """Lists, for each shared state, the sequences that share the state."""
-        outcomes = []
+        shared = []
         for member in self.parts:
             if isinstance(member, RecurrentCache):
-                for slot in dict.fromkeys(member.slots.values()):
-                    owners = [
-                        owner
-                        for owner, slot_held in member.slots.items()
-                        if slot_held is slot
-                    ]
-                    outcomes += [owners] if len(owners) > 1 else []
-        return outcomes
+                owners: dict[int, list[int]] = defaultdict(list)
+                for owner, slot in member.slots.items():
+                    owners[id(slot)].append(owner)
+                shared += [together for together in owners.values() if len(together) > 1]
+        return shared
 
     def get_room(self) -> int:
         """Counts the tokens that fit without eviction."""
@@ -446,14 +436,15 @@ class UnifiedModel:
             sequence: the sequence of the removal.
             keys_before: the result of `list_keys` before the removal.
         """
-        for member, turns, old in zip(self.parts, self.turns, keys_before, strict=True):
-            for tag, position, _ in get_tokens(member):
-                distance = abs(position - old[tag])
-                if distance:
-                    turn = turns.get(tag, NEVER)
-                    turns[tag] = Turns(turn.count + 1, turn.distance + distance)
+        for keys, turns, old in zip(
+            self.list_keys(), self.turns, keys_before, strict=True
+        ):
+            for tag, position in keys.items():
+                if distance := abs(position - old[tag]):
+                    count, total = turns.get(tag, NEVER)
+                    turns[tag] = Turns(count + 1, total + distance)
                     self.moved = sequence
-                    self.ever |= {"shifted", *(["shifted-twice"] if turn.count else [])}
+                    self.ever.add("shifted-twice" if count else "shifted")
 
     def close(self, error: str | None = None) -> None:
         """Ends the open pass after an operation that changes the cache.

@@ -45,9 +45,6 @@ from lockstep.reference.rope import compute_angle, rotate
 
 F64 = npt.NDArray[np.float64]
 
-NEAR = 256
-"""Number of positions for which turned keys are cached: programs seldom go farther."""
-
 
 @cache
 def get_halves(table: Table) -> F64:
@@ -61,18 +58,8 @@ def get_halves(table: Table) -> F64:
 def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
     """Returns the cosine and the sine of the angle of each pair, twice:
     [2, positions, dim]."""
-    if max(positions, default=0) < NEAR:
-        return get_near_turns(dim, base).take(positions, axis=1)
-    return compute_turns(np.asarray(positions), dim, base)
-
-
-@cache
-def get_near_turns(dim: int, base: int) -> F64:
-    return compute_turns(np.arange(NEAR), dim, base)
-
-
-def compute_turns(positions: npt.NDArray[np.int64], dim: int, base: int) -> F64:
-    angles = np.tile(positions[:, None] * get_rates(dim, base), 2)  # [positions, dim]
+    rates = get_rates(dim, base)
+    angles = np.tile(np.asarray(positions)[:, None] * rates, 2)  # [positions, dim]
     return np.stack([np.cos(angles), np.sin(angles)])
 
 
@@ -111,6 +98,13 @@ class PositionReader(PairReader):
     Args:
         layer: the layer number among all layers of all parts; it selects the payloads.
         base: the base of the rotation; None if keys do not depend on positions.
+
+    Attributes:
+        stored: (position, tag) → the bytes of the key.
+        accepted: the bytes of rotated keys that were within tolerance.
+        margin: the largest error of a rotated key, as a share of its tolerance.
+        positions: tag → position, as far as known at the last read.
+        turned: tag → the rotations of the key before the last read.
     """
 
     def __init__(
@@ -121,12 +115,11 @@ class PositionReader(PairReader):
         self.stored: dict[TokenAt, bytes] = {}
         self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
         self.margin = 0.0
+        self.positions: Mapping[int, int] = {}
         self.turned: Mapping[int, Turns] = {}
 
     def name_keys(self) -> Mapping[bytes, TokenAt]:
-        return {
-            content: position_found for position_found, content in self.stored.items()
-        }
+        return {content: name for name, content in self.stored.items()}
 
     def get_key(self, name: TokenAt) -> F32:
         position, tag = name
@@ -134,11 +127,14 @@ class PositionReader(PairReader):
 
     def get_tolerance(self) -> float:
         """Returns the tolerance of the keys that were rotated before the last read."""
-        turns = [turn for turn in self.turned.values() if turn.count]
-        return max(
-            (get_key_tolerance(self.dtype, turn.count, turn.distance) for turn in turns),
-            default=0.0,
-        )
+        return max(map(self.allow, self.turned), default=0.0)
+
+    def allow(self, tag: int) -> float:
+        """Returns the tolerance of a token's key; 0 if it was never rotated."""
+        count, distance = self.turned.get(tag, NEVER)
+        return get_key_tolerance(self.dtype, count, distance) if count else 0.0
+
+    # --- making K and V -----------------------------------------------------------------
 
     def learn(self, places: Sequence[TokenAt]) -> None:
         """Computes the keys at all (position, tag) of a program at once.
@@ -161,18 +157,9 @@ class PositionReader(PairReader):
     def make(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[F32, F32]:
         """Makes K and V of the tags at their positions as float32."""
         places = list(zip(positions, tags, strict=True))
-        stored = list(map(self.stored.get, places))
-        if None in stored:
-            self.learn(
-                [
-                    position_found
-                    for position_found in places
-                    if position_found not in self.stored
-                ]
-            )
-            stored = list(map(self.stored.get, places))
+        self.learn([name for name in places if name not in self.stored])
         # A copy: the receiver may keep it, and write to it.
-        content = bytearray().join(stored)  # type: ignore[arg-type]  # all are known
+        content = bytearray().join(map(self.stored.__getitem__, places))
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
         return np.ascontiguousarray(keys), self.values.get_vectors(tags)
@@ -189,6 +176,8 @@ class PositionReader(PairReader):
         """Rounds keys to the dtype, each number to the nearest."""
         return round_to(keys.astype(np.float32), self.dtype)
 
+    # --- reading K and V ----------------------------------------------------------------
+
     def read(
         self,
         pair: Any,
@@ -197,7 +186,7 @@ class PositionReader(PairReader):
         name: str,
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """Reads (position, tag), or words, from each column of a returned (K, V).
+        """Reads (position, tag), or a description, from each column of (K, V).
 
         Args:
             pair: (K, V).
@@ -220,104 +209,68 @@ class PositionReader(PairReader):
     ) -> list[Column]:
         """Reads K and V of the right shape: by their bytes, which is fast, and columns
         that differ from the stored ones by their numbers."""
-        self.turned = turns
+        self.positions, self.turned = positions, turns
         if keys.dtype != np.float32 or values.dtype != np.float32:
-            return self.look(keys, values, positions, turns, seen)
+            return self.look(keys, values, seen)
         spelled, get_position = split_tokens(keys), positions.get
         owners: list[Any] = list(map(self.values.known.get, split_tokens(values)))
-        places: list[Any] = [(get_position(tag, 0), tag) for tag in owners]
-        matches = list(map(self.stored.get, places))
+        columns: list[Any] = [(get_position(tag, 0), tag) for tag in owners]
+        matches = list(map(self.stored.get, columns))
         if matches == spelled:
-            return places
-        columns, doubtful = places, []
+            return columns
+        doubtful = []
         for at, key in enumerate(spelled):
             if owners[at] is None:
                 columns[at] = UNSEEN
                 if seen is None or seen[at]:
                     doubtful.append(at)
-            elif matches[at] != key and not self.was_accepted(columns[at], key, turns):
+            elif matches[at] != key and not self.was_accepted(columns[at], key):
                 doubtful.append(at)
         if doubtful:
             chunk = keys[:, :, doubtful], values[:, :, doubtful]
             some_seen = None if seen is None else [seen[at] for at in doubtful]
-            looked = self.look(*chunk, positions, turns, some_seen)
-            self.accept(looked, chunk[0], turns)
-            for at, column in zip(doubtful, looked, strict=True):
+            for at, column in zip(doubtful, self.look(*chunk, some_seen), strict=True):
                 columns[at] = column
+                if isinstance(column, tuple):  # within tolerance
+                    state = column, self.turned.get(column[1], NEVER)
+                    self.accepted[state] = spelled[at]
         return columns
 
-    def accept(
-        self, columns: Sequence[Column], keys: F32, turns: Mapping[int, Turns]
-    ) -> None:
-        """Records the keys that were within tolerance."""
-        for column, key in zip(columns, split_tokens(keys), strict=True):
-            if isinstance(column, tuple):
-                self.accepted[column, turns.get(column[1], NEVER)] = key
+    def was_accepted(self, name: TokenAt, key: bytes) -> bool:
+        """Tells whether a key was within tolerance before, after the same rotations."""
+        return self.accepted.get((name, self.turned.get(name[1], NEVER))) == key
 
-    def was_accepted(
-        self, position_found: TokenAt, key: bytes, turns: Mapping[int, Turns]
-    ) -> bool:
-        """Returns whether a key was within tolerance before, after the same turns."""
-        return (
-            self.accepted.get((position_found, turns.get(position_found[1], NEVER)))
-            == key
-        )
-
-    def look(
-        self,
-        keys: F32,
-        values: F32,
-        positions: Mapping[int, int],
-        turns: Mapping[int, Turns],
-        seen: Sequence[bool] | None,
-    ) -> list[Column]:
+    def look(self, keys: F32, values: F32, seen: Sequence[bool] | None) -> list[Column]:
         """Reads the columns by their numbers."""
         if keys.shape[2] == 0:
             return []
-        tags = self.values.read_tags(values)
-        listed: list[int] = tags.tolist()
-        places = [positions.get(tag, 0) for tag in listed]
+        tags: list[int] = self.values.read_tags(values).tolist()
+        places = [self.positions.get(tag, 0) for tag in tags]
         matches = (values == self.values.get_vectors(tags)).all((0, 1, 3))
-        matches &= self.match_keys(keys, listed, places, turns)
-        columns: list[Column] = list(zip(places, listed, strict=True))
+        matches &= self.match_keys(keys, tags, places)
+        columns: list[Column] = list(zip(places, tags, strict=True))
         for column in np.flatnonzero(~matches).tolist():
-            if seen is not None and not seen[column]:
-                columns[column] = UNSEEN
-                continue
-            column_slice = slice(column, column + 1)
-            columns[column] = self.name_column(
-                keys[:, :, column_slice], values[:, :, column_slice], turns, positions
-            )
+            pair = keys[:, :, column : column + 1], values[:, :, column : column + 1]
+            is_seen = seen is None or seen[column]
+            columns[column] = self.name_column(*pair) if is_seen else UNSEEN
         return columns
 
     def match_keys(
-        self,
-        keys: F32,
-        tags: Sequence[int],
-        positions: Sequence[int],
-        turns: Mapping[int, Turns],
+        self, keys: F32, tags: Sequence[int], positions: Sequence[int]
     ) -> npt.NDArray[np.bool_]:
         """Returns whether each column holds the key of its tag at its position: exactly,
         or within tolerance if it was turned since it was stored."""
         ideal = self.compute_keys(tags, positions)
         matches: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
         for column in np.flatnonzero(~matches).tolist():
-            turn = turns.get(tags[column], NEVER)
-            if turn.count:
-                allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
-                off = np.abs(keys[:, :, column] - ideal[:, :, column]).max()
+            if allowed := self.allow(tags[column]):
+                off = float(np.abs(keys[:, :, column] - ideal[:, :, column]).max())
                 if off <= allowed:
                     matches[column] = True
-                    self.margin = max(self.margin, float(off) / allowed)
+                    self.margin = max(self.margin, off / allowed)
         return matches
 
-    def name_column(
-        self,
-        key: F32,
-        value: F32,
-        turns: Mapping[int, Turns],
-        positions: Mapping[int, int],
-    ) -> Column:
+    def name_column(self, key: F32, value: F32) -> Column:
         """Names the content of a wrong column; key and value: [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if isinstance(owner, Drift):
@@ -325,39 +278,31 @@ class PositionReader(PairReader):
         if not isinstance(owner, int):
             blank = np.isnan(key).any() and owner == "NaN"
             return "NaN" if blank else f"(value: {owner})"
-        position_found = self.find_position(key, owner, turns)
-        if position_found is None and owner in positions:
-            drift = self.find_drift(key, owner, positions[owner], turns)
-            if drift is not None:
+        if not np.isnan(key).any():
+            keys = np.repeat(key, SEARCHED, axis=2)
+            matches = self.match_keys(keys, [owner] * SEARCHED, range(SEARCHED))
+            if matches.any():
+                return int(matches.argmax()), owner
+            if drift := self.find_drift(key, owner):
                 return drift
-        if position_found is None:
-            return f"{MIXED} no token at any position, but value of token {owner}"
-        return position_found, owner
+        return f"{MIXED} no token at any position, but value of token {owner}"
 
-    def find_drift(
-        self, key: F32, tag: int, position: int, turns: Mapping[int, Turns]
-    ) -> str | None:
-        """Words for a key that is near that of the token at its position, or None."""
+    def find_drift(self, key: F32, tag: int) -> str | None:
+        """Describes a key that is near the token's key at its position, or None."""
+        if tag not in self.positions:
+            return None
+        position = self.positions[tag]
         ideal = self.compute_keys([tag], [position])
         off = float(np.abs(key - ideal).max())
-        if not off < NEAR_TOKEN:
+        if off >= NEAR_TOKEN:
             return None
-        turn = turns.get(tag, NEVER)
-        allowed = get_key_tolerance(self.dtype, turn.count, turn.distance)
-        numbers = compare_numbers(key, ideal.astype(np.float32))
-        drift = format_drift("K", Drift(tag, off, numbers))
-        times = f", turned {turn.count} times" if turn.count else ""
-        allowed = allowed if turn.count else 0.0
-        return f"{drift}, allowed {allowed:.2g} (at position {position}{times})"
-
-    def find_position(self, key: F32, tag: int, turns: Mapping[int, Turns]) -> int | None:
-        """Finds the position at which the key of `tag` would equal this one, or None."""
-        if np.isnan(key).any():
-            return None
-        same = [tag] * SEARCHED
-        keys = np.repeat(key, SEARCHED, axis=2)
-        matching = self.match_keys(keys, same, range(SEARCHED), turns)
-        return int(matching.argmax()) if matching.any() else None
+        drift = Drift(tag, off, compare_numbers(key, ideal.astype(np.float32)))
+        count = self.turned.get(tag, NEVER).times
+        times = f", turned {count} times" if count else ""
+        return (
+            f"{format_drift('K', drift)}, allowed {self.allow(tag):.2g}"
+            f" (at position {position}{times})"
+        )
 
 
 SEARCHED = 256
@@ -452,11 +397,11 @@ class Attention:
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
         """Returns the tolerance of attention, if turned keys have their largest error."""
-        turns_seen = [turns[tag] for tag in seen if tag in turns]
-        count = max((turn.count for turn in turns_seen), default=0)
-        distance = max((turn.distance for turn in turns_seen), default=0)
+        counts, distances = zip(
+            NEVER, *(turns.get(tag, NEVER) for tag in seen), strict=True
+        )
         dtype, dim = self.config["dtype"], self.config["key_dim"]
-        keys = get_key_tolerance(dtype, count, distance)
+        keys = get_key_tolerance(dtype, max(counts), max(distances))
         return get_attention_tolerance(dtype, dim, len(seen), keys)
 
 

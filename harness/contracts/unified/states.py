@@ -9,7 +9,14 @@ from math import inf
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.states import State, StateTable, list_true, never, only
+from lockstep.harness.contracts.states import (
+    State,
+    StateTable,
+    list_true,
+    make_states,
+    never,
+    only,
+)
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
@@ -18,43 +25,23 @@ from lockstep.reference.recurrent import RecurrentCache
 STATES = (
     State("empty", needs="holds"),
     State("idle", needs="holds several"),
-    State("shared", needs="holds several copy_prefix"),
-    State("shared-in-part", needs="holds several copy_prefix"),
-    State("fragmented", needs="holds"),
-    State("wrapped", needs="holds"),
-    State("full", needs="holds"),
-    State("one-free", needs="holds"),
-    State("less-than-a-batch-free", needs="holds"),
-    State("gap", needs="holds"),
-    State("same-position-twice", needs="holds"),
-    State("forward-failed", needs="holds"),
+    *make_states("shared shared-in-part", "holds several copy_prefix"),
+    *make_states("fragmented wrapped full one-free less-than-a-batch-free gap", "holds"),
+    *make_states("same-position-twice forward-failed", "holds"),
     State("remove-failed", needs="holds remove"),
-    State("after-exception"),
-    State("after-reserve"),
+    *make_states("after-exception after-reserve"),
     State("loaded", needs="holds load"),
-    State("shifted", needs="shifts"),
-    State("shifted-twice", needs="shifts"),
-    State("exception"),
-    State("reserve"),
-    State("several-sequences", needs="several"),
-    State("interleaved", needs="several"),
-    State("one-row"),
-    State("whole-batch"),
-    State("step-back", needs="holds"),
-    State("too-many-rows", needs="holds"),
+    *make_states("shifted shifted-twice", "shifts"),
+    *make_states("exception reserve"),
+    *make_states("several-sequences interleaved", "several"),
+    *make_states("one-row whole-batch"),
+    *make_states("step-back too-many-rows", "holds"),
     State("uneven-batch", needs="several"),
     State("evicted", needs="slides"),
     State("idle-evicts", needs="slides several"),
-    State("at-window", needs="slides"),
-    State("past-window", needs="slides"),
-    State("before-memory", needs="slides"),
-    State("chunk-boundary", needs="chunks"),
-    State("inside-chunk", needs="chunks"),
-    State("past-chunk", needs="chunks"),
-    State("image-cached", needs="images"),
-    State("image-not-cached", needs="images"),
-    State("image-in-batch", needs="images"),
-    State("several-images", needs="images"),
+    *make_states("at-window past-window before-memory", "slides"),
+    *make_states("chunk-boundary inside-chunk past-chunk", "chunks"),
+    *make_states("image-cached image-not-cached image-in-batch several-images", "images"),
     State("state-shared", needs="states several copy_prefix"),
     State("checkpointed", needs="states interval"),
     State("slots-full", needs="states"),
@@ -97,35 +84,30 @@ TABLE = StateTable(STATES, RULES)
 
 def get_states(op: Op, model: UnifiedModel) -> list[str]:
     """Returns the names of the states before `op` runs."""
-    states_found = model.past | model.ever
+    states = model.past | model.ever
     is_pass = op["op"] == "forward"
-    owners = set(op["sequences"]) if is_pass else {get_owner(op)}
-    ends: dict[int, int] = {}
+    owners: set[int | None] = {op.get("sequence", op.get("source"))}
+    if is_pass:
+        owners = set(op["sequences"])
+        states.update(list_pass_states(op, owners, model))
     for cache in model.parts:
         if isinstance(cache, EncoderCache):
-            states_found.add("image-cached" if cache.cached else "image-not-cached")
+            states.add("image-cached" if cache.cached else "image-not-cached")
             continue
-        places = group_positions(cache)
-        if is_pass:
-            for owner, at in places.items():
-                ends[owner] = max(ends.get(owner, 0), max(at) + 1)
-        add_held_states(states_found, cache, owners, places, model)
+        positions = group_positions(cache)
+        states.update(list_held_states(cache, owners, positions, model))
         if not cache.memory == cache.window == cache.chunk == inf:
-            add_size_states(states_found, cache, owners, places)
+            for owner, stored in positions.items():
+                states.update(list_size_states(cache, owner in owners, stored))
         if isinstance(cache, RecurrentCache):
-            states_found.update(get_slot_states(cache))
-    if is_pass:
-        add_pass_states(states_found, op, owners, ends, model)
-        shared = model.list_shared_states()
-        if sum(not owners.isdisjoint(together) for together in shared) > 1:
-            states_found.add("states-separate")
-    return list(states_found)
-
-
-def get_owner(op: Op) -> int | None:
-    """Returns the sequence that an operation other than a pass uses, or None."""
-    owner: int | None = op.get("sequence", op.get("source"))
-    return owner
+            slots = cache.slots.values()
+            conditions = {
+                "state-shared": any(map(cache.is_shared, cache.slots)),
+                "checkpointed": any(slot.checkpoints for slot in slots),
+                "slots-full": len(set(slots)) == cache.slot_count,
+            }
+            states.update(list_true(conditions))
+    return list(states)
 
 
 Positions = Mapping[int, Sequence[int]]
@@ -133,99 +115,76 @@ Positions = Mapping[int, Sequence[int]]
 
 
 def group_positions(cache: CausalCache) -> Positions:
-    places: dict[int, list[int]] = defaultdict(list)
+    positions: dict[int, list[int]] = defaultdict(list)
     for _, position, owners in cache.tokens:
         for owner in owners:
-            places[owner].append(position)
-    return places
+            positions[owner].append(position)
+    return positions
 
 
-def add_held_states(
-    states_found: set[str],
-    cache: CausalCache,
-    owners: set[int | None],
-    places: Positions,
-    model: UnifiedModel,
-) -> None:
-    """Adds the states that depend on the stored tokens."""
+def list_held_states(
+    cache: CausalCache, owners: set[int | None], positions: Positions, model: UnifiedModel
+) -> list[str]:
+    """Lists the states that depend on the stored tokens."""
     tokens, count = cache.tokens, len(cache.tokens)
-    free = cache.room - count
-    positions_named = [at for owner, at in places.items() if owner in owners]
-    shares = sum(map(len, places.values())) > count
-    if shares:
-        states_found |= get_sharing_states(cache, owners)
-    states = {
+    free, stored = cache.room - count, positions.keys()
+    named = [at for owner, at in positions.items() if owner in owners]
+    is_idle, together = not stored <= owners, {token.sequences for token in tokens}
+    shared = [sequences for sequences in together if len(sequences) > 1]
+    if shared:
+        is_idle = any(owners.isdisjoint(sequences) for sequences in together)
+    conditions = {
         "empty": not tokens,
+        "idle": is_idle,
+        "shared": shared,
+        "shared-in-part": any(
+            first & second and not first >= second
+            for second in shared
+            for first in together
+        ),
         # Tags ascend in the order of writing.
         "fragmented": tokens and tokens[-1].tag - tokens[0].tag >= count,
-        "idle": not shares and not places.keys() <= owners,
         "wrapped": model.written > cache.room,
         "less-than-a-batch-free": free < cache.batch,
         "full": free == 0,
         "one-free": free == 1,
-        "same-position-twice": any(len({*at}) < len(at) for at in positions_named),
-        "gap": any(max(at) - min(at) >= len({*at}) for at in positions_named),
+        "same-position-twice": any(len({*at}) < len(at) for at in named),
+        "gap": any(max(at) - min(at) >= len({*at}) for at in named),
     }
-    states_found.update(list_true(states))
+    return list_true(conditions)
 
 
-def get_sharing_states(cache: CausalCache, owners: set[int | None]) -> set[str]:
-    """Returns the states of a cache in which sequences share tokens."""
-    states_found = {"shared"}
-    together = {token.sequences for token in cache.tokens}
-    if any(owners.isdisjoint(sequences) for sequences in together):
-        states_found.add("idle")
-    shared = [sequences for sequences in together if len(sequences) > 1]
-    if any(
-        first & second and not first >= second for second in shared for first in together
-    ):
-        states_found.add("shared-in-part")
-    return states_found
-
-
-def add_size_states(
-    states_found: set[str], cache: CausalCache, owners: set[int | None], places: Positions
-) -> None:
-    """Adds the states at the boundaries of window, memory and chunk."""
-    window, memory, chunk = cache.window, cache.memory, cache.chunk
-    for owner, at in places.items():
-        low, end, is_named = min(at), max(at) + 1, owner in owners
-        states = {
-            "idle-evicts": not is_named and low < end - memory,
-            "before-memory": memory != inf and end - low > window,
-            "evicted": memory != inf and low > 0,
-            "at-window": is_named and end == window + 1,
-            "past-window": is_named and end > window + 1,
-            "chunk-boundary": is_named and chunk != inf and end % chunk == 0,
-            "inside-chunk": is_named and chunk != inf and end % chunk,
-            "past-chunk": is_named and end > chunk,
-        }
-        states_found.update(list_true(states))
-
-
-def get_slot_states(cache: RecurrentCache) -> list[str]:
-    states = {
-        "state-shared": any(map(cache.is_shared, cache.slots)),
-        "checkpointed": any(slot.checkpoints for slot in cache.slots.values()),
-        "slots-full": len(set(cache.slots.values())) == cache.slot_count,
-    }
-    return list_true(states)
-
-
-def add_pass_states(
-    states_found: set[str],
-    op: Op,
-    owners: set[int | None],
-    ends: Mapping[int, int],
-    model: UnifiedModel,
-) -> None:
-    """Adds the states that depend on the rows of a new pass.
+def list_size_states(
+    cache: CausalCache, is_named: bool, positions: Sequence[int]
+) -> list[str]:
+    """Lists the states of one sequence at the boundaries of window, memory and chunk.
 
     Args:
-        states_found: the set to which states are added.
+        cache: the cache.
+        is_named: whether the operation uses the sequence.
+        positions: the stored positions of the sequence.
+    """
+    window, memory, chunk = cache.window, cache.memory, cache.chunk
+    low, end = min(positions), max(positions) + 1
+    conditions = {
+        "idle-evicts": not is_named and low < end - memory,
+        "before-memory": memory != inf and end - low > window,
+        "evicted": memory != inf and low > 0,
+        "at-window": is_named and end == window + 1,
+        "past-window": is_named and end > window + 1,
+        "chunk-boundary": is_named and chunk != inf and end % chunk == 0,
+        "inside-chunk": is_named and chunk != inf and end % chunk,
+        "past-chunk": is_named and end > chunk,
+    }
+    return list_true(conditions)
+
+
+def list_pass_states(op: Op, owners: set[int | None], model: UnifiedModel) -> list[str]:
+    """Lists the states that depend on the rows of a new pass.
+
+    Args:
         op: the pass.
         owners: the sequences of the rows.
-        ends: sequence with tokens → 1 + its last position.
         model: the reference before the pass.
     """
     positions, sequences = op["positions"], op["sequences"]
@@ -233,7 +192,11 @@ def add_pass_states(
     changes = sum([a != b for a, b in pairwise(sequences)])
     images = op["multimodal"] if "encoder" in model.kinds else ()
     rows = zip(positions, sequences, strict=False)
-    states = {
+    ends = {owner: model.get_end(owner) for owner in sequences}
+    separate = [
+        pair for pair in model.list_shared_states() if not owners.isdisjoint(pair)
+    ]
+    conditions = {
         "exception": op["except"],
         "reserve": op["reserve"],
         "several-sequences": several,
@@ -242,11 +205,12 @@ def add_pass_states(
         "one-row": length == 1,
         "whole-batch": length == model.config["batch"],
         "too-many-rows": model.causal and length > model.get_room(),
-        "step-back": model.causal and any(at < ends.get(owner, 0) for at, owner in rows),
+        "step-back": model.causal and any(at < ends[row] for at, row in rows),
         "image-in-batch": images,
         "several-images": len(images) > 1,
+        "states-separate": len(separate) > 1,
     }
-    states_found.update(list_true(states))
+    return list_true(conditions)
 
 
 OF_KIND: Mapping[str, str] = {
@@ -271,10 +235,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "interval": any(config.get("interval", (1,))),
     }
     kinds = list_kinds(kind, config)
-    return {
-        *list_true(features),
-        *(OF_KIND[cache] for cache in kinds if cache in OF_KIND),
-    }
+    return {*list_true(features), *(OF_KIND[name] for name in kinds if name in OF_KIND)}
 
 
 def list_kinds(kind: str, config: Config) -> Iterable[str]:

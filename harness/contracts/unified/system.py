@@ -25,7 +25,7 @@ from lockstep.harness.contracts.system import (
     broadcast_mask,
     get_visible_columns,
     read_mask_array,
-    to_numpy,
+    sort_columns,
 )
 from lockstep.harness.contracts.unified.model import (
     IMAGE,
@@ -33,12 +33,7 @@ from lockstep.harness.contracts.unified.model import (
     get_tokens,
     list_fed,
 )
-from lockstep.harness.contracts.unified.reader import (
-    Attention,
-    PositionReader,
-    Positions,
-    View,
-)
+from lockstep.harness.contracts.unified.reader import Attention, PositionReader, View
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import F32, Margins
 from lockstep.reference.batch import Batch
@@ -94,8 +89,7 @@ class UnifiedSystem(System):
 
     def get_part(self, which: int) -> Any:
         """Returns the cache of part number `which`."""
-        is_wrapper = self.config["kind"] == "wrapper"
-        if not is_wrapper:
+        if self.config["kind"] != "wrapper":
             return self.cache
         return read_object(self.cache.of(which), PART, f"of({which})", "a cache")
 
@@ -116,9 +110,8 @@ class UnifiedSystem(System):
 
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
         """Runs a whole pass: forward, then put and get in every layer of every part."""
-        answer = self.ask(
-            lambda: self.cache.forward(*(op[name] for name in FORWARD_FIELDS))
-        )
+        announced = [op[name] for name in FORWARD_FIELDS]
+        answer = self.ask(lambda: self.cache.forward(*announced))
         self.last = []
         if answer or model.batch is None or model.tags.start != model.tag:
             return answer  # the reference refused, if the backend did not
@@ -138,17 +131,12 @@ class UnifiedSystem(System):
         """
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
-        places = self.get_places(which, model)
         if self.puts_at_once(which, model):
             self.put_all(which, model)
-        answers = {
-            layer: self.pass_layer(which, layer, op, model, places) for layer in order
-        }
+        answers = {layer: self.pass_layer(which, layer, op, model) for layer in order}
         return {**answers[0], "layers": [answers[layer] for layer in layers[1:]]}
 
-    def pass_layer(
-        self, which: int, layer: int, op: Op, model: UnifiedModel, places: Positions
-    ) -> Answer:
+    def pass_layer(self, which: int, layer: int, op: Op, model: UnifiedModel) -> Answer:
         """Puts K and V in one layer, and reads the tokens that the rows see."""
         cache, batch = self.get_part(which), model.batch
         assert batch is not None
@@ -162,14 +150,13 @@ class UnifiedSystem(System):
             self.put(cache, layer, reader.feed(tags, batch.positions))
         if op["reserve"]:
             self.check_reserved(which, cache.get(layer), reader, batch)
-            if isinstance(model.parts[which], RecurrentCache):
-                self.advance(which, layer, batch, model.tag)
-            return {}
-        answer = self.read_rows(which, layer, reader, model, places)
+            answer: Answer = {}
+        else:
+            answer = self.read_rows(which, layer, reader, model)
+            answer |= {"where": f"layer {layer}"} if layer else {}
         if isinstance(model.parts[which], RecurrentCache):
-            answer["states"] = self.advance(which, layer, batch, model.tag)
-        if layer:
-            answer["where"] = f"layer {layer}"
+            states = self.advance(which, layer, batch, model.tag)
+            answer |= {} if op["reserve"] else {"states": states}
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
@@ -209,29 +196,20 @@ class UnifiedSystem(System):
         pair = cache.get(layer)
         if pair is not None:
             columns = reader.read(pair, {}, {}, "get")
-            tags = [
-                column[1] if isinstance(column, tuple) else column for column in columns
-            ]
-            answer["stored"] = sort_columns([*tags])
+            tags = [item[1] if isinstance(item, tuple) else item for item in columns]
+            answer["stored"] = sort_columns(tags)
             if self.tells_layout:
                 answer["columns"] = tags
         return answer
 
-    def get_places(self, which: int, model: UnifiedModel) -> Positions:
-        """Returns tag → position; of tokens that are gone, where they were fed."""
-        return {**self.fed, **get_positions(model, which)}
-
     def read_rows(
-        self,
-        which: int,
-        layer: int,
-        reader: PositionReader,
-        model: UnifiedModel,
-        places: Positions,
+        self, which: int, layer: int, reader: PositionReader, model: UnifiedModel
     ) -> Answer:
         """Reads what each row of the open pass sees in one layer."""
-        batch = model.batch
+        batch, tokens = model.batch, get_tokens(model.parts[which])
         assert batch is not None
+        # Tokens that are gone have the position where they were fed.
+        places = {**self.fed, **{tag: position for tag, position, _ in tokens}}
         keys, values, mask = split_triple(self.get_part(which).get(layer))
         floats = reader.check_forms(keys, values, "get")
         length, width = len(batch), floats[0].shape[2]
@@ -267,14 +245,11 @@ class UnifiedSystem(System):
                 raise Broken("mask", f"row {row} belongs to padding, but sees columns")
         padding = self.config["cache_padding"]
         if width % padding:
-            raise Broken(
-                "mask", f"{width} columns; a multiple of {padding} was asked for"
-            )
+            message = f"{width} columns; a multiple of {padding} was asked for"
+            raise Broken("mask", message)
         if width > self.reserved.get(which, width):
-            raise Broken(
-                "mask",
-                f"{width} columns, but a pass that reserved had {self.reserved[which]}",
-            )
+            message = f"but a pass that reserved had {self.reserved[which]}"
+            raise Broken("mask", f"{width} columns, {message}")
 
     def check_reserved(
         self, which: int, result: Any, reader: PositionReader, batch: Batch
@@ -282,13 +257,8 @@ class UnifiedSystem(System):
         """Checks the form of the arrays of a reserving pass; their content is free."""
         keys, values, mask = split_triple(result)
         width = reader.check_forms(keys, values, "get")[0].shape[2]
-        content = to_numpy(self.arrays, mask, "the mask")
+        content = read_mask_array(mask, self.arrays, self.config["mask_dtype"])
         broadcast_mask(content, self.count_rows(len(batch)), width)
-        dtype, dtype_asked = self.arrays.dtype(mask), self.config["mask_dtype"]
-        if dtype != dtype_asked:
-            raise Broken(
-                "mask", f"the mask has dtype {dtype}, asked for was {dtype_asked}"
-            )
         self.reserved[which] = width
 
     # --- recurrent states ---------------------------------------------------------------
@@ -307,16 +277,15 @@ class UnifiedSystem(System):
             self.recurrences[which, layer] = Recurrence(arrays, keys, self.config)
         recurrence = self.recurrences[which, layer]
         owners = list(dict.fromkeys(batch.sequences))
-        states_before = recurrence.read_all(
-            cache.read_states(layer), len(owners), "read_states"
-        )
+
+        def read_states() -> list[list[Column]]:
+            states = cache.read_states(layer)
+            return recurrence.read_all(states, len(owners), "read_states")
+
+        before = read_states()
         conv, delta = [], []
-        for owner, read in zip(owners, states_before, strict=True):
-            rows = [
-                tag + row
-                for row, sequence in enumerate(batch.sequences)
-                if sequence == owner
-            ]
+        for owner, read in zip(owners, before, strict=True):
+            rows = [tag + at for at, name in enumerate(batch.sequences) if name == owner]
             old = tuple(seen for seen in read if isinstance(seen, int))
             conv.append(recurrence.compute_conv((*old, *rows)))
             delta.append(recurrence.compute_delta((*old, *rows), len(old)))
@@ -326,11 +295,10 @@ class UnifiedSystem(System):
         )
         with self.lend("a", "write_states", pair):
             cache.write_states(layer, *pair)
-        after = recurrence.read_all(cache.read_states(layer), len(owners), "read_states")
         # The written states are right even if those read before were not.
         return [
-            [*(word for word in old if isinstance(word, str)), *new]
-            for old, new in zip(states_before, after, strict=True)
+            [*(text for text in old if isinstance(text, str)), *new]
+            for old, new in zip(before, read_states(), strict=True)
         ]
 
     # --- once more ----------------------------------------------------------------------
@@ -345,34 +313,27 @@ class UnifiedSystem(System):
         reader = self.get_reader(model.kinds[which], which, layer)
         if isinstance(model.parts[which], EncoderCache):
             return self.read_image(cache, layer, reader)
-        places = self.get_places(which, model)
-        return self.read_rows(which, layer, reader, model, places)
+        return self.read_rows(which, layer, reader, model)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
         """Puts the K and V of the open or last pass again, perhaps in another form."""
-        config = self.config
         if op.get("states") is not None:
             return self.write_wrongly(op)
-        kind, rows = model.kinds[op["type"]], len(model.batch) if model.batch else 1
-        first = model.tags.start
+        config, batch, cache = self.config, model.batch, self.get_part(op["type"])
+        kind, first = model.kinds[op["type"]], model.tags.start
+        rows = len(batch) if batch else 1
+        positions: Sequence[int] = batch.positions if batch else ()
         if kind == "encoder":
-            first, rows = first + rows, IMAGE
-        expected_sizes = {
-            name: config[name] for name in ("heads", "key_dim", "value_dim")
-        }
-        expected_sizes |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
-        sizes = {
-            n: size if op[n] is None else op[n] for n, size in expected_sizes.items()
-        }
-        is_right = model.batch is not None and sizes == expected_sizes
-        at_once = self.puts_at_once(op["type"], model)
+            first, rows, positions = first + rows, IMAGE, [0] * IMAGE
+        form = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
+        form |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
+        sizes = {name: op[name] if op[name] is not None else form[name] for name in form}
+        is_right, at_once = batch and sizes == form, self.puts_at_once(op["type"], model)
         is_known = op["layer"] in range(config["layers"])
         if at_once and is_right and is_known:
             return self.ask(lambda: self.put_all(op["type"], model))
         if is_right:
-            assert model.batch is not None
             reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
-            positions = [0] * IMAGE if kind == "encoder" else model.batch.positions
             pair = reader.make(range(first, first + rows), positions)
         else:
             pair = make_zeros(sizes)
@@ -380,7 +341,6 @@ class UnifiedSystem(System):
             count = config["layers"] + (not is_known)
             pair = np.stack([pair[0]] * count), np.stack([pair[1]] * count)
         keys, values = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
-        cache = self.get_part(op["type"])
         with self.lend("a", "put", (keys, values)):
             if at_once:
                 return self.ask(lambda: cache.put_all(keys, values))
@@ -458,16 +418,3 @@ def split_triple(result: Any) -> tuple[Array, Array, Any]:
     if keys is None or values is None or mask is None:
         raise Broken("malformed", "get returned None in the place of an array")
     return keys, values, mask
-
-
-def get_positions(model: UnifiedModel, which: int) -> Positions:
-    return {tag: position for tag, position, _ in get_tokens(model.parts[which])}
-
-
-def sort_columns(columns: list[Column]) -> list[Column]:
-    """Sorts columns: tokens first, in the order of positions, then descriptions."""
-    try:
-        columns.sort()  # there are seldom words among them
-    except TypeError:
-        columns.sort(key=lambda column: (isinstance(column, str), column))
-    return columns
