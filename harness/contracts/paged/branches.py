@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.driver.messages import Positive
-from lockstep.harness.contracts.answer_schemas import (
-    BOOLEAN,
-    NOTHING_OR_USAGE,
-    PAIR,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
     LETTERS,
@@ -57,7 +52,7 @@ class Preempt(LettingGo):
 
     name, weight = "preempt", 2
     effect = Effect.REMOVES
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     text = "preempt {request}"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -82,7 +77,7 @@ class Free(LettingGo):
 
     name, weight = "free", 4
     effect = Effect.REMOVES
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "reuse": {"type": "boolean", "default": True},
@@ -116,7 +111,7 @@ class Fork(OnRequest):
 
     name, weight, result = "fork", 3, "ok"
     effect = Effect.MOVES
-    answer = chosen(ok=BOOLEAN)
+    answer = chosen(ok=schemas.BOOLEAN)
     text = "fork {source} into {target}, which goes on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
         "source": REQUEST,
@@ -205,7 +200,7 @@ class Rewind(OnRequest):
 
     name, weight, result = "rewind", 2, "ok"
     effect = Effect.REMOVES
-    answer = chosen(ok=BOOLEAN)
+    answer = chosen(ok=schemas.BOOLEAN)
     filling: ClassVar[Mapping[str, Any]] = {"to": 1, "tokens": [1]}
     text = "rewind {request} to {to} tokens, and go on with {tokens}"
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -272,7 +267,7 @@ class Evict(PagedOperation):
     name, weight, result = "evict", 2, "evicted"
     effect = Effect.REMOVES
     messages = {"evict": ({"count": Positive}, {"evicted": int})}
-    answer = record(evicted=record(between=PAIR))
+    answer = schemas.record(evicted=schemas.record(between=schemas.PAIR))
     has_misuse = False
     text = "evict up to {count} blocks"
     fields: ClassVar[Mapping[str, Schema]] = {"count": integer(1, 256)}
@@ -303,7 +298,7 @@ class Reset(PagedOperation):
 
     name, result, has_misuse = "reset", "ok", False
     effect = Effect.REMOVES
-    answer = record(ok=BOOLEAN)
+    answer = schemas.record(ok=schemas.BOOLEAN)
     text = "reset the prefix cache"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:

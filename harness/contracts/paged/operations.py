@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.answer_schemas import (
-    NOTHING_OR_USAGE,
-    NUMBER,
-    NUMBER_OR_NONE,
-    TAGS,
-    list_of,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
     NAMESPACE,
@@ -65,7 +58,7 @@ class Open(PagedOperation):
             {},
         )
     }
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "tokens": TOKENS,
@@ -146,7 +139,7 @@ class Match(OnRequest):
 
     name, result = "match", "hit"
     effect = Effect.READS
-    answer = chosen(hit=NUMBER)
+    answer = chosen(hit=schemas.NUMBER)
     text = "how many tokens of {request} can be hit?"
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
@@ -172,7 +165,7 @@ class Schedule(GoingOn):
 
     name, weight, result = "schedule", 12, "start"
     effect = Effect.MOVES
-    answer = chosen(start=NUMBER_OR_NONE)
+    answer = chosen(start=schemas.NUMBER_OR_NONE)
     filling: ClassVar[Mapping[str, Any]] = {"count": 1}
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
@@ -262,7 +255,12 @@ class Run(PagedOperation):
     name, weight = "run", 8
     effect = Effect.ADDS
     messages = {"run": ({}, {})}
-    answer = record(caches=list_of(record(first=NUMBER, slots=TAGS), record(state=TAGS)))
+    answer = schemas.record(
+        caches=schemas.list_of(
+            schemas.record(first=schemas.NUMBER, slots=schemas.TAGS),
+            schemas.record(state=schemas.TAGS),
+        )
+    )
     writes, has_misuse = True, False
     text = "run the step"
 
@@ -310,7 +308,7 @@ class Accept(GoingOn):
     messages = {
         "accept": ({"request": str, "kept": int, "sampled": int, "drafts": list[int]}, {})
     }
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         "request": REQUEST,
         "kept": {**integer(0, 8), "default": 0},

@@ -7,14 +7,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.driver.messages import NUMBER_PAIRS, SAVED, Size
-from lockstep.harness.contracts.answer_schemas import (
-    BOOLEAN,
-    NOTHING,
-    NOTHING_OR_USAGE,
-    NUMBER,
-    NUMBER_OR_NONE,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
@@ -167,7 +160,7 @@ class Offload(Begin):
     name = "offload"
     effect = Effect.MOVES
     messages = {"offload": (TRANSFERRED, {"copies": NUMBER_PAIRS})}
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     text = "offload {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
@@ -203,7 +196,7 @@ class Load(Begin):
     name, result = "load", "loaded"
     effect = Effect.MOVES
     messages = {"load": (TRANSFERRED, {"loaded": int | None, "copies": NUMBER_PAIRS})}
-    answer = chosen(loaded=NUMBER_OR_NONE)
+    answer = chosen(loaded=schemas.NUMBER_OR_NONE)
     text = "load the beginning of {request} in transfer {transfer}"
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
@@ -265,7 +258,7 @@ class Landed(End):
 
     name, weight = "landed", 3
     effect = Effect.ADDS
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     text = "transfer {transfer} has landed"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
@@ -300,7 +293,7 @@ class Failed(End):
     name, result = "failed", "kept"
     effect = Effect.REMOVES
     messages = {"failed": ({"transfer": str, "arrived": Size}, {"kept": int})}
-    answer = chosen(kept=NUMBER)
+    answer = chosen(kept=schemas.NUMBER)
     fields: ClassVar[Mapping[str, Schema]] = {
         **End.fields,
         "arrived": {**integer(0, 64), "default": 0},
@@ -351,7 +344,7 @@ class Save(PagedOperation):
     name, has_misuse = "save", False
     effect = Effect.MOVES
     messages = {"save": ({}, {"saved": int | None})}
-    answer = record(saved=BOOLEAN)
+    answer = schemas.record(saved=schemas.BOOLEAN)
     text = "save all that can be hit"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
@@ -373,7 +366,7 @@ class Restore(PagedOperation):
     name, has_misuse = "restore", False
     effect = Effect.REMOVES | Effect.MOVES
     messages = {"restore": (SAVED, {})}
-    answer = NOTHING
+    answer = schemas.NOTHING
     text = "open another cache with what was saved"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:

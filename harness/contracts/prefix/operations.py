@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from lockstep.harness.backends.interface import STATISTICS
-from lockstep.harness.contracts.answer_schemas import (
-    NOTHING,
-    NOTHING_OR_USAGE,
-    NUMBER,
-    USAGE,
-    any_of,
-    extend,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import (
     Answer,
     Config,
@@ -61,7 +53,7 @@ class Refuse(PrefixOperation):
 
     name, method = "refuse", None
     effect = Effect.CONTROL
-    answer = NOTHING
+    answer = schemas.NOTHING
     fields: ClassVar[Mapping[str, Schema]] = {
         "layers": {**NUMBERS, "default": []},
         "raising": {"type": "boolean", "default": False},
@@ -88,7 +80,7 @@ class Checkpoint(PrefixOperation):
 
     name, method = "checkpoint", None
     effect = Effect.CONTROL
-    answer = NOTHING
+    answer = schemas.NOTHING
     kinds = ("trie",)
     weight = 2
     fields: ClassVar[Mapping[str, Schema]] = {"offsets": NUMBERS}
@@ -122,10 +114,11 @@ class Count(PrefixOperation):
     effect = Effect.READS
     kinds = CONVERSATIONS
     text = "count what is stored"
-    answer = record(tokens=NUMBER)
+    answer = schemas.record(tokens=schemas.NUMBER)
 
     def get_answer(self, kind: str) -> Schema:
-        return extend(self.answer, bytes=NUMBER) if kind == "trie" else self.answer
+        more = {"bytes": schemas.NUMBER} if kind == "trie" else {}
+        return schemas.extend(self.answer, **more)
 
 
 class Statistics(PrefixOperation):
@@ -137,7 +130,7 @@ class Statistics(PrefixOperation):
 
     name, method = "statistics", "get_statistics"
     effect = Effect.READS
-    answer = record(**dict.fromkeys(STATISTICS, NUMBER))
+    answer = schemas.record(**dict.fromkeys(STATISTICS, schemas.NUMBER))
     text = "count requests, reused tokens and what is stored"
 
 
@@ -149,7 +142,7 @@ class Free(PrefixOperation):
 
     name, text = "free", "free everything"
     effect = Effect.REMOVES
-    answer = any_of(record(**CONTENTS), USAGE)
+    answer = schemas.any_of(schemas.record(**CONTENTS), schemas.USAGE)
     kinds = CONVERSATIONS
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
@@ -161,7 +154,7 @@ class Limit(PrefixOperation):
 
     name, method = "limit", "set_limit"
     effect = Effect.REMOVES
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     kinds = ("trie",)
     weight = 3
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -216,7 +209,7 @@ class Open(WrongOperation):
 
     name, method = "open", None
     effect = Effect.CONTROL
-    answer = USAGE
+    answer = schemas.USAGE
     kinds = ("trie", "slots")
     fields: ClassVar[Mapping[str, Schema]] = {
         name: optional(integer(-8, 64)) for name in SIZES
@@ -284,7 +277,7 @@ class Reserve(SlotOperation):
 
     name, text = "reserve", "reserve {count} tokens in slot {slot}"
     effect = Effect.CONTROL
-    answer = USAGE
+    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return range(1, model.count_next(number) + 1)
@@ -298,7 +291,7 @@ class Commit(SlotOperation):
 
     name, text = "commit", "commit {count} tokens in slot {slot}"
     effect = Effect.CONTROL
-    answer = USAGE
+    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return [model.slots.slots[number].reserved]

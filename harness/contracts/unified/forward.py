@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.harness.contracts.answer_schemas import (
-    BOOLEAN,
-    NOTHING,
-    PAIR_ROWS,
-    TAG_ROWS,
-    TAGS,
-    any_of,
-    error,
-    extend,
-    list_of,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,
@@ -43,15 +32,17 @@ from lockstep.harness.core.document import (
 )
 from lockstep.reference.recurrent import RecurrentCache
 
-REFUSAL = error("usage", "cache-full", "not-supported", "shared")
-NOTHING_OR_REFUSAL = any_of(NOTHING, REFUSAL)
-ROWS = record(visible=PAIR_ROWS)
-STATES = extend(ROWS, states=TAG_ROWS)
-IMAGE_STORED = record(cached=BOOLEAN, stored={**TAGS, "type": ["array", "null"]})
+REFUSAL = schemas.error("usage", "cache-full", "not-supported", "shared")
+NOTHING_OR_REFUSAL = schemas.any_of(schemas.NOTHING, REFUSAL)
+ROWS = schemas.record(visible=schemas.PAIR_ROWS)
+STATES = schemas.extend(ROWS, states=schemas.TAG_ROWS)
+IMAGE_STORED = schemas.record(
+    cached=schemas.BOOLEAN, stored={**schemas.TAGS, "type": ["array", "null"]}
+)
 PASSES: Mapping[str, Schema] = {
     "encoder": IMAGE_STORED,
     "recurrent": STATES,
-    "wrapper": record(caches=list_of(ROWS, STATES, IMAGE_STORED)),
+    "wrapper": schemas.record(caches=schemas.list_of(ROWS, STATES, IMAGE_STORED)),
 }
 """Kind → the answer of its passes, for kinds whose rows see more than tokens."""
 
@@ -146,7 +137,7 @@ class Forward(UnifiedOperation):
         return "too many passes were refused without a change" if full else None
 
     def get_answer(self, kind: str) -> Schema:
-        return any_of(PASSES.get(kind, ROWS), NOTHING, REFUSAL)
+        return schemas.any_of(PASSES.get(kind, ROWS), schemas.NOTHING, REFUSAL)
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
         answer = model.forward(op)

@@ -7,14 +7,7 @@ from typing import ClassVar
 
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.messages import HELD, PAIR, TYPE, Array
-from lockstep.harness.contracts.answer_schemas import (
-    BOOLEAN,
-    NOTHING,
-    NOTHING_OR_USAGE,
-    USAGE,
-    any_of,
-    record,
-)
+from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,
@@ -182,7 +175,7 @@ class CanResume(UnifiedOperation):
 
     name, weight = "can_resume", 2
     effect = Effect.READS
-    answer = any_of(record(result=BOOLEAN), USAGE)
+    answer = schemas.any_of(schemas.record(result=schemas.BOOLEAN), schemas.USAGE)
     text = "can sequence {sequence} resume at position {position}?"
     has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {"sequence": SEQUENCE, "position": ANY}
@@ -214,7 +207,7 @@ class Save(UnifiedOperation):
     name, weight = "save", 2
     effect = Effect.MOVES
     messages = {"save": ({}, messages.SAVED)}
-    answer = NOTHING
+    answer = schemas.NOTHING
     text = "save all as {into}"
     kinds = CAUSAL
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
@@ -238,7 +231,7 @@ class Load(UnifiedOperation):
     name, weight = "load", 3
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
-    answer = NOTHING
+    answer = schemas.NOTHING
     kinds = CAUSAL
     writes = True
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -311,7 +304,7 @@ class Get(Again):
 
     def get_answer(self, kind: str) -> Schema:
         options = {"encoder": [IMAGE_STORED], "wrapper": [IMAGE_STORED, ROWS]}
-        return any_of(*options.get(kind, [ROWS]), NOTHING, USAGE)
+        return schemas.any_of(*options.get(kind, [ROWS]), schemas.NOTHING, schemas.USAGE)
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if model.batch is None:
@@ -348,7 +341,7 @@ class Put(Again):
     name, writes = "put", True
     effect = Effect.CONTROL
     messages = {"put": ({"layer": int, **PAIR, **TYPE}, {})}
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
         **LAYER,
         **FORM,
@@ -442,7 +435,7 @@ class Open(UnifiedOperation):
 
     name = "open"
     effect = Effect.CONTROL
-    answer = NOTHING_OR_USAGE
+    answer = schemas.NOTHING_OR_USAGE
     kinds = ("swa-memory",)
     is_method = False
     has_misuse = True
