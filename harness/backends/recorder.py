@@ -226,7 +226,8 @@ class Scribe:
     def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Makes a call, and records it if the engine makes it."""
         is_heard = self.is_heard(cache)
-        then = self.hear(name, *args, **kwargs) if is_heard else None
+        note_call = self.copy if name == DEEPCOPY else getattr(self, name)
+        then: Then = self.attempt(name, note_call, *args, **kwargs) if is_heard else None
         try:
             with self.working(cache):
                 if name == DEEPCOPY:
@@ -238,25 +239,17 @@ class Scribe:
                 self.stop(f"{name} raised {type(error).__name__}: {clean(str(error))}")
             raise
         if then is not None:
-            self.follow(name, then, result)
+            self.attempt(f"the result of {name}", then, result)
         return result
 
-    def hear(self, name: str, *args: Any, **kwargs: Any) -> Then:
-        """Records a call. An exception in the recorder must not end the engine."""
-        note_call = self.copy if name == DEEPCOPY else getattr(self, name)
+    def attempt(
+        self, noted: str, note: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls code of the recorder, whose exceptions must not end the engine."""
         try:
-            then: Then = note_call(*args, **kwargs)
+            return note(*args, **kwargs)
         except Exception as error:
-            self.stop(f"{name} could not be told: {format_raised(error)}")
-            return None
-        return then
-
-    def follow(self, name: str, then: Callable[[Any], None], result: Any) -> None:
-        """Passes the result of a call to the function that `hear` returned."""
-        try:
-            then(result)
-        except Exception as error:
-            self.stop(f"the result of {name} could not be told: {format_raised(error)}")
+            self.stop(f"{noted} could not be told: {format_raised(error)}")
 
     def copy(self, memo: Any) -> Then:
         """Records a copy by `copy.deepcopy`.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import DRIVER_PREFIX, Backend, Duty, Kind
-from lockstep.harness.backends.driver.batches import BATCHES, open_batched
 from lockstep.harness.backends.driver.client import Driver, Limits
 from lockstep.harness.backends.driver.decoding import Malformed, Tensor, WireArrays, parse
 from lockstep.harness.backends.driver.messages import (
@@ -20,15 +19,7 @@ from lockstep.harness.backends.driver.messages import (
     Hello,
     Protocol,
 )
-from lockstep.harness.backends.driver.paged import PagedCache
-from lockstep.harness.backends.driver.proxy import KINDS as LAYER
-from lockstep.harness.backends.driver.proxy import (
-    Cache,
-    PrefixCache,
-    SlotsCache,
-    open_unified,
-    to_wire,
-)
+from lockstep.harness.backends.driver.proxy import open_cache
 from lockstep.harness.core.errors import UsageError
 
 # --- the declaration of a driver --------------------------------------------------------
@@ -110,31 +101,15 @@ def split_command(name: str) -> list[str]:
             f"--backend {name}: names no program; give one as exec:./my-driver, with its"
             " arguments behind it"
         )
-    return [find_program(command[0], name), *command[1:]]
-
-
-def find_program(program: str, name: str) -> str:
-    """Returns the path of a program in the current folder or on PATH.
-
-    Raises:
-        UsageError: the program does not exist or is not executable.
-    """
-    path = Path(program)
-    if path.is_file():
-        if not os.access(path, os.X_OK):
-            raise UsageError(
-                f"--backend {name}: {program} cannot be executed; chmod +x {program}, or"
-                " name what runs it before it, as in exec:python3 driver.py"
-            )
-        return str(path.absolute())
-    located = shutil.which(program)
+    program, *arguments = command
+    located = shutil.which(program, path=f".{os.pathsep}{os.environ.get('PATH', '')}")
     if located is None:
-        problem = "is a folder" if path.is_dir() else "is not there"
         raise UsageError(
-            f"--backend {name}: {program} {problem}, nor is it a program on PATH; the"
-            f" current folder is {Path.cwd()}"
+            f"--backend {name}: {program} is neither a program in the current folder,"
+            f" {Path.cwd()}, nor on PATH; if it is a script, chmod +x {program}, or name"
+            " what runs it before it, as in exec:python3 driver.py"
         )
-    return located
+    return [str(Path(located).absolute()), *arguments]
 
 
 def list_files(name: str) -> Iterator[Path]:
@@ -164,27 +139,3 @@ def get_driver(backend: Backend) -> Driver:
     assert isinstance(backend.open, partial)
     driver: Driver = backend.open.args[0]
     return driver
-
-
-def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
-    """Opens an empty cache in a driver, which is started if it does not run."""
-    driver.start()
-    driver.post_dropped()
-    kind = config["kind"]
-    sent = {name: to_wire(value) for name, value in config.items() if name != "below"}
-    number = driver.ask("session", "open", config=sent).cache
-    is_paged = kind.startswith(PAGED)
-    open_proxy = PagedCache if is_paged else KINDS.get(kind, open_unified)
-    return open_proxy(driver, number, config)
-
-
-PAGED = "paged-"
-
-# Kind → its proxy; the rest are those of the paged and the unified contract.
-KINDS: Mapping[str, Callable[[Driver, int, Mapping[str, Any]], Cache]] = {
-    **LAYER,
-    **dict.fromkeys(BATCHES, open_batched),
-    "session": PrefixCache,
-    "trie": PrefixCache,
-    "slots": SlotsCache,
-}

@@ -30,7 +30,7 @@ from lockstep.harness.backends.driver.messages import (
     Refusal,
     get_operation,
 )
-from lockstep.harness.backends.driver.process import Misbehaved, Process
+from lockstep.harness.backends.driver.process import Process
 from lockstep.harness.core.errors import Broken, UsageError, clean
 
 # --- limits -----------------------------------------------------------------------------
@@ -63,6 +63,14 @@ class Limits:
     strict: bool = False
     unsupported: bool = False
 
+    @property
+    def step_seconds(self) -> float:
+        """The time limit of a step: longer than that of a message, so that the worker can
+        report the operation that is late."""
+        return 2 * self.message_seconds
+
+
+LIMITS = Limits()
 
 # --- messages ---------------------------------------------------------------------------
 
@@ -83,8 +91,7 @@ class Driver:
     Attributes:
         run: the number of the current process; objects of earlier processes are lost.
         is_fresh: whether no message was sent in this step.
-        on_send: a function that is called with the lines of messages before they are
-            sent.
+        on_send: gets each message as a line before it is sent; None for nobody.
     """
 
     def __init__(
@@ -101,9 +108,8 @@ class Driver:
         self.message = 0
         self.current = ""
         self.is_fresh = True
-        self.waiting: list[tuple[str, str, bytes]] = []
         self.dropped: dict[str, list[int]] = {}
-        self.on_send: Callable[[bytes], None] = ignore
+        self.on_send: Callable[[bytes], None] | None = None
 
     # --- starting -----------------------------------------------------------------------
 
@@ -113,7 +119,7 @@ class Driver:
             return self.hello
         self.run += 1
         self.message = 0
-        self.waiting, self.dropped = [], {}
+        self.dropped = {}
         try:
             self.process = Process(self.command, self.limits.line_bytes)
         except OSError as error:
@@ -133,77 +139,56 @@ class Driver:
     # --- messages -----------------------------------------------------------------------
 
     def ask(self, contract: str, message: str, **fields: Any) -> Any:
-        """Sends the waiting messages and a message, and returns the message's answer.
+        """Sends a message, and returns its answer, a struct.
 
         Args:
             contract: the contract of the message.
             message: the name of the message in the protocol.
             fields: the fields of the request.
 
-        Returns:
-            The answer, a struct.
-
         Raises:
-            Exception: the driver refuses the message; see `refusals.ERRORS`.
+            Exception: the driver refuses the message; see `messages.ERRORS`.
             Broken: the driver misbehaves.
         """
         return self.exchange(contract, message, fields, self.seconds)
-
-    def post(self, contract: str, message: str, **fields: Any) -> None:
-        """Queues a message, which is sent together with the next message to save time.
-
-        The answer to the queued message is not known before the next message is answered.
-        """
-        self.message += 1
-        request = encode(self.message, get_operation(message), fields)
-        self.waiting.append((contract, message, request))
 
     def drop(self, run: int, sort: str, number: int) -> None:
         """Records that no message will name this cache or snapshot again."""
         if run == self.run:
             self.dropped.setdefault(sort, []).append(number)
 
-    def post_dropped(self) -> None:
-        if self.dropped:
+    def tell_dropped(self) -> None:
+        """Tells the driver which objects no message will name again."""
+        if self.process is not None and self.dropped:
             dropped, self.dropped = self.dropped, {}
-            self.post("session", "drop", **dropped)
+            self.ask("session", "drop", **dropped)
 
     def exchange(
         self, contract: str, message: str, fields: Mapping[str, Any], seconds: float
     ) -> Any:
         assert self.process is not None
-        self.post(contract, message, **fields)
-        posted, self.waiting = self.waiting, []
+        self.message += 1
+        operation = get_operation(message)
+        request = encode(self.message, operation, fields)
         if self.limits.strict:
-            for family, name, request in posted:
-                kind = self.protocol.get_request(family, name)
-                check_request(kind, json.loads(request))
-        first = self.message - len(posted) + 1
-        operations = [
-            f"'{get_operation(name)}' (message {number})"
-            for number, (_, name, _) in enumerate(posted, first)
-        ]
-        requests = b"".join(request for _, _, request in posted)
-        self.on_send(requests)
+            kind = self.protocol.get_request(contract, message)
+            check_request(kind, json.loads(request))
+        self.current = f"'{operation}' (message {self.message})"
+        if self.on_send is not None:
+            self.on_send(request)
         begun = time.monotonic()
         try:
-            lines = self.process.exchange(requests, operations, seconds)
-        except Misbehaved as misbehaved:
-            is_late = misbehaved.is_late and self.is_fresh
-            self.misbehave(misbehaved.sort, str(misbehaved), is_late)
+            line = self.process.exchange(request, self.current, seconds)
+        except Broken as broken:
+            is_late = broken.is_late and self.is_fresh
+            self.misbehave(broken.what, str(broken), is_late)
         except BaseException:
             self.end()  # nobody reads the answer any more
             raise
         self.is_fresh = False
         if message != "hello":
             self.slowest = max(self.slowest, time.monotonic() - begun)
-        answer = None
-        for number, ((family, name, _), line) in enumerate(
-            zip(posted, lines, strict=True), first
-        ):
-            self.current = operations[number - first]
-            answer = self.parse(family, name, number, line)
-        return answer
+        return self.parse(contract, message, line)
 
     def follow(self, is_over: bool) -> None:
         """Handles the end of a step or, if `is_over`, of a program.
@@ -215,17 +200,16 @@ class Driver:
             Broken: the driver misbehaves.
         """
         self.is_fresh = True
-        if is_over and self.process is not None and self.dropped:
-            dropped, self.dropped = self.dropped, {}
-            self.exchange("session", "drop", dropped, self.seconds)
+        if is_over:
+            self.tell_dropped()
             self.is_fresh = True
 
-    def parse(self, contract: str, message: str, number: int, line: bytes) -> Any:
+    def parse(self, contract: str, message: str, line: bytes) -> Any:
         """Parses the answer to a message; raises an exception if it is a refusal."""
         try:
             answer = decode(line)
-            if answer.get("id") != number:
-                raise Malformed(f"its id is {say(answer.get('id'))}, not {number}")
+            if answer.get("id") != self.message:
+                raise Malformed(f"its id is {say(answer.get('id'))}, not {self.message}")
             refusal = get_refusal(answer, strict=self.limits.strict)
             if refusal is None:
                 strict = self.limits.strict or message == "hello"
@@ -266,10 +250,6 @@ class Driver:
         self.process = self.stop = None
 
 
-def ignore(requests: bytes) -> None:
-    """Ignores sent messages; the default of `on_send`."""
-
-
 def encode(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
     """Formats a message as a line."""
     plain: dict[str, Any] = {"id": number, "op": operation}
@@ -291,7 +271,7 @@ def check_request(kind: type[Struct], request: Any) -> None:
         parse(request, kind, "the request", strict=True)
     except Malformed as malformed:
         raise UsageError(
-            f"the harness itself wrote a wrong '{request['op']}': {malformed}"
+            f"the harness itself wrote a wrong message: {malformed}"
         ) from None
 
 

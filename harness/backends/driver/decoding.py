@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -29,6 +29,7 @@ from lockstep.harness.core.errors import clean
 
 
 T = TypeVar("T", bound=msgspec.Struct)
+
 
 # Types as msgspec names them → as authors of drivers know them.
 TYPES = {
@@ -157,31 +158,8 @@ def require_no_more(document: Any, parsed: Any, location: str) -> None:
 # --- arrays: a shape and plain numbers --------------------------------------------------
 
 
-MAX_KNOWN = 1 << 16
-
-# Numbers of float32 as JSON writes them: payloads are few numbers, many times.
-KNOWN: dict[float, str] = {}
-
-
 # What printf writes of numbers that JSON does not have → what every parser reads.
 SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
-
-
-def write_numbers(numbers: Sequence[float]) -> list[str]:
-    """Formats numbers with nine digits, which distinguish all float32 numbers.
-
-    The sign of 0 is dropped. NaN becomes null, and infinity becomes a string.
-    """
-    texts = list(map(KNOWN.get, numbers))
-    if None not in texts:
-        return texts  # type: ignore[return-value]
-    printed = ("%.9g " * len(numbers) % tuple(numbers)).split()
-    written = [SPECIAL.get(text, text) for text in printed]
-    if len(KNOWN) > MAX_KNOWN:
-        KNOWN.clear()
-    pairs = zip(numbers, written, strict=True)
-    KNOWN.update(pair for pair in pairs if pair[1] != "null")  # no NaN is found again
-    return written
 
 
 class Tensor:
@@ -203,10 +181,13 @@ class Tensor:
         return f"{self.dtype} array of shape {list(self.content.shape)}"
 
     def to_json(self) -> str:
-        numbers = ",".join(write_numbers(self.content.ravel().tolist()))
+        """Formats numbers with nine digits, which distinguish all float32 numbers."""
+        numbers = self.content.ravel().tolist()
+        printed = ("%.9g " * len(numbers) % tuple(numbers)).split()
+        data = ",".join(SPECIAL.get(text, text) for text in printed)
         shape = ",".join(map(str, self.content.shape))
         dtype = f',"dtype":"{self.dtype}"' if self.names_dtype else ""
-        return f'{{"shape":[{shape}],"data":[{numbers}]{dtype}}}'
+        return f'{{"shape":[{shape}],"data":[{data}]{dtype}}}'
 
 
 class PromisedMask:
@@ -284,43 +265,27 @@ def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
     if array is None:
         raise Malformed(f"{name} is null; expected an array")
     dtype = dtype if array.dtype is UNSET else array.dtype
-    make = make_flags if dtype == "bool" else make_numbers
-    return Tensor(make(array.data, name).reshape(array.shape), dtype)
-
-
-def make_numbers(data: Sequence[Any], name: str) -> npt.NDArray[np.float32]:
-    """Makes a float32 array. Raises Malformed.
-
-    null becomes NaN, a string is a `Special`, and numbers outside the range of float32
-    become infinite.
-    """
-    if bool in set(map(type, data)):
-        blame(data, name, lambda number: type(number) is not bool, "a number or null")
+    require_numbers(array.data, name, dtype == "bool")
     try:
-        array = np.array(data, np.float64)
+        numbers = np.array(array.data, np.float64)
     except OverflowError:
         raise Malformed(f"{name} has an integer of over 300 digits") from None
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32)
+    with np.errstate(over="ignore"):  # beyond float32: infinite
+        content = numbers.astype(np.bool_ if dtype == "bool" else np.float32)
+    return Tensor(content.reshape(array.shape), dtype)
 
 
-def make_flags(data: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
-    """Makes a boolean array of 0 or 1, or of false or true. Raises Malformed."""
-    if not (set(map(type, data)) <= {bool, int} and set(data) <= {0, 1}):
-        blame(data, name, is_flag, "0 or 1")
-    return np.array(data, np.bool_)
-
-
-def is_flag(value: Any) -> bool:
-    return type(value) in (bool, int) and value in (0, 1)
-
-
-def blame(
-    data: Sequence[Any], name: str, is_right: Callable[[Any], bool], expected: str
-) -> None:
-    """Raises Malformed for the first invalid number."""
+def require_numbers(data: Sequence[Any], name: str, is_bool: bool) -> None:
+    """Raises Malformed for a boolean among numbers, or a flag that is not 0 or 1."""
+    types = set(map(type, data))
+    if not is_bool and bool not in types:
+        return
+    if is_bool and types <= {bool, int} and set(data) <= {0, 1}:
+        return
+    expected = "0 or 1" if is_bool else "a number or null"
     for index, number in enumerate(data):
-        if not is_right(number):
+        is_flag = type(number) is bool or (type(number) is int and number in (0, 1))
+        if is_flag != is_bool:
             raise Malformed(f"{name}.data[{index}] is {say(number)}; expected {expected}")
 
 

@@ -120,6 +120,11 @@ class Event(Struct):
     event: Literal[EVENTS]  # type: ignore[valid-type]
     entry: Entry | None
 
+    def __post_init__(self) -> None:
+        if (self.entry is None) != (self.event == "cleared"):
+            entry = "no entry" if self.entry is None else "an entry"
+            raise ValueError(f'is "{self.event}" and has {entry}')
+
 
 class Duty(Struct):
     """Calls that callers of a cache must not make. No program makes them."""
@@ -422,42 +427,26 @@ def define(name: str, fields: Fields, base: type[Struct]) -> type[Struct]:
 # --- refusals, as exceptions ------------------------------------------------------------
 
 
-class Misuse(Reported):
-    """The call breaks a rule of usage."""
-
-
-class CacheFull(Reported):
-    """There is no room for the batch."""
-
-
-class NotSupported(Reported):
-    """The cache cannot do this with what it holds now, or never."""
-
-
-class Shared(Reported):
-    """A token that would have to move belongs to another sequence, too."""
-
-
-class NoSlot(Reported):
-    """All slots are in use."""
+REFUSALS: Mapping[str, type[Exception]] = {
+    name: type(title, (Reported,), {})
+    for name, title in (
+        ("usage", "Misuse"),
+        ("cache-full", "CacheFull"),
+        ("not-supported", "NotSupported"),
+        ("shared", "Shared"),
+        ("no-slot", "NoSlot"),
+    )
+}
+"""The errors that `harness.backends.backend.Backend.errors` names."""
 
 
 class Failed(Reported):
     """Anything else that went wrong in the driver."""
 
 
-# The errors that `harness.backends.backend.Backend.errors` names.
-REFUSALS: Mapping[str, type[Exception]] = {
-    "usage": Misuse,
-    "cache-full": CacheFull,
-    "not-supported": NotSupported,
-    "shared": Shared,
-    "no-slot": NoSlot,
-}
-
-# All errors that an answer may name.
 ERRORS: Mapping[str, type[Exception]] = {
     **REFUSALS,
     "missing": NotImplementedError,
     "failed": Failed,
 }
+"""All errors that an answer may name."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from lockstep.harness.core.errors import clean, format_exit
+from lockstep.harness.core.errors import Broken, clean, format_exit
 
 CHUNK = 1 << 16
 # Bytes of its standard error that are kept.
@@ -24,20 +24,6 @@ SHOWN = 300
 
 # Seconds for a driver that has closed its output to end, too.
 GRACE = 0.5
-
-
-class Misbehaved(Exception):
-    """A driver misbehaved.
-
-    Attributes:
-        sort: malformed, crash or hang.
-        is_late: whether it happened before the driver read the request.
-    """
-
-    def __init__(self, sort: str, message: str, is_late: bool = False) -> None:
-        super().__init__(message)
-        self.sort = sort
-        self.is_late = is_late
 
 
 class Process:
@@ -71,41 +57,36 @@ class Process:
         self.stderr = b""
         self.buffer = bytearray()
         self.current = self.answered = ""
-        self.sent = self.lines = 0
+        self.sent = 0
 
-    def exchange(
-        self, request: bytes, names: Sequence[str], seconds: float
-    ) -> list[bytes]:
-        """Writes complete lines, and returns the answers without line ends.
+    def exchange(self, request: bytes, name: str, seconds: float) -> bytes:
+        """Writes a line, and returns the answer without its line end.
 
         Args:
-            request: the lines.
-            names: a description of each line.
-            seconds: the time limit for all answers together.
+            request: the line.
+            name: a description of the line.
+            seconds: the time limit for the answer.
 
         Raises:
-            Misbehaved: the driver violates the protocol, crashes or hangs.
+            Broken: the driver violates the protocol, crashes or hangs; `is_late` if this
+                happened before it read the request.
         """
-        self.current, self.seconds = names[0], seconds
-        self.sent = self.lines = 0
+        self.current, self.seconds = name, seconds
+        self.sent = 0
         self.check_silent()
         deadline = time.monotonic() + seconds
         self.write(request, deadline)
-        lines: list[bytes] = []
-        for self.current in names:
-            lines.append(self.read_line(deadline))
-            self.answered = self.current
-            self.lines += 1
+        line = self.read_line(deadline)
         if self.buffer:
-            raise Misbehaved(
+            raise Broken(
                 "malformed",
-                f"wrote more than one line as its answer to {self.current}:"
-                f" {self.show()}",
+                f"wrote more than one line as its answer to {name}: {self.show()}",
             )
-        return lines
+        self.answered = name
+        return line
 
     def check_silent(self) -> None:
-        """Raises Misbehaved if the process wrote without a request, or has ended."""
+        """Raises Broken if the process wrote without a request, or has ended."""
         for number, _ in self.poll.poll(0):
             if number == self.errors:
                 self.hear()
@@ -113,7 +94,7 @@ class Process:
                 self.receive()
         if self.buffer:
             message = f"wrote more after its answer to {self.answered}: {self.show()}"
-            raise Misbehaved("malformed", message, is_late=True)
+            raise Broken("malformed", message, is_late=True)
 
     def read_line(self, deadline: float) -> bytes:
         searched = 0
@@ -144,7 +125,7 @@ class Process:
         """Waits until the process has written, or can read.
 
         Raises:
-            Misbehaved: the time limit is exceeded, or the process has ended or has
+            Broken: the time limit is exceeded, or the process has ended or has
                 written too much.
         """
         remaining = deadline - time.monotonic()
@@ -158,7 +139,7 @@ class Process:
             is_late = self.has_read_nothing()
             if is_late:
                 message += f", and has read nothing since its answer to {self.answered}"
-            raise Misbehaved("hang", message, is_late)
+            raise Broken("hang", message, is_late=is_late)
         for number, _ in ready:
             if number == self.errors:
                 self.hear()
@@ -171,7 +152,7 @@ class Process:
             raise self.describe_end("closed its output")
         self.buffer += received
         if len(self.buffer) > self.line_bytes:
-            raise Misbehaved(
+            raise Broken(
                 "malformed",
                 f"answered {self.current} with more than {self.line_bytes:,} bytes:"
                 f" {self.show()} …",
@@ -190,7 +171,7 @@ class Process:
         self.stderr = (self.stderr + heard)[-LAST_WORDS:]
         return True
 
-    def describe_end(self, otherwise: str) -> Misbehaved:
+    def describe_end(self, otherwise: str) -> Broken:
         """Describes the end of the process, if it has ended."""
         try:
             code = self.popen.wait(GRACE)
@@ -199,16 +180,16 @@ class Process:
             message = otherwise
         if self.has_read_nothing():
             after = f"{message} after its answer to {self.answered}"
-            return Misbehaved("crash", after, is_late=True)
+            return Broken("crash", after, is_late=True)
         half = f", after half a line: {self.show()}" if self.buffer else ""
-        return Misbehaved("crash", f"{message} at {self.current}{half}")
+        return Broken("crash", f"{message} at {self.current}{half}")
 
     def has_read_nothing(self) -> bool:
         """Returns whether the driver has read nothing since its previous answer.
 
         Returns False if the system does not report the number of bytes in the pipe.
         """
-        if self.lines or self.buffer or not self.answered:
+        if self.buffer or not self.answered:
             return False
         unread = array("i", [0])
         with suppress(OSError):

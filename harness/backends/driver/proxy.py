@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
+from msgspec import UNSET
 from msgspec.structs import astuple
 
 from lockstep.harness.backends.driver import messages
@@ -16,7 +18,10 @@ from lockstep.harness.backends.driver.decoding import (
     Tensor,
     make_mask,
     make_tensor,
+    say,
 )
+from lockstep.harness.backends.interface import Mask
+from lockstep.harness.backends.paged import Entry, Pool
 from lockstep.harness.core.errors import Broken
 
 
@@ -52,9 +57,15 @@ class Snapshot(Proxy):
 
 
 class Saved(Proxy):
-    """All content of a unified cache, or of a batch."""
+    """All content of a unified or a paged cache, or of a batch."""
 
     sort = "saved"
+
+
+ARRAYS = ("keys", "values", "mask", "conv", "delta", "attended")
+NOT_RETURNED = ("id", "offset", "offsets")
+CONSUMING = ("split", "merge", "close", "extend")
+"""Messages that consume the snapshots or the batch that they name."""
 
 
 class Cache(Proxy):
@@ -67,11 +78,13 @@ class Cache(Proxy):
         contract: the contract of the cache's messages.
         variant: the variant of messages: "NAME.VARIANT" is sent instead of NAME.
         place: fields that are added to every message.
+        offset: the offset in the last answer that has one.
     """
 
-    contract = ""
+    contract: ClassVar[str]
     variant = ""
     place: Mapping[str, int] = {}
+    offset: Any = 0
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number)
@@ -96,12 +109,14 @@ class Cache(Proxy):
 
         Returns None, the only field of the answer, or a tuple of its fields.
         """
-        message = self.get_message(name)
-        requested, _ = self.table[message]
+        requested, _ = self.table[self.get_message(name)]
         fields = [field for field in requested if field not in messages.PLACE]
         sent = map(to_wire, arguments)
         answer = self.ask(name, **dict(zip(fields, sent, strict=True)))
-        named = [field for field in answer.__struct_fields__ if field not in UNSAID]
+        for argument in arguments if name in CONSUMING else ():
+            if isinstance(argument, Proxy) and argument is not self:
+                argument.release()
+        named = [name for name in answer.__struct_fields__ if name not in NOT_RETURNED]
         if named == ["keys", "values"] and answer.keys is None and answer.values is None:
             return None
         values = [self.from_wire(field, getattr(answer, field)) for field in named]
@@ -109,29 +124,43 @@ class Cache(Proxy):
 
     def ask(self, name: str, **fields: Any) -> Any:
         """Sends a message about this cache, and returns the answer, a struct."""
-        self.require_run()
+        if self.driver_run != self.driver.run or self.driver.process is None:
+            raise Broken("crash", "the driver was ended before")
         for field, value in fields.items():
             if isinstance(value, Tensor):
                 value.names_dtype = value.dtype != self.get_dtype(field)
         about = {"cache": self.number, **self.place}
-        return self.driver.ask(self.contract, self.get_message(name), **about, **fields)
+        message = self.get_message(name)
+        answer = self.driver.ask(self.contract, message, **about, **fields)
+        if name != "extract":
+            self.set_offset(answer)
+        return answer
 
-    def require_run(self) -> None:
-        """Raises Broken if the driver process that has this cache has ended."""
-        if self.driver_run != self.driver.run or self.driver.process is None:
-            raise Broken("crash", "the driver was ended before")
+    def set_offset(self, answer: Any) -> None:
+        """Sets the offset from an answer that has one."""
+        self.offset = getattr(answer, "offset", self.offset)
+
+    def clone(self) -> Self:
+        copy = type(self)(self.driver, self.ask("clone").cache, self.config)
+        copy.offset = self.offset
+        return copy
 
     def from_wire(self, name: str, value: Any) -> Any:
         """Converts a field of an answer to the form that the harness uses."""
-        if isinstance(value, list):
-            return [self.from_wire(name, item) for item in value]
-        if isinstance(value, messages.Snapshot):
-            return Snapshot(self.driver, value)
-        if isinstance(value, messages.Pair | messages.State):
-            pair = zip(value.__struct_fields__, astuple(value), strict=True)
-            return tuple([self.make_tensor(*item) for item in pair])
-        if name == "saved" and value is not None:
-            return Saved(self.driver, value)
+        match value:
+            case list():
+                return [self.from_wire(name, item) for item in value]
+            case messages.Snapshot():
+                return Snapshot(self.driver, value)
+            case messages.Entry():
+                return Entry(*astuple(value))
+            case messages.Event():
+                return value.event, self.from_wire("entry", value.entry)
+            case messages.Pair() | messages.State():
+                pair = zip(value.__struct_fields__, astuple(value), strict=True)
+                return tuple([self.make_tensor(*item) for item in pair])
+            case int() if name == "saved":
+                return Saved(self.driver, value)
         return self.make_tensor(name, value) if name in ARRAYS else value
 
     def make_tensor(self, name: str, array: messages.Array | None) -> Tensor:
@@ -157,13 +186,12 @@ class Cache(Proxy):
         return dtype if config["mask_form"] == "additive" else "bool"
 
 
-Part = TypeVar("Part", bound=Cache)
-Open = Callable[[Driver, int, Mapping[str, Any]], Part]
+Open = Callable[[Driver, int, Mapping[str, Any]], Any]
 
 
 def open_parts(
-    whole: Cache, configs: Iterable[Mapping[str, Any]], field: str, open_part: Open[Part]
-) -> list[Part]:
+    whole: Cache, configs: Iterable[Mapping[str, Any]], field: str, open_part: Open
+) -> list[Any]:
     """Opens a proxy for each part of a cache.
 
     The messages of a proxy have the number of its part in the field `field`.
@@ -175,46 +203,13 @@ def open_parts(
     return parts
 
 
-ARRAYS = ("keys", "values", "mask", "conv", "delta", "attended")
-UNSAID = ("id", "offset")
-
-
-def to_wire(value: Any) -> Any:
-    """Converts an argument to its form in a message."""
-    if isinstance(value, Proxy):
-        return value.number
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return list(map(to_wire, value))
-    return sorted(value) if isinstance(value, frozenset) else value
-
-
-# --- the layer contract -----------------------------------------------------------------
+# --- the layer contract, and single caches of the batched contract ----------------------
 
 
 class LayerCache(Cache):
-    """The common base class of kv, rotating and state caches."""
+    """A proxy of a single cache of any kind."""
 
     contract = "layer"
-    offset = 0
-
-    def ask(self, name: str, **fields: Any) -> Any:
-        answer = super().ask(name, **fields)
-        if "offset" in answer.__struct_fields__:
-            self.offset = answer.offset
-        return answer
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Sends a message; some messages consume the snapshots that they name."""
-        answer = super().call(name, *arguments)
-        for argument in arguments:
-            if isinstance(argument, Snapshot) and name in ("split", "merge", "close"):
-                argument.release()
-        return answer
-
-    def clone(self) -> LayerCache:
-        copy = type(self)(self.driver, self.ask("clone").cache, self.config)
-        copy.offset = self.offset
-        return copy
 
 
 class TokenCache(LayerCache):
@@ -230,18 +225,15 @@ class TokenCache(LayerCache):
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         promised = self.promised
         answer = self.ask("update", rows=promised.rows, keys=keys, values=values)
-        pair = [self.make_tensor(name, getattr(answer, name)) for name in KV]
-        shape = pair[0].content.shape
+        keys = self.make_tensor("keys", answer.keys)
+        shape = keys.content.shape
         columns = shape[2] if len(shape) == 4 else 0
         dtype, causal = self.get_mask_dtype(), self.driver.causal
         try:
             promised.tensor = make_mask(answer.mask, promised, columns, dtype, causal)
         except Malformed as malformed:
             self.driver.reject(malformed)
-        return pair[0], pair[1]
-
-
-KV = ("keys", "values")
+        return keys, self.make_tensor("values", answer.values)
 
 
 class StateCache(LayerCache):
@@ -250,73 +242,126 @@ class StateCache(LayerCache):
     variant = "states"
 
 
-KINDS = {"kv": TokenCache, "rotating": TokenCache, "state": StateCache}
+class ListCache(LayerCache):
+    """A proxy of a single cache of batch-list, which consists of several caches."""
+
+    variant = "list"
+
+    def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
+        super().__init__(driver, number, config)
+        self.parts = open_parts(self, config["parts"], "part", open_single)
+
+    def set_offset(self, answer: Any) -> None:
+        if not hasattr(answer, "offsets"):
+            return
+        offsets = answer.offsets
+        if len(offsets) != len(self.parts):
+            text = f"offsets is {say(offsets)}; expected {len(self.parts)} integers"
+            self.driver.reject(Malformed(f"{text}, one for each cache of the list"))
+        for cache, offset in zip(self.parts, offsets, strict=True):
+            cache.offset = offset
+
+    def clone(self) -> Self:
+        copy = super().clone()
+        for part, original in zip(copy.parts, self.parts, strict=True):
+            part.offset = original.offset
+        return copy
+
+
+SINGLE: Mapping[str, type[LayerCache]] = {
+    "kv": TokenCache,
+    "rotating": TokenCache,
+    "state": StateCache,
+    "list": ListCache,
+}
+
+
+def open_single(driver: Driver, number: int, config: Mapping[str, Any]) -> LayerCache:
+    """Opens a proxy of a single cache; the kind may be that of a batch of its rows."""
+    return SINGLE[config["kind"].removeprefix("batch-")](driver, number, config)
+
+
+# --- the batched contract ---------------------------------------------------------------
+
+
+class BatchCache(Cache):
+    """A proxy of a batch of kind batch-kv or batch-rotating."""
+
+    contract = "batched"
+
+    @property
+    def offsets(self) -> list[int]:
+        offsets: list[int] = self.ask("offsets").offsets
+        return offsets
+
+    def make_mask(self, length: int) -> Mask:
+        mask = self.ask("make_mask", length=length).mask
+        is_array = mask is not None and not isinstance(mask, str)
+        return self.make_tensor("mask", mask) if is_array else mask
+
+    def extract(self, row: int) -> LayerCache:
+        answer = self.ask("extract", row=row)
+        single = open_single(self.driver, answer.cache, self.config)
+        single.set_offset(answer)
+        return single
+
+
+class BatchStateCache(BatchCache):
+    """A proxy of a batch of kind batch-state."""
+
+    variant = "states"
+
+
+class BatchListCache(BatchCache):
+    """A proxy of a batch of kind batch-list, which consists of several batches."""
+
+    variant = "list"
+
+    def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
+        super().__init__(driver, number, config)
+        self.parts = open_parts(self, config["parts"], "part", open_batch)
+
+
+BATCHES: Mapping[str, type[BatchCache]] = {
+    "batch-kv": BatchCache,
+    "batch-rotating": BatchCache,
+    "batch-state": BatchStateCache,
+    "batch-list": BatchListCache,
+}
+
+
+def open_batch(driver: Driver, number: int, config: Mapping[str, Any]) -> BatchCache:
+    return BATCHES[config["kind"]](driver, number, config)
+
+
+def open_batched(driver: Driver, number: int, config: Mapping[str, Any]) -> Cache:
+    """Opens a single cache, or makes a batch, which consumes its single caches."""
+    if config["rows"] is None and config["caches"] is None:
+        return open_single(driver, number, config)
+    for cache in config["caches"] or ():
+        cache.release()
+    return open_batch(driver, number, config)
 
 
 # --- the unified contract ---------------------------------------------------------------
 
 
 class UnifiedCache(Cache):
-    """A proxy of a unified cache that is not a wrapper, or of a cache in a wrapper.
-
-    Attributes:
-        place: {"type": its number} for a cache in a wrapper.
-        unput: the layers that were not yet written in the open pass.
-    """
+    """A proxy of a unified cache, or of a cache in a wrapper, whose number is "type"."""
 
     contract = "unified"
-    unput: frozenset[int] = frozenset()
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
-        self.is_image = config["kind"] == "encoder"
-        self.variant = "image" if self.is_image else ""
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Sends a message, and tracks the open pass.
-
-        `forward` begins a pass. Any message except reading or writing a layer ends it.
-        """
-        if name not in DURING_PASS:
-            self.expect_layers(0)
-        answer = super().call(name, *arguments)
-        if name == "forward":
-            self.expect_layers(self.config["layers"])
-        return answer
-
-    def expect_layers(self, count: int) -> None:
-        """Opens a pass with `count` layers, or with no layer if the cache has images."""
-        self.unput = frozenset(() if self.is_image else range(count))
-
-    def put(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Writes a layer.
-
-        The first write to a layer in a pass cannot be refused, so it is sent together
-        with the next message. Any other write may be refused, so it is sent immediately.
-        """
-        if layer not in self.unput:
-            self.call("put", layer, keys, values)
-            return
-        self.unput -= {layer}
-        self.require_run()
-        fields = {"layer": layer, "keys": keys, "values": values}
-        self.driver.post(self.contract, "put", cache=self.number, **self.place, **fields)
+        self.variant = "image" if config["kind"] == "encoder" else ""
 
     @property
     def cached(self) -> bool:
         return bool(self.call("cached"))
 
 
-DURING_PASS = ("put", "get", "cached", "read_states", "write_states")
-"""Messages that leave a pass open."""
-
-
 class WrapperCache(UnifiedCache):
-    """A proxy of a wrapper, which consists of several caches.
-
-    Each call applies to all caches. The layers of a pass are written and read separately
-    for each type of cache.
-    """
+    """A proxy of a wrapper, which consists of several caches."""
 
     def __init__(self, driver: Driver, number: int, config: Mapping[str, Any]) -> None:
         super().__init__(driver, number, config)
@@ -324,11 +369,7 @@ class WrapperCache(UnifiedCache):
         self.parts = open_parts(self, parts, "type", UnifiedCache)
 
     def of(self, layer_type: int) -> UnifiedCache:
-        return self.parts[layer_type]
-
-    def expect_layers(self, count: int) -> None:
-        for cache in self.parts:
-            cache.expect_layers(count and cache.config["layers"])
+        return self.parts[layer_type]  # type: ignore[no-any-return]
 
 
 def open_unified(driver: Driver, number: int, config: Mapping[str, Any]) -> UnifiedCache:
@@ -343,15 +384,7 @@ CHANGES = ("begin", "close", "cancel", "free", "set_limit")
 """What may move the layers, or put others in their places."""
 
 
-class Counting(Cache):
-    """A prefix cache that counts its requests."""
-
-    def get_statistics(self) -> Any:
-        """Returns the statistics: an answer whose fields are numbers."""
-        return self.ask("get_statistics")
-
-
-class PrefixCache(Counting):
+class PrefixCache(Cache):
     """A proxy of a session or a trie."""
 
     contract = "prefix"
@@ -377,16 +410,19 @@ class PrefixCache(Counting):
         return self.opened
 
     def make_layer(self, config: Any, answer: Any) -> LayerCache:
-        layer = KINDS[config["kind"]](self.driver, answer.cache, config)
+        layer = open_single(self.driver, answer.cache, config)
         layer.offset = answer.offset
         layer.release()
         return layer
 
+    def get_statistics(self) -> Any:
+        """Returns the statistics: an answer whose fields are numbers."""
+        return self.ask("get_statistics")
 
-class SlotsCache(Counting):
+
+class SlotsCache(PrefixCache):
     """A proxy of slots: several users share a cache of many sequences."""
 
-    contract = "prefix"
     variant = "slot"
     below: UnifiedCache | None = None
 
@@ -397,3 +433,69 @@ class SlotsCache(Counting):
             self.below = open_unified(self.driver, self.ask("below").cache, config)
             self.below.release()
         return self.below
+
+
+# --- the paged contract -----------------------------------------------------------------
+
+
+class PagedCache(Cache):
+    """A proxy with all methods of `harness.backends.paged.PagedCache`.
+
+    A driver only needs to answer the methods that its kind declares.
+    """
+
+    contract = "paged"
+
+    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+        """Opens a request; the message has another name, since `open` opens a cache."""
+        self.call("open_request", request, tokens, namespace)
+
+    def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:
+        end, copies = self.call("load", request, transfer)
+        return None if end is None else (end, copies)
+
+    def pool(self) -> Pool:
+        answer = self.ask("pool")
+        counted = Counter(block for block, _ in answer.references)
+        for block, times in counted.items():
+            if times > 1:
+                problem = f"references has block {block} {times} times"
+                self.driver.reject(Malformed(problem))
+        optional = [
+            () if blocks is UNSET else blocks for blocks in (answer.pinned, answer.idle)
+        ]
+        return Pool(dict(answer.references), answer.free, answer.cached, *optional)
+
+
+# --- all of them ------------------------------------------------------------------------
+
+
+PROXIES: Mapping[str, Open] = {
+    **SINGLE,
+    **dict.fromkeys(BATCHES, open_batched),
+    "session": PrefixCache,
+    "trie": PrefixCache,
+    "slots": SlotsCache,
+}
+"""Kind → its proxy; the rest are those of the paged and the unified contract."""
+
+
+def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
+    """Opens an empty cache in a driver, which is started if it does not run."""
+    driver.start()
+    driver.tell_dropped()
+    kind = config["kind"]
+    sent = {name: to_wire(value) for name, value in config.items() if name != "below"}
+    number = driver.ask("session", "open", config=sent).cache
+    usual: Open = PagedCache if kind.startswith("paged-") else open_unified
+    cache: Cache = PROXIES.get(kind, usual)(driver, number, config)
+    return cache
+
+
+def to_wire(value: Any) -> Any:
+    """Converts an argument to its form in a message."""
+    if isinstance(value, Proxy):
+        return value.number
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(map(to_wire, value))
+    return sorted(value) if isinstance(value, frozenset) else value

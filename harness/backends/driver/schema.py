@@ -18,7 +18,6 @@ from lockstep.harness.backends.driver.messages import (
 
 FOLDER = Path(__file__).with_name("schemas")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-WIDTH = 100
 REFERENCE = "common.json#/$defs/"
 
 
@@ -43,11 +42,8 @@ def make_documents(protocol: Protocol) -> dict[str, Any]:
 
 def describe(variants: Iterable[type[Struct]]) -> dict[str, Any]:
     """Returns the schema of a struct, or the alternatives of several structs."""
-    different: list[dict[str, Any]] = []
-    for kind in variants:
-        schema = describe_one(kind)
-        if schema not in different:
-            different.append(schema)
+    texts = dict.fromkeys(json.dumps(describe_one(kind)) for kind in variants)
+    different: list[dict[str, Any]] = list(map(json.loads, texts))
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 
@@ -64,19 +60,6 @@ def describe_one(kind: type[Struct]) -> dict[str, Any]:
     return described
 
 
-def format_document(value: Any, margin: str = "") -> str:
-    """Formats JSON with each value on one line if it fits."""
-    text = json.dumps(value)
-    if len(margin) + len(text) <= WIDTH or not isinstance(value, dict | list):
-        return text
-    inner = margin + " "
-    if isinstance(value, list):
-        items = [format_document(item, inner) for item in value]
-        return "[\n" + ",\n".join(inner + item for item in items) + f"\n{margin}]"
-    items = [f"{json.dumps(k)}: {format_document(v, inner)}" for k, v in value.items()]
-    return "{\n" + ",\n".join(inner + item for item in items) + f"\n{margin}}}"
-
-
 def write_documents(protocol: Protocol) -> None:
     for name, document in make_documents(protocol).items():
-        (FOLDER / f"{name}.json").write_text(format_document(document) + "\n")
+        (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -13,7 +13,6 @@ from pathlib import Path
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import DRIVER_PREFIX, Backend
 from lockstep.harness.backends.driver.backend import get_driver
-from lockstep.harness.backends.driver.client import ignore
 from lockstep.harness.core.errors import UsageError, make_plain, make_printable
 from lockstep.harness.execution.scripts.follow import FollowedRun, Notes, follow, prepare
 from lockstep.harness.programs.program import Program
@@ -33,9 +32,9 @@ class MessageNotes(Notes):
         driver.on_send = self.send
         return self.backend
 
-    def send(self, requests: bytes) -> None:
+    def send(self, request: bytes) -> None:
         if not self.is_over:
-            self.steps[-1] += requests.decode().splitlines()
+            self.steps[-1].append(request.decode().rstrip("\n"))
 
 
 def write_conversation(program: Program, backend: Backend, name: str) -> str:
@@ -54,7 +53,7 @@ def write_conversation(program: Program, backend: Backend, name: str) -> str:
     try:
         notes, run = follow(program, backend, MessageNotes)
     finally:
-        get_driver(backend).on_send = ignore
+        get_driver(backend).on_send = None
     sent = sum(len(line) for lines in notes.steps for line in lines)
     if sent > MOST_BYTES:
         raise UsageError(

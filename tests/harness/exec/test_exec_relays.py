@@ -97,7 +97,7 @@ def test_a_copy_of_a_single_list_has_its_offsets(start: Start) -> None:
     correct = load(start("batch-list"))
     config = {**make_program("batch-list").config, "poison": False}
     single = correct.open(get_open_config(config, None, None))
-    single.set_offsets([3, 4])
+    single.parts[0].offset, single.parts[1].offset = 3, 4
     copy = single.clone()
     single.free()
     assert [part.offset for part in copy.parts] == [3, 4]

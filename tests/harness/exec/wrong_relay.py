@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -188,11 +188,8 @@ class Inline:
     def __init__(self, kind: str, operation: str = "", change: Change = dict) -> None:
         self.relay = Misbehaving(kind, operation, change)
 
-    def exchange(
-        self, request: bytes, names: Sequence[str], seconds: float
-    ) -> list[bytes]:
-        lines = map(json.loads, request.splitlines())
-        return [reply(self.relay, message).encode() for message in lines]
+    def exchange(self, request: bytes, name: str, seconds: float) -> bytes:
+        return reply(self.relay, json.loads(request)).encode()
 
     def get_last_words(self) -> str:
         return ""
