@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.workers.pool import Pool
@@ -19,6 +20,10 @@ def open_pool(
         jobs: workers; None for as many as the user chose.
         variables: environment variables of the workers.
     """
-    limits = settings.step_seconds, settings.start_seconds, settings.strict
-    folder = settings.failures / RUNNING
-    return Pool(jobs or settings.jobs, folder, *limits, variables, settings.unsupported)
+    limits = Limits(
+        settings.step_seconds / 2,
+        settings.start_seconds,
+        strict=settings.strict,
+        unsupported=settings.unsupported,
+    )
+    return Pool(jobs or settings.jobs, settings.failures / RUNNING, limits, variables)

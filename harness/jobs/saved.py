@@ -21,8 +21,7 @@ from lockstep.harness.programs.program import (
     find_states,
     read_flaky,
 )
-from lockstep.harness.workers.counts import Shown
-from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
+from lockstep.harness.workers.messages import Ran, RunProgram, Shown, Stopped
 
 MAX_SAVED = 100
 """The maximum number of saved programs per backend and kind that run again."""

@@ -22,7 +22,7 @@ from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.saved import Saved
 from lockstep.harness.programs.ledger import list_undeclared
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.counts import Shown
+from lockstep.harness.workers.messages import Shown
 
 Key = tuple[str, str, str]
 """See `Pair.key`."""

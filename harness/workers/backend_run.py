@@ -13,7 +13,8 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.core.payload import merge_margins
-from lockstep.harness.execution.executor import Coverage, Result, run
+from lockstep.harness.execution.executor import Coverage, Result
+from lockstep.harness.execution.record import make_body
 from lockstep.harness.execution.shrink import make_busy_clock
 from lockstep.harness.programs.ledger import (
     Entry,
@@ -31,7 +32,7 @@ from lockstep.harness.programs.program import (
     why_too_large,
 )
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.counts import Shown, tally
+from lockstep.harness.workers.messages import Shown, tally
 from lockstep.harness.workers.runner import COSTLY, Runner
 
 PROGRESS_SECONDS = 0.2
@@ -155,13 +156,10 @@ class BackendRun:
     ) -> Result:
         """Runs a program on this backend, and updates the record and the coverage."""
         self.take_turn()
-        record = self.worker.record
-        self.digest.update(record.begin(program, self.worker.backend_name))
-        if self.worker.is_fatal(program):
-            return Result()
-        watch = self.coverage, self.announce
-        result = run(program, self.backend, every_check, *watch, avoid=avoid)
-        record.end()
+        self.digest.update(make_body(program))
+        result = self.worker.run(
+            program, self.backend, every_check, avoid=avoid, coverage=self.coverage
+        )
         return self.note_margins(result)
 
     def note_margins(self, result: Result) -> Result:

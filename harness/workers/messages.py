@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
 
@@ -20,11 +20,9 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell, Op
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
-from lockstep.harness.workers.counts import Counts as Counts
-from lockstep.harness.workers.counts import Natural as Natural
-from lockstep.harness.workers.counts import NonNegative, Shown
 
 Document = dict[str, Any]
 """A program as JSON, see `Program.to_json`; the receiver parses it."""
@@ -32,6 +30,77 @@ Document = dict[str, Any]
 SIGNATURE = re.compile(r"[\w .-]+", re.ASCII)
 
 A = TypeVar("A")
+
+
+# --- sums over programs, which workers send and jobs add --------------------------------
+
+
+Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Sums over the programs of one or more shards.
+
+    Attributes:
+        unfinished: programs that called an unwritten method of the backend.
+        covered: (exhaustive runs) programs of all lengths that have run, alone or as a
+            prefix of a longer program.
+        avoided: programs that were skipped because they lead to a known divergence.
+        seconds: the run time, in seconds of one core.
+        margins: the used fraction of each tolerance; see `core.payload.Margins`.
+        signatures: signature → number of programs.
+        entered: id of a ledger entry → number of programs that ran an operation that the
+            entry describes, and showed its signature.
+        missing: unimplemented method of the backend → operation that needs the method.
+        undeclared: reason for skipping programs → number of programs.
+    """
+
+    programs: Natural = 0
+    steps: Natural = 0
+    skipped: Natural = 0
+    unfinished: Natural = 0
+    covered: Natural = 0
+    avoided: Natural = 0
+    seconds: NonNegative = 0.0
+    margins: dict[str, NonNegative] = field(default_factory=dict)
+    signatures: dict[str, Natural] = field(default_factory=dict)
+    entered: dict[str, Natural] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    undeclared: dict[str, Natural] = field(default_factory=dict)
+
+    def include(self, counts: Counts) -> None:
+        """Adds the counts of another slice."""
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(counts, name))
+        self.margins = merge_margins(self.margins, counts.margins)
+        self.missing.update(counts.missing)
+        for name in TALLIES:
+            for key, count in getattr(counts, name).items():
+                tally(getattr(self, name), key, count)
+
+
+SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
+TALLIES = ("signatures", "entered", "undeclared")
+
+
+def tally(counts: dict[str, int], key: str, count: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + count
+
+
+@dataclass
+class Shown:
+    """The programs that have shown a signature.
+
+    Attributes:
+        programs: the number of programs.
+        states: digest of a shrunk program → the states at the failing step that all of
+            its original programs share.
+    """
+
+    programs: int = 0
+    states: dict[str, list[str]] = field(default_factory=dict)
 
 
 # --- events -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from multiprocessing.connection import wait
 from pathlib import Path
 from secrets import token_hex
@@ -26,7 +25,7 @@ from typing import IO, Any, Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, Limits
+from lockstep.harness.backends.driver.client import LIMITS, Limits
 from lockstep.harness.core.errors import UsageError, clean, format_exit
 from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.execution.record import EMPTY, OVER, prepare_record
@@ -38,9 +37,6 @@ A = TypeVar("A")
 
 START_GRACE = 2.0
 """Extra seconds for a worker to start, and to report that a driver is late."""
-
-NUMBERS = count(1)
-"""Numbers the workers of all pools in this process."""
 
 EXIT_SECONDS = 1.0
 LAST_WORDS = 800
@@ -91,14 +87,9 @@ class Process:
         self.task = self.last = task
         self.seen, self.since = b"", time.monotonic()
 
-    def receive(self, step: float, start: float) -> messages.Event | None:
+    def receive(self, limits: Limits) -> messages.Event | None:
         """Returns the next event, such as a result or the death of the worker; None if no
-        event has arrived.
-
-        Args:
-            step: the time limit of a step, in seconds.
-            start: the time limit for loading a backend, in seconds.
-        """
+        event has arrived."""
         assert self.task is not None
         has_ended = self.popen.poll() is not None
         try:
@@ -114,7 +105,7 @@ class Process:
         except ValueError as error:
             why = f"the process sent a message that is not an event: {clean(str(error))}"
             return self.describe_death("crash", why)
-        return self.describe_hang(step, start)
+        return self.describe_hang(limits.step_seconds, limits.start_seconds)
 
     def describe_hang(self, step: float, start: float) -> messages.Died | None:
         """Returns the event of a worker whose record has not changed for too long."""
@@ -182,30 +173,19 @@ class Pool:
     Args:
         size: the maximum number of processes at a time.
         folder: the folder for write-ahead records.
-        step_seconds: see STEP_SECONDS.
-        start_seconds: see START_SECONDS.
-        strict: validate the messages of drivers against their schemas.
+        limits: the time limits, and how drivers and backends are checked.
         variables: additional environment variables of the workers.
-        unsupported: also run registered backends with untested package versions.
     """
 
     def __init__(
         self,
         size: int,
         folder: Path,
-        step_seconds: float = STEP_SECONDS,
-        start_seconds: float = START_SECONDS,
-        strict: bool = False,
+        limits: Limits = LIMITS,
         variables: Mapping[str, str] = {},
-        unsupported: bool = False,
     ) -> None:
         self.variables = {**os.environ, **THREADS, **variables}
-        self.size, self.folder = size, folder
-        self.step_seconds, self.start_seconds = step_seconds, start_seconds
-        # A driver message has a shorter time limit than a step, so that the worker can
-        # report the operation that is late.
-        seconds = step_seconds / 2, start_seconds
-        self.limits = Limits(*seconds, strict=strict, unsupported=unsupported)
+        self.size, self.folder, self.limits = size, folder, limits
         self.new_folders = [path for path in (folder, folder.parent) if not path.exists()]
         self.processes: list[Process] = []
 
@@ -289,10 +269,9 @@ class Pool:
     def spawn(self) -> Process:
         """Starts a worker in a new interpreter, because a fork hangs if a framework was
         used, and in a new session, so that Ctrl-C reaches only this process."""
-        name = f"{os.getpid()}-{token_hex(4)}-{next(NUMBERS)}.json"
         try:
             self.make_folder()
-            return self.open_process(self.folder / name)
+            return self.open_process(self.folder / f"{os.getpid()}-{token_hex(8)}.json")
         except OSError as error:
             raise UsageError(
                 f"a worker cannot be started: {error.strerror or error}; its write-ahead"
@@ -309,25 +288,21 @@ class Pool:
             output = stack.enter_context(tempfile.TemporaryFile())
             ours, theirs = make_channel()
             stack.enter_context(closing(ours))
+            guard = [sys.executable, "-u", "-P", "-m", "lockstep.harness.workers.guard"]
+            limits = msgspec.json.encode(self.limits).decode()
             with theirs:
-                popen = self.start_worker(theirs.fileno(), record, output)
+                fd = theirs.fileno()
+                popen = subprocess.Popen(
+                    [*guard, str(fd), str(record), limits, str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[fd],
+                    env=self.variables,
+                    start_new_session=True,
+                )
             stack.pop_all()
         return Process(popen, ours, record, content, output)
-
-    def start_worker(
-        self, connection: int, record: Path, output: IO[bytes]
-    ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-u", "-P", "-m", "lockstep.harness.workers.guard"]
-        limits = msgspec.json.encode(self.limits).decode()
-        return subprocess.Popen(
-            [*command, str(connection), str(record), limits, str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=[connection],
-            env=self.variables,
-            start_new_session=True,
-        )
 
     def collect(self) -> Iterator[tuple[messages.Task[Any], messages.Event]]:
         """Yields the events of all workers that have arrived or arrive within TICK."""
@@ -341,7 +316,7 @@ class Pool:
     ) -> Iterator[tuple[messages.Task[Any], messages.Event]]:
         """Yields the events of one worker that have arrived."""
         while (task := process.task) is not None:
-            event = process.receive(self.step_seconds, self.start_seconds)
+            event = process.receive(self.limits)
             if event is None:
                 return
             if isinstance(event, messages.Answer | messages.Stopped):

@@ -34,7 +34,7 @@ from lockstep.harness.backends.driver.backend import (
     load_driver,
     split_command,
 )
-from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.backends.driver.client import LIMITS, Limits
 from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
@@ -58,8 +58,6 @@ REFUSALS = dict.fromkeys(
     ["usage", *(error for contract in CONTRACTS.values() for error in contract.errors)]
 )
 """The names in `Backend.errors`."""
-
-LIMITS = Limits()
 
 
 def list_names() -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.executor import Result, run
+from lockstep.harness.execution.executor import Coverage, Result, run
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk, SideFailures
 from lockstep.harness.programs.ledger import Entry, find_known, why_unsupported
@@ -45,9 +45,6 @@ class Runner:
         """Records that work on a program begins, so that the pool does not see a hang."""
         self.record.begin(program, self.backend_name)
 
-    def is_fatal(self, program: Program) -> bool:
-        return bool(self.fatal) and program.digest() in self.fatal
-
     def run(
         self,
         program: Program,
@@ -55,13 +52,15 @@ class Runner:
         every_check: bool,
         wanted: str | None = None,
         avoid: Sequence[Entry] = (),
+        coverage: Coverage | None = None,
     ) -> Result:
-        """Runs a program and updates the record. wanted, avoid: see `executor.run`."""
+        """Runs a program and updates the record. wanted, avoid, coverage: see
+        `executor.run`."""
         self.note(program)
-        if self.is_fatal(program):
+        if self.fatal and program.digest() in self.fatal:
             return Result()
         step = self.record.step
-        result = run(program, backend, every_check, None, step, wanted, avoid)
+        result = run(program, backend, every_check, coverage, step, wanted, avoid)
         self.record.end()
         return result
 

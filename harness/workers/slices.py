@@ -135,7 +135,7 @@ class Slice(BackendRun):
         """Runs a program on all backends together, step by step; see `settle`."""
         self.take_turn()
         record = self.worker.record
-        body = record.begin(programs[0], self.worker.backend_name)
+        record.begin(programs[0], self.worker.backend_name)
         runs = []
         for member, program in zip(self.group, programs, strict=True):
             watch = Counter[Cell](), member.announce, member.avoid
@@ -144,17 +144,12 @@ class Slice(BackendRun):
         run_together([*runs[first:], *runs[:first]])
         record.end()
         return [
-            settle(
-                member,
-                run,
-                body if run.program is programs[0] else make_body(run.program),
-                every_check,
-            )
+            settle(member, run, every_check)
             for member, run in zip(self.group, runs, strict=True)
         ]
 
 
-def settle(member: BackendRun, run: Run, body: bytes, every_check: bool) -> Result:
+def settle(member: BackendRun, run: Run, every_check: bool) -> Result:
     """Returns the result of a run together with other backends. If the run diverged or
     has to run alone, repeats it alone and returns the result of the repetition.
 
@@ -164,7 +159,7 @@ def settle(member: BackendRun, run: Run, body: bytes, every_check: bool) -> Resu
     """
     divergence = run.result.divergence
     if divergence is None and not run.is_apart:
-        member.digest.update(body)
+        member.digest.update(make_body(run.program))
         member.coverage.update(run.coverage or ())
         return member.note_margins(run.result)
     alone = member.execute(run.program, every_check, member.avoid)

@@ -23,23 +23,12 @@ def list_sources(name: str) -> list[Path]:
     driver, the files in its command."""
     if is_driver(name):
         return list(list_files(name))
-    imported = [
-        Path(file)
-        for module, file in list_imported()
-        if not is_in(module, NOT_WATCHED) and is_own(Path(file))
-    ]
-    return sorted({*imported, *find_module(name)})
-
-
-def list_imported() -> Iterator[tuple[str, str]]:
-    for name, module in list(sys.modules.items()):
+    files = set(find_module(name))
+    for module_name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            yield name, file
-
-
-def is_in(module: str, packages: tuple[str, ...]) -> bool:
-    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+        if isinstance(file, str) and not module_name.startswith(NOT_WATCHED):
+            files |= {Path(file)} if is_own(Path(file)) else set()
+    return sorted(files)
 
 
 def is_own(file: Path) -> bool:

@@ -32,8 +32,8 @@ from lockstep.harness.jobs.settings import SLICE, Settings
 from lockstep.harness.jobs.shards import Shards, group_pairs
 from lockstep.harness.programs.program import Divergence, Program
 from lockstep.harness.workers.backend_run import BackendRun
-from lockstep.harness.workers.counts import Counts, Shown
 from lockstep.harness.workers.messages import (
+    Counts,
     Declared,
     Died,
     Event,
@@ -42,6 +42,7 @@ from lockstep.harness.workers.messages import (
     Progress,
     Ran,
     RandomTask,
+    Shown,
     SliceDone,
     decode_event,
     encode,

@@ -20,8 +20,7 @@ from lockstep.harness.programs.program import (
     load_programs,
     read_flaky,
 )
-from lockstep.harness.workers.counts import Shown
-from lockstep.harness.workers.messages import Found, RandomTask
+from lockstep.harness.workers.messages import Found, RandomTask, Shown
 from tests.harness.building import SMALL, make, trim, update
 from tests.harness.commands import HERE, Run
 from tests.harness.misbehaving import correct

@@ -22,7 +22,6 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers import channel
 from lockstep.harness.workers.channel import MAGIC, make_channel
-from lockstep.harness.workers.counts import Shown
 from lockstep.harness.workers.messages import (
     Agreed,
     Answer,
@@ -41,6 +40,7 @@ from lockstep.harness.workers.messages import (
     RecordProgram,
     Refused,
     RunProgram,
+    Shown,
     SliceDone,
     Task,
     decode_event,

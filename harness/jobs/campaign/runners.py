@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.jobs.campaign.shard import Cancelled, run_shard
 from lockstep.harness.jobs.campaign.terms import Spec
 from lockstep.harness.workers import messages
@@ -54,10 +55,10 @@ class Worker:
     def run(
         self, spec: Spec, watch: Callable[[], None] = lambda: None
     ) -> Iterator[messages.Event]:
-        limits = spec.step_seconds, spec.start_seconds, spec.strict
+        limits = Limits(spec.step_seconds / 2, spec.start_seconds, strict=spec.strict)
 
         def open_pool(variables: Mapping[str, str]) -> Pool:
-            return Pool(1, self.folder, *limits, {**self.variables, **variables})
+            return Pool(1, self.folder, limits, {**self.variables, **variables})
 
         if self.pool is None:
             self.pool = self.stack.enter_context(open_pool({}))

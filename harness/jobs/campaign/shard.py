@@ -20,7 +20,7 @@ from lockstep.harness.core.errors import UsageError, format_exit, shorten
 from lockstep.harness.jobs.campaign.terms import Spec
 from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.counts import Natural, NonNegative
+from lockstep.harness.workers.messages import Natural, NonNegative
 from lockstep.harness.workers.pool import Pool
 
 MAX_KILLED = 3
