@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 import keyword
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import jinja2
@@ -25,7 +28,7 @@ from lockstep.harness.backends.interface import (
 )
 from lockstep.harness.backends.paged import PagedCache
 from lockstep.harness.cli.kits import LANGUAGES, read_kit
-from lockstep.harness.cli.options import command
+from lockstep.harness.cli.options import define, flag, option
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.protocol import list_messages
@@ -57,6 +60,9 @@ READS = ("state", "size")
 OF_PARTS = ("update", *READS)
 """Operations that a list leaves to its parts."""
 
+OF_STATES = ("read_states", "list_ends", "write_states")
+"""The methods of a paged cache that stores states."""
+
 IMPORTS = {
     "numpy": "import numpy as np",
     "torch": "import torch",
@@ -65,241 +71,191 @@ IMPORTS = {
 
 FIELDS: Mapping[str, Sequence[str]] = {
     "list": ("parts",),
-    **{kind: names for each in CONTRACTS.values() for kind, names in each.heeded.items()},
+    **{
+        kind: names
+        for rules in CONTRACTS.values()
+        for kind, names in rules.heeded.items()
+    },
 }
 """The fields of its config that a cache of each kind has to heed."""
+
+VARIANTS = {"state": "states", "list": "list"}
+"""Kind → the variant of a message that its caches, and batches of them, get."""
 
 WIDTH = 88
 
 
-def write_skeleton(name: str, kind: str, arrays: str, check: str) -> str:
-    """A module with a factory."""
-    rules = get_rules(kind)
-    return render(
-        "backend.py.jinja",
-        rules,
-        kind,
-        name=name,
-        check=check,
-        arrays=arrays,
-        imports=IMPORTS[arrays],
-        errors=bool(rules.list_errors([kind])),
-        write_methods=list_methods,
-    )
+@dataclass(frozen=True)
+class CacheClass:
+    """A class of a skeleton, of which the methods are to be written.
 
-
-def write_driver(name: str, kind: str, check: str) -> str:
-    """A program that speaks the protocol in `harness/backends/driver/README.md`."""
-    rules = get_rules(kind)
-    errors = ", ".join(f'"{error}"' for error in rules.list_errors([kind]))
-    return render(
-        "driver.py.jinja",
-        rules,
-        kind,
-        name=name,
-        check=check,
-        errors=errors,
-        write_methods=write_messages,
-    )
-
-
-class Written(NamedTuple):
-    """A class of a skeleton: of a cache of some kind, with these methods."""
+    Attributes:
+        name: of the class.
+        kind: of its caches.
+        methods: their names.
+    """
 
     name: str
     kind: str
     rules: Contract
     methods: Sequence[str]
 
+    @property
+    def is_batch(self) -> bool:
+        return self.kind.startswith(BATCH)
 
-Write = Callable[[Written], Iterator[str]]
+    @property
+    def is_paged(self) -> bool:
+        return self.interface is PagedCache
+
+    @property
+    def interface(self) -> type:
+        return ListCache if self.kind == "list" else INTERFACES[self.kind]
+
+    @property
+    def about(self) -> str:
+        return (inspect.getdoc(self.interface) or "").splitlines()[0]
+
+    @property
+    def fields(self) -> str:
+        """The expressions for the fields of its config, on lines of a docstring."""
+        text = ", ".join(f'config["{field}"]' for field in FIELDS[self.kind])
+        margin, width = " " * 8, WIDTH - len('."""')
+        return fill(text, width, initial_indent=margin, subsequent_indent=margin).lstrip()
+
+    @cached_property
+    def members(self) -> Mapping[str, Any]:
+        """The members of the interface, by name."""
+        base = BASES.get(self.interface)
+        return {**(vars(base) if base else {}), **vars(self.interface)}
+
+    def is_asked(self, name: str) -> bool:
+        """Returns whether the cache is asked for what only some caches have."""
+        if name == "update":
+            return self.kind.removeprefix(BATCH) in ("kv", "rotating")
+        if name in ("offset", "offsets", "parts"):  # a list leaves them to its parts
+            is_list = self.kind.endswith("list")
+            return not is_list and self.is_batch == (name == "offsets")
+        return name != "cached" or self.kind == "encoder"
+
+    def name_message(self, method: str) -> str:
+        """Returns the message that a driver gets for a method."""
+        if self.is_paged:
+            return "open_request" if method == "open" else method
+        variant = f"{method}.{VARIANTS.get(self.kind.removeprefix(BATCH))}"
+        return variant if variant in list_messages(self.rules.name) else method
+
+    def describe_added(self, name: str) -> str:
+        """Describes the method of an operation that the interface does not have."""
+        operations = self.rules.operations.values()
+        does, answer = explain(
+            next(operation for operation in operations if operation.get_method() == name)
+        )
+        return fill(does, WIDTH) + (f"\n\nAnswer: {answer}" if answer else "")
+
+    def write_methods(self) -> Iterator[str]:
+        """Writes each method, behind the properties."""
+        for name, member in self.members.items():
+            if isinstance(member, property) and self.is_asked(name):
+                yield write_body(name, ["self"], get_text(member), "@property\n")
+        messages = list_messages(self.rules.name)
+        for name in self.methods:
+            if name in self.members:
+                member = self.members[name]
+                parameters = list(inspect.signature(member).parameters)
+                yield write_body(name, parameters, get_text(member))
+            elif name in messages:
+                asked, _ = messages[name]
+                yield write_body(name, ["self", *asked], self.describe_added(name))
+
+    def write_messages(self) -> Iterator[str]:
+        """Writes a method for each message that a driver may get."""
+        messages = list_messages(self.rules.name)
+        names = [name for name in ("offsets", "update", "cached") if self.is_asked(name)]
+        for name in dict.fromkeys([*names, *self.methods]):
+            message = self.name_message(name)
+            if message in messages:
+                asked, answered = messages[message]
+                fields = [field for field in asked if field not in PLACE]
+                answer = f"Answers {', '.join(answered) or 'nothing'}."
+                text = get_text(self.members.get(name)) or self.describe_added(name)
+                text = f"{text}\n\n{answer}"
+                yield write_body(get_operation(message), ["self", *fields], text)
 
 
-def render(
-    template: str, rules: Contract, kind: str, write_methods: Write, **more: Any
-) -> str:
-    """A template with all that the skeletons have in common."""
+def write_skeleton(name: str, kind: str, check: str, arrays: str | None) -> str:
+    """Returns a module with a factory or, without `arrays`, a program that speaks the
+    protocol in `harness/backends/driver/README.md`."""
+    rules = get_rules(kind)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "skeletons"),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    later = [each for each in rules.list_operations(kind) if each not in rules.required]
-    return environment.get_template(template).render(
+    template = environment.get_template(f"{'backend' if arrays else 'driver'}.py.jinja")
+    operations = rules.list_operations(kind)
+    later = [operation for operation in operations if operation not in rules.required]
+    return template.render(
+        name=name,
         kind=kind,
+        check=check,
+        arrays=arrays,
+        imports=IMPORTS[arrays] if arrays else "",
+        errors=", ".join(f'"{error}"' for error in rules.list_errors([kind])),
         cache=format_cache(kind),
         contract=rules.name,
-        classes=[describe(each, write_methods) for each in list_classes(rules, kind)],
-        has_parts=is_list(kind),
-        tells=list_lines(rules.tells),
-        required=", ".join(f'"{each}"' for each in rules.required),
-        others=list_lines(later),
-        **more,
+        classes=list_classes(rules, kind),
+        has_parts=INTERFACES[kind] is BatchListCache,
+        tells=json.dumps(rules.tells, indent=4),
+        required=json.dumps(rules.required),
+        others=json.dumps(later, indent=4),
     )
 
 
-def describe(written: Written, write_methods: Write) -> dict[str, Any]:
-    """A class, for the templates."""
-    kind, margin = written.kind, " " * 8
-    fields = ", ".join(f'config["{field}"]' for field in FIELDS[kind])
-    width = WIDTH - len('."""')
-    lines = fill(fields, width, initial_indent=margin, subsequent_indent=margin)
-    return {
-        "name": written.name,
-        "kind": kind,
-        "about": (inspect.getdoc(get_interface(kind)) or "").splitlines()[0],
-        "fields": lines.lstrip(),
-        "has_rows": kind.startswith(BATCH),
-        "methods": list(write_methods(written)),
-    }
-
-
-def list_classes(rules: Contract, kind: str) -> list[Written]:
-    """The caches of a kind, to be written: for one with rows, one row alone first; for a
+def list_classes(rules: Contract, kind: str) -> list[CacheClass]:
+    """Lists the classes to be written: for a cache with rows, one row alone first; for a
     list, its parts before both."""
     operations = rules.list_operations(kind)
-    cache = Written("Cache", kind, rules, list_names(rules, kind, operations))
-    if not kind.startswith(BATCH):
+    cache = CacheClass("Cache", kind, rules, list_needed(rules, kind, operations))
+    if not cache.is_batch:
         return [cache]
-    single = "kv" if is_list(kind) else kind.removeprefix(BATCH)
-    of_row = get_rules(single)
+    is_list = cache.interface is BatchListCache
+    single = "kv" if is_list else kind.removeprefix(BATCH)
+    of_row, batch = get_rules(single), BATCH + single
     shared = [name for name in operations if name in of_row.operations]
-    if not is_list(kind):
-        return [Written("Row", single, of_row, list_names(of_row, single, shared)), cache]
-    batch, of_all = BATCH + single, [name for name in shared if name not in OF_PARTS]
+    if not is_list:
+        needed = list_needed(of_row, single, shared)
+        return [CacheClass("Row", single, of_row, needed), cache]
+    of_all = [name for name in shared if name not in OF_PARTS]
     return [
-        Written("Row", single, of_row, of_row.list_methods(single, READS)),
-        Written("Batch", batch, rules, rules.list_methods(batch, READS)),
-        Written("List", "list", of_row, of_all),
+        CacheClass("Row", single, of_row, of_row.list_methods(single, READS)),
+        CacheClass("Batch", batch, rules, rules.list_methods(batch, READS)),
+        CacheClass("List", "list", of_row, of_all),
         cache,
     ]
+
+
+def list_needed(rules: Contract, kind: str, operations: Sequence[str]) -> list[str]:
+    """Lists the methods that a cache needs for these operations, the required ones first;
+    of a paged cache also what it may tell, and its memory."""
+    names = rules.list_methods(kind, rules.required)
+    names += ["pad_left"] if kind.startswith(BATCH) else []
+    names += rules.list_methods(kind, operations)
+    if INTERFACES[kind] is PagedCache:
+        names += rules.tells
+        names += [] if kind.endswith("-state") else ["update"]
+        names += OF_STATES if kind.endswith(("-state", "-hybrid")) else ()
+    return list(dict.fromkeys(names))
 
 
 def get_rules(kind: str) -> Contract:
     return next(rules for rules in CONTRACTS.values() if kind in rules.kinds)
 
 
-def list_lines(names: Sequence[str]) -> str:
-    """A list in Python, on one line or, if it is long, on several."""
-    items = ", ".join(f'"{name}"' for name in names)
-    if len(items) < WIDTH - len("LATER = []"):
-        return f"[{items}]"
-    return "[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
-
-
-def list_methods(written: Written) -> Iterator[str]:
-    """Each method of a class, to be written, behind its properties."""
-    kind, members = written.kind, get_members(written.kind)
-    for name, member in members.items():
-        if isinstance(member, property) and is_asked(name, kind):
-            yield write_method(name, member.fget, "@property\n")
-    for name in written.methods:
-        if name in members:
-            yield write_method(name, members[name])
-        elif name in list_messages(written.rules.name):
-            yield write_added(written, name)
-
-
-def write_messages(written: Written) -> Iterator[str]:
-    """Each message that a driver may get for the methods of a class, as a method to be
-    written."""
-    kind, members = written.kind, get_members(written.kind)
-    messages = list_messages(written.rules.name)
-    names = [name for name in ("offsets", "update", "cached") if is_asked(name, kind)]
-    for name in dict.fromkeys([*names, *written.methods]):
-        message = name_message(name, kind, messages)
-        if message in messages:
-            asked, answered = messages[message]
-            fields = [field for field in asked if field not in PLACE]
-            text = get_words(members.get(name)) or describe_added(written, name)
-            end = f"Answers {', '.join(answered)}." if answered else "Answers nothing."
-            operation = get_operation(message)
-            yield write_body(operation, ["self", *fields], f"{text}\n\n{end}")
-
-
-def write_added(written: Written, name: str) -> str:
-    """A method of an operation that the interface does not have, in its own words."""
-    asked, _ = list_messages(written.rules.name)[name]
-    return write_body(name, ["self", *asked], describe_added(written, name))
-
-
-def describe_added(written: Written, name: str) -> str:
-    operations = written.rules.operations.values()
-    operation = next(each for each in operations if each.get_method() == name)
-    does, answer = explain(operation)
-    return fill(does, WIDTH) + (f"\n\nAnswer: {answer}" if answer else "")
-
-
-def name_message(method: str, kind: str, messages: Iterable[str]) -> str:
-    """Returns the message that a driver gets for a method of a cache of this kind."""
-    if is_paged(kind):
-        return "open_request" if method == "open" else method
-    variant = f"{method}.{VARIANTS.get(kind.removeprefix(BATCH))}"
-    return variant if variant in messages else method
-
-
-VARIANTS = {"state": "states", "list": "list"}
-"""Kind → the variant of a message that its caches, and batches of them, get."""
-
-
-def is_list(kind: str) -> bool:
-    return INTERFACES.get(kind) is BatchListCache
-
-
-def is_paged(kind: str) -> bool:
-    return INTERFACES.get(kind) is PagedCache
-
-
-def get_interface(kind: str) -> type:
-    return ListCache if kind == "list" else INTERFACES[kind]
-
-
-def get_members(kind: str) -> dict[str, Any]:
-    """The members of a cache of this kind, by name."""
-    interface = get_interface(kind)
-    common = vars(BASES[interface]) if interface in BASES else {}
-    return {**common, **vars(interface)}
-
-
-def list_names(rules: Contract, kind: str, operations: Sequence[str]) -> list[str]:
-    """The methods that a cache needs for these operations, the required ones first."""
-    required = rules.list_methods(kind, rules.required)
-    padding = ["pad_left"] if kind.startswith(BATCH) else []
-    every = rules.list_methods(kind, operations)
-    return list(dict.fromkeys([*required, *padding, *every, *list_more(rules, kind)]))
-
-
-def list_more(rules: Contract, kind: str) -> Sequence[str]:
-    """Lists the methods that no operation needs: of a paged cache what it may tell, and
-    the memory of K and V or of states."""
-    if not is_paged(kind):
-        return ()
-    states = OF_STATES if kind.endswith(("-state", "-hybrid")) else ()
-    return (*rules.tells, *(() if kind.endswith("-state") else ("update",)), *states)
-
-
-OF_STATES = ("read_states", "list_ends", "write_states")
-
-
-def is_asked(name: str, kind: str) -> bool:
-    """Whether caches of this kind are asked for what only some have."""
-    if name == "update":
-        return kind.removeprefix(BATCH) in ("kv", "rotating")
-    if name in ("offset", "offsets", "parts"):  # a list leaves them to its parts
-        return not kind.endswith("list") and kind.startswith(BATCH) == (name == "offsets")
-    return name != "cached" or kind == "encoder"
-
-
-def write_method(name: str, function: Any, before: str = "") -> str:
-    """A method with the words of the interface, which nobody has written yet."""
-    parameters = list(inspect.signature(function).parameters)
-    return write_body(name, parameters, get_words(function), before)
-
-
-def get_words(member: Any) -> str:
-    """The words of the interface for a member, with the classes of a skeleton."""
-    words = inspect.getdoc(member) or "" if member else ""
-    return words.replace("LayerCache.", "Row.").replace("StateCache.", "Row.")
+def get_text(member: Any) -> str:
+    """Returns the docstring of a member, with the classes of a skeleton."""
+    text = inspect.getdoc(member) or "" if member else ""
+    return text.replace("LayerCache.", "Row.").replace("StateCache.", "Row.")
 
 
 def write_body(name: str, parameters: Sequence[str], text: str, before: str = "") -> str:
@@ -316,56 +272,40 @@ def format_cache(kind: str) -> str:
 # --- the command ------------------------------------------------------------------------
 
 
-EXAMPLES = """\b
-Examples:
-  lockstep new-backend my-cache               my_cache.py, a numpy kv cache
-  lockstep new-backend my-ring --kind rotating --arrays torch
-  lockstep new-backend my-batch --kind batch-kv
-  lockstep new-backend my-list --kind batch-list
-  lockstep new-backend my-pool --kind causal --arrays mlx -o checks
-  lockstep new-backend my-blocks --kind paged-full
-  lockstep new-backend my-driver --exec       a program that answers JSON lines
-  lockstep new-backend my-driver --exec --language rust
-"""
-
-
-@click.command(name="new-backend", epilog=EXAMPLES)
-@click.argument("name")
-@click.option(
-    "--kind",
-    type=click.Choice(list(INTERFACES)),
-    default="kv",
-    show_default=True,
-    metavar="KIND",
-    help=f"Kind of cache: {', '.join(INTERFACES)}.",
+@define(
+    click.argument("name"),
+    option(
+        "--kind",
+        f"Kind of cache: {', '.join(INTERFACES)}.",
+        type=click.Choice(list(INTERFACES)),
+        default="kv",
+        show_default=True,
+        metavar="KIND",
+    ),
+    option(
+        "--arrays",
+        "Array framework.",
+        type=click.Choice(list(IMPORTS)),
+        default="numpy",
+        show_default=True,
+    ),
+    flag(
+        "--exec is_driver",
+        "Write a driver: a program that answers JSON lines, a sketch for any language.",
+    ),
+    option(
+        "--language",
+        "With --exec: copy the kit for drivers in this language, and its example.",
+        type=click.Choice(list(LANGUAGES)),
+    ),
+    option(
+        "-o --output folder",
+        "Folder for the file; default: the current one.",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("."),
+    ),
+    name="new-backend",
 )
-@click.option(
-    "--arrays",
-    type=click.Choice(list(IMPORTS)),
-    default="numpy",
-    show_default=True,
-    help="Array framework.",
-)
-@click.option(
-    "--exec",
-    "is_driver",
-    is_flag=True,
-    help="Write a driver: a program that answers JSON lines, a sketch for any language.",
-)
-@click.option(
-    "--language",
-    type=click.Choice(list(LANGUAGES)),
-    help="With --exec: copy the kit for drivers in this language, and its example.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("."),
-    help="Folder for the file; default: the current one.",
-)
-@command
 def new_backend(
     name: str,
     kind: str,
@@ -378,6 +318,16 @@ def new_backend(
 
     It runs at once, and a check of it says what is missing. NAME is the name of the
     backend and, with _ for - (nothing in Go), of its file.
+
+    Examples:
+      lockstep new-backend my-cache               my_cache.py, a numpy kv cache
+      lockstep new-backend my-ring --kind rotating --arrays torch
+      lockstep new-backend my-batch --kind batch-kv
+      lockstep new-backend my-list --kind batch-list
+      lockstep new-backend my-pool --kind causal --arrays mlx -o checks
+      lockstep new-backend my-blocks --kind paged-full
+      lockstep new-backend my-driver --exec       a program that answers JSON lines
+      lockstep new-backend my-driver --exec --language rust
     """
     module = get_module(name)
     path = folder / f"{module}.py"
@@ -388,17 +338,17 @@ def new_backend(
     if is_driver:
         place = "" if folder.is_absolute() else "./"
         line = get_check_line(f"exec:{place}{quote(str(path))}", kind)
-        save(path, write_driver(name, kind, line))
+        save(path, write_skeleton(name, kind, line, None))
         path.chmod(path.stat().st_mode | 0o111)
     else:
         line = get_check_line(f"{module}:make", kind)
-        save(path, write_skeleton(name, kind, arrays, line))
+        save(path, write_skeleton(name, kind, line, arrays))
         if folder != Path("."):
             line = f"PYTHONPATH={quote(str(folder))} {line}"
-    what = (
+    cache = (
         f"a driver of {format_cache(kind)}" if is_driver else f"a {arrays} {kind} cache"
     )
-    click.echo(f"Wrote {path}, {what} to complete. To see what is missing, run:")
+    click.echo(f"Wrote {path}, {cache} to complete. To see what is missing, run:")
     click.echo(f"  {line}")
     return 0
 
@@ -406,10 +356,10 @@ def new_backend(
 def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
     """Copies a kit beside its example, and says how to build and check them."""
     kit, example = read_kit(language, name, kind)
-    of = LANGUAGES[language]
-    copy = folder / of.kit
-    stem = get_module(name).replace("_", of.joint)
-    source = folder / f"{stem}{Path(of.example).suffix}"
+    files = LANGUAGES[language]
+    copy = folder / files.kit
+    stem = get_module(name).replace("_", files.joint)
+    source = folder / f"{stem}{Path(files.example).suffix}"
     names = {name.casefold(), source.name.casefold()}  # of the program, and its source
     if not stem or copy.name in names:
         raise UsageError(f"{name!r} cannot name a driver in {language}; choose another")
@@ -419,15 +369,14 @@ def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
     if not is_there:
         save(copy, kit)
     save(source, example)
-    place = "" if folder.is_absolute() else "./"
-    program = f"{place}{folder / name}"
+    program = f"{'' if folder.is_absolute() else './'}{folder / name}"
     paths = {"kit": copy, "source": source, "program": program}
-    words = {field: quote(str(path)) for field, path in paths.items()}
+    quoted = {field: quote(str(path)) for field, path in paths.items()}
     click.echo(f"Wrote {copy}, which you need not change, and {source}, whose caches you")
     click.echo("replace. They are right as they stand. To check them, run:")
-    if of.build:
-        click.echo(f"  {of.build.format(**words)}")
-    click.echo(f"  {get_check_line(f'exec:{of.start.format(**words)}', kind)}")
+    if files.build:
+        click.echo(f"  {files.build.format(**quoted)}")
+    click.echo(f"  {get_check_line(f'exec:{files.start.format(**quoted)}', kind)}")
     return 0
 
 
