@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,12 +39,12 @@ class Case(NamedTuple):
     kind: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.backend} × {self.kind}" if self.kind else self.backend
 
-class Declared(NamedTuple):
-    """The cases of a session; unavailable: backend → why it is not checked."""
 
-    cases: list[Case]
-    unavailable: dict[str, str]
+Declared = tuple[list[Case], dict[str, str]]
+"""The cases of a session; and backend → why it is not checked."""
 
 
 PROGRAMS = {"quick": 50, "ci": 600, "nightly": 14_000}
@@ -66,49 +66,36 @@ SAVED = "lockstep-saved"
 
 
 SETTINGS = "default: the project's settings"
-REPEATED: dict[str, Any] = {"action": "append", "default": []}
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "backend": {
-        **REPEATED,
-        "metavar": "NAME",
-        "help": "a registered backend, package.module:factory or exec:program; may be"
-        f" repeated ({SETTINGS}, else all registered)",
-    },
-    "kind": {
-        **REPEATED,
-        "metavar": "KIND",
-        "help": f"a kind of cache; may be repeated ({SETTINGS}, else all)",
-    },
-    "profile": {
-        "choices": list(PROGRAMS),
-        "help": "number of programs for each backend and kind (default: that of"
-        " --hypothesis-profile=lockstep-…, else the project's settings, else ci)",
-    },
-    "seed": {
-        "type": int,
-        "help": "seed of the programs (default: --hypothesis-seed, else 0)",
-    },
-    "require-complete": {
-        "action": "store_true",
-        "help": "fail a test if a program was not run or a cell not reached",
-    },
-    "failures": {
-        "metavar": "DIR",
-        "help": f"folder for failing programs ({SETTINGS}, else failures)",
-    },
-    "python-path": {
-        **REPEATED,
-        "metavar": "DIR",
-        "help": "also import backends from this folder; may be repeated",
-    },
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "KV caches side by side with their reference")
-    for name, option in OPTIONS.items():
-        group.addoption(f"--lockstep-{name}", **option)
+
+    def add(name: str, text: str, **settings: Any) -> None:
+        group.addoption(f"--lockstep-{name}", help=text, **settings)
+
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    text = "a registered backend, package.module:factory or exec:program; may be repeated"
+    add(
+        "backend", f"{text} ({SETTINGS}, else all registered)", metavar="NAME", **repeated
+    )
+    text = f"a kind of cache; may be repeated ({SETTINGS}, else all)"
+    add("kind", text, metavar="KIND", **repeated)
+    text = (
+        "number of programs for each backend and kind (default: that of"
+        " --hypothesis-profile=lockstep-…, else the project's settings, else ci)"
+    )
+    add("profile", text, choices=list(PROGRAMS))
+    add("seed", "seed of the programs (default: --hypothesis-seed, else 0)", type=int)
+    text = "fail a test if a program was not run or a cell not reached"
+    add("require-complete", text, action="store_true")
+    add(
+        "failures",
+        f"folder for failing programs ({SETTINGS}, else failures)",
+        metavar="DIR",
+    )
+    text = "also import backends from this folder; may be repeated"
+    add("python-path", text, metavar="DIR", **repeated)
 
 
 @pytest.hookimpl(tryfirst=True)  # Hypothesis' own plugin loads the profile
@@ -118,24 +105,14 @@ def pytest_configure(config: pytest.Config) -> None:
     choose_profile(config)
     if not (options.lockstep_backend or options.lockstep_kind):
         return
-    from lockstep.harness.contracts import CONTRACTS
-    from lockstep.harness.core.document import suggest
+    from lockstep.harness.cli.project import read_list
     from lockstep.harness.core.errors import UsageError
-    from lockstep.harness.workers.registry import get_target
 
     try:
-        for name in options.lockstep_backend:
-            get_target(name)
+        read_list("backends", options.lockstep_backend, "--lockstep-backend", Path())
+        read_list("kinds", options.lockstep_kind, "--lockstep-kind", Path())
     except UsageError as error:
-        text = str(error).replace("--backend", "--lockstep-backend", 1)
-        raise pytest.UsageError(text) from None
-    kinds = [kind for contract in CONTRACTS.values() for kind in contract.kinds]
-    for kind in options.lockstep_kind:
-        if kind not in kinds:
-            similar = suggest(kind, dict.fromkeys(kinds))
-            raise pytest.UsageError(
-                f"--lockstep-kind {kind}: there is no such kind{similar}"
-            )
+        raise pytest.UsageError(str(error)) from None
 
 
 def choose_profile(config: pytest.Config) -> None:
@@ -187,13 +164,8 @@ def choose(config: pytest.Config) -> Project:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
-        metafunc.parametrize("lockstep_case", get_declared(metafunc.config).cases)
-
-
-def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    if argname != "lockstep_case" or not isinstance(val, Case):
-        return None
-    return f"{val.backend} × {val.kind}" if val.kind else val.backend
+        cases, _ = get_declared(metafunc.config)
+        metafunc.parametrize("lockstep_case", cases, ids=str)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -214,25 +186,25 @@ def get_declared(config: pytest.Config) -> Declared:
     """
     if DECLARED in config.stash:
         return config.stash[DECLARED]
-    folder = Path(getattr(config, "workerinput", {}).get("lockstep_folder", ""))
-    if folder.is_absolute() and folder.is_dir():
+    shared = getattr(config, "workerinput", {}).get("lockstep_folder")
+    if shared is None:
+        declared = ask_backends(config)
+    else:
         import fcntl
 
-        path = folder / DECLARED_FILE
-        with (folder / "lock").open("w") as lock:
+        path = Path(shared, DECLARED_FILE)
+        with Path(shared, "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 path.write_text(json.dumps(ask_backends(config)))
         declared = read_declared(path)
-    else:
-        declared = ask_backends(config)
     config.stash[DECLARED] = declared
     return declared
 
 
 def read_declared(path: Path) -> Declared:
     cases, unavailable = json.loads(path.read_text())
-    return Declared([Case(*case) for case in cases], unavailable)
+    return [Case(*case) for case in cases], unavailable
 
 
 def ask_backends(config: pytest.Config) -> Declared:
@@ -243,8 +215,7 @@ def ask_backends(config: pytest.Config) -> Declared:
     from lockstep.harness.workers.registry import list_names
 
     chosen = choose(config)
-    named = chosen.backends
-    outcome = Outcome(Settings(named, chosen.kinds))
+    outcome = Outcome(Settings(chosen.backends, chosen.kinds))
     declare(get_pool(config), outcome, list(list_names()))
 
     def estimate_work(pair: Pair) -> float:
@@ -257,10 +228,10 @@ def ask_backends(config: pytest.Config) -> Declared:
         name: f"could not be loaded: {error}" for name, error in outcome.dead.items()
     }
     unavailable = dict(outcome.unavailable)
-    broken |= {name: unavailable.pop(name) for name in named if name in unavailable}
+    for name in filter(unavailable.__contains__, chosen.backends):
+        broken[name] = unavailable.pop(name)
     cases = [Case(name, "", reason) for name, reason in broken.items()]
-    cases += [Case(pair.backend, pair.kind) for pair in pairs]
-    return Declared(cases, unavailable)
+    return [*cases, *(Case(pair.backend, pair.kind) for pair in pairs)], unavailable
 
 
 def get_pool(config: pytest.Config) -> Pool:
@@ -355,29 +326,16 @@ def describe(outcome: Outcome) -> str:
     return text.getvalue()
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, Any, None]:
-    """Shows only the cause in pytest's summary; the test's section has the rest."""
-    result = yield
-    if call.excinfo is None or "lockstep_case" not in getattr(item, "fixturenames", ()):
-        return
-    crash = getattr(result.get_result().longrepr, "reprcrash", None)
-    if crash is not None and call.excinfo.errisinstance(pytest.fail.Exception):
-        crash.message = str(call.excinfo.value).partition("\n")[0]
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Prints which registered backends were not checked, and notes on saved failures."""
-    declared = config.stash.get(DECLARED, None)
+    _, unavailable = config.stash.get(DECLARED, ([], {}))
     folder = config.stash.get(FOLDER, None)
     if folder is not None and (folder / DECLARED_FILE).exists():
-        declared = read_declared(folder / DECLARED_FILE)
-    if declared is not None and declared.unavailable:
+        _, unavailable = read_declared(folder / DECLARED_FILE)
+    if unavailable:
         from lockstep.harness.reports.model import list_unavailable_notes
 
-        for note in list_unavailable_notes(declared.unavailable):
+        for note in list_unavailable_notes(unavailable):
             terminalreporter.write_line(note.format())
     for report in terminalreporter.getreports("passed"):
         for name, message in report.user_properties:
