@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from lockstep.harness.cli.frame import printing
-from lockstep.harness.cli.options import Seconds, define
+from lockstep.harness.cli.options import Seconds, define, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.job import Bisection
 from lockstep.harness.jobs.bisect.sources import Commits, Releases, Source
@@ -27,47 +27,39 @@ LIMIT_SECONDS = 1800.0
 
 @define(
     *("paths", "backend"),
-    click.option("--package", metavar="NAME", help="Package whose releases are tried."),
-    click.option("--versions", metavar="A..B", help="Oldest and newest release to try."),
+    option("--package", "Package whose releases are tried.", metavar="NAME"),
+    option("--versions", "Oldest and newest release to try.", metavar="A..B"),
     "unsupported",
-    click.option(
-        "--with",
-        "companions",
+    option(
+        "--with companions",
+        'Also install this beside each release, such as "mlx==0.31.2"; {version} is the'
+        " version of the release. May be repeated.",
         multiple=True,
         metavar="REQUIREMENT",
-        help='Also install this beside each release, such as "mlx==0.31.2"; {version} is'
-        " the version of the release. May be repeated.",
     ),
-    click.option(
-        "--git",
-        "repository",
-        metavar="REPO",
+    option(
+        "--git repository",
+        "Folder of a repository whose commits are tried, in a clone.",
         type=click.Path(path_type=Path),
-        help="Folder of a repository whose commits are tried, in a clone.",
+        metavar="REPO",
     ),
-    click.option("--good", metavar="REVISION", help="Revision that agrees."),
-    click.option("--bad", metavar="REVISION", help="Revision that shows the failure."),
-    click.option(
+    option("--good", "Revision that agrees.", metavar="REVISION"),
+    option("--bad", "Revision that shows the failure.", metavar="REVISION"),
+    option(
         "--build",
+        "Shell command that builds and installs a commit in the clone. Default: the clone"
+        " itself is on PYTHONPATH.",
         metavar="COMMAND",
-        help="Shell command that builds and installs a commit in the clone. Default: the"
-        " clone itself is on PYTHONPATH.",
     ),
-    click.option(
+    option(
         "--limit",
+        "Skip a release that takes longer to install, to build or to replay.",
         type=Seconds(1, 86_400),
         default=LIMIT_SECONDS,
         show_default=True,
         metavar="S",
-        help="Skip a release that takes longer to install, to build or to replay.",
     ),
     "json",
-    examples="""
-  lockstep bisect FILE --package mlx-lm --versions 0.30.0.. --unsupported
-  lockstep bisect FILE --package mlx --with "mlx-cpu=={version}"
-  lockstep bisect FILE --backend mycache:make --git . --good v1.2 --bad HEAD \\
-      --build "pip install -e ."
-""",
 )
 def bisect(
     settings: Settings,
@@ -89,6 +81,12 @@ def bisect(
     each in a scratch environment that shares all other packages of this one. One that
     does not install, build or import is skipped. Exit status: 0 one release or commit is
     named; 2 it could not be told.
+
+    Examples:
+      lockstep bisect FILE --package mlx-lm --versions 0.30.0.. --unsupported
+      lockstep bisect FILE --package mlx --with "mlx-cpu=={version}"
+      lockstep bisect FILE --backend mycache:make --git . --good v1.2 --bad HEAD \\
+          --build "pip install -e ."
     """
     path, program = get_single(paths, "a search")
     name = backend or get_own_backend(path, program, settings)

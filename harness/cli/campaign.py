@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from lockstep.harness.cli.frame import print_error, print_line, printing
-from lockstep.harness.cli.options import Seconds, command, compose, option, shared
+from lockstep.harness.cli.frame import print_error, print_report, print_unsaved
+from lockstep.harness.cli.options import Seconds, define, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder, open_folder
 from lockstep.harness.jobs.campaign.campaign import Campaign, begin, merge
@@ -51,13 +51,6 @@ Examples:
   lockstep campaign report night -o page          what it has found
 """
 
-START_EXAMPLES = """\b
-Examples:
-  lockstep campaign start night --backend torch-cpu --time 3600
-  lockstep campaign start night --programs 25000 --shard 1/3   a third of it here
-  lockstep campaign start s3://bucket/night --time 28800 --ray auto
-"""
-
 
 @click.group(epilog=EXAMPLES)
 def campaign() -> None:
@@ -68,7 +61,7 @@ def campaign() -> None:
     """
 
 
-folder_argument = click.argument("location", metavar="FOLDER")
+FOLDER = click.argument("location", metavar="FOLDER")
 
 
 # --- it runs ----------------------------------------------------------------------------
@@ -85,9 +78,8 @@ def read_shard(context: click.Context, parameter: Any, value: str | None) -> Any
 
 
 PROGRAMS = PROFILES["nightly"].programs
-POSITIVE = click.IntRange(1)
 
-where = compose(
+WHERE = (
     option(
         "--gpu",
         "Under Ray, the share of a GPU that a worker asks for.",
@@ -104,31 +96,37 @@ where = compose(
         flag_value="local",
         metavar="[ADDRESS]",
     ),
-    shared("jobs"),
+    "jobs",
 )
 
 
-@campaign.command(epilog=START_EXAMPLES, short_help="Begins a campaign, and runs it.")
-@folder_argument
-@shared("backends", "kinds")
-@option(
-    "--programs",
-    f"Programs for each backend and kind; default: {PROGRAMS:,}",
-    type=POSITIVE,
-    metavar="N",
+@define(
+    FOLDER,
+    *("backends", "kinds"),
+    option(
+        "--programs",
+        f"Programs for each backend and kind; default: {PROGRAMS:,}",
+        type=click.IntRange(1),
+        metavar="N",
+    ),
+    option("--time seconds", "Or S seconds.", type=Seconds(1), metavar="S"),
+    "seed",
+    option(
+        "--slice",
+        "Programs in a shard.",
+        type=click.IntRange(1),
+        default=SLICE,
+        metavar="N",
+    ),
+    option(
+        "--shard",
+        "Run the I-th of N parts; `merge` puts them together.",
+        callback=read_shard,
+        metavar="I/N",
+    ),
+    *(*WHERE, "step", "start", "strict"),
+    group=campaign,
 )
-@option("--time seconds", "Or S seconds.", type=Seconds(1), metavar="S")
-@option("--seed", "Seed of the programs.", type=int, default=0, show_default=True)
-@option("--slice", "Programs in a shard.", type=POSITIVE, default=SLICE, metavar="N")
-@option(
-    "--shard",
-    "Run the I-th of N parts; `merge` puts them together.",
-    callback=read_shard,
-    metavar="I/N",
-)
-@where
-@shared("step", "start", "strict")
-@command
 def start(
     location: str,
     backends: Sequence[str],
@@ -144,6 +142,11 @@ def start(
 
     The budget is a number of programs for each backend and kind, or of seconds. Exit
     status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
+
+    Examples:
+      lockstep campaign start night --backend torch-cpu --time 3600
+      lockstep campaign start night --programs 25000 --shard 1/3   a third of it here
+      lockstep campaign start s3://bucket/night --time 28800 --ray auto
     """
     if programs and seconds:
         raise UsageError("give one of --programs and --time")
@@ -159,10 +162,7 @@ def start(
     return run(folder, terms, jobs, address, gpu)
 
 
-@campaign.command(short_help="Goes on with a campaign that was stopped.")
-@folder_argument
-@where
-@command
+@define(FOLDER, *WHERE, group=campaign)
 def resume(location: str, jobs: int, address: str | None, gpu: float) -> int:
     """Goes on with the campaign in FOLDER, with what is left of its budget.
 
@@ -190,9 +190,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
     print_damaged(work, "it was run again")
     if outcome.unwritten:
         print_error(outcome.unwritten)
-    for failure in outcome.failures:
-        if failure.unsaved:
-            print_line(json.dumps(failure.to_json()))
+    print_unsaved(outcome.failures)
     return print_campaign(outcome, folder.location)
 
 
@@ -216,42 +214,36 @@ def print_damaged(work: Campaign, consequence: str) -> None:
         print_error(f"{message}; {consequence}")
 
 
-def print_campaign(outcome: Outcome, location: str) -> int:
-    with printing(outcome.get_exit_status):
+def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> int:
+    def show() -> None:
         console = PlainConsole()
         print_outcome(console, outcome)
         console.print(describe_state(outcome, location), soft_wrap=True)
-    return outcome.get_exit_status()
+
+    return print_report(outcome, as_json, to_json, show)
 
 
-@campaign.command(short_help="Says how far a campaign is.")
-@folder_argument
-@shared("json")
-@command
+@define(FOLDER, "json", group=campaign)
 def status(location: str, as_json: bool) -> int:
     """Says how far the campaign in FOLDER is, and what it has found.
 
     Exit status: that of the campaign so far.
     """
-    outcome = load(location)
-    if not as_json:
-        return print_campaign(outcome, location)
-    with printing(outcome.get_exit_status):
-        click.echo(json.dumps(to_json(outcome), indent=1))
-    return outcome.get_exit_status()
+    return print_campaign(load(location), location, as_json)
 
 
-@campaign.command(short_help="Makes a page of what a campaign has found.")
-@folder_argument
-@option(
-    "-o --output",
-    "Folder for the page.",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
+@define(
+    FOLDER,
+    option(
+        "-o --output",
+        "Folder for the page.",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    ),
+    *("given", "step", "start", "failures"),
+    group=campaign,
 )
-@shared("given", "step", "start", "failures")
-@command
 def report(settings: Settings, location: str, output: Path) -> int:
     """Makes the page that `lockstep report` makes, of the campaign in FOLDER.
 
@@ -267,10 +259,12 @@ def report(settings: Settings, location: str, output: Path) -> int:
     return 0
 
 
-@campaign.command(name="merge", short_help="Puts the parts of a campaign together.")
-@folder_argument
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
-@command
+@define(
+    FOLDER,
+    click.argument("sources", nargs=-1, required=True, metavar="SOURCE…"),
+    name="merge",
+    group=campaign,
+)
 def merge_command(location: str, sources: Sequence[str]) -> int:
     """Adds the shards of each SOURCE to the campaign in FOLDER, which may be new.
 

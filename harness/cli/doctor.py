@@ -51,10 +51,11 @@ def list_checks(settings: Settings) -> Iterator[Text]:
     yield Text(f"  {platform.platform()}, {sys.executable}")
     project = load_project()
     yield from list_settings(project)
-    for package in PACKAGES:
-        yield check_package(package)
+    for package, requirement in PACKAGES.items():
+        yield check_package(package, f"pip install '{requirement}'")
     for package, tested in ENGINES.items():
-        yield check_engine(package, tested)
+        install = f"pip install --no-deps -r ci/engines/{package}.txt"
+        yield check_package(package, install, tested)
     if len(list_names()) == 1:  # the reference is always there
         yield Text("no backend is registered: pip install -e '.[all]' again", "yellow")
     yield from list_backends([*list_names(), *project.backends], settings)
@@ -100,25 +101,24 @@ def declare_all(
     return {name: declared[name] for name in names}
 
 
-def check_package(package: str) -> Text:
-    try:
-        return Text.assemble(("✓ ", "green"), f"{package} {version(package)}")
-    except PackageNotFoundError:
-        line = f"{package} is not installed: pip install '{PACKAGES[package]}'"
-        return Text.assemble(("– ", "yellow"), line)
+def check_package(package: str, install: str, tested: str = "") -> Text:
+    """Describes what is installed of a package.
 
-
-def check_engine(package: str, tested: str) -> Text:
-    install = f"pip install --no-deps -r ci/engines/{package}.txt"
+    Args:
+        package: its name.
+        install: the command that installs it.
+        tested: the only version that is tested, if there is one.
+    """
     try:
         installed = version(package)
     except PackageNotFoundError:
-        line = f"{package} {tested} is not installed: {install}"
+        name = f"{package} {tested}".strip()
+        line = f"{name} is not installed: {install}"
         return Text.assemble(("– ", "yellow"), line)
-    if Version(installed).public == tested:
-        return Text.assemble(("✓ ", "green"), f"{package} {installed}")
-    line = f"{package} {installed} is installed; tested with {tested}: {install}"
-    return Text.assemble(("– ", "yellow"), line)
+    if tested and Version(installed).public != tested:
+        line = f"{package} {installed} is installed; tested with {tested}: {install}"
+        return Text.assemble(("– ", "yellow"), line)
+    return Text.assemble(("✓ ", "green"), f"{package} {installed}")
 
 
 def check_records(folder: Path) -> Iterator[Text]:

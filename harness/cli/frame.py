@@ -6,10 +6,11 @@ It imports no more than `lockstep --help` needs; each command is imported when i
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,25 @@ def run_command(function: Callable[[], int]) -> int:
             status = function()
             sys.stdout.flush()
             return status
-    except Unprinted as error:
-        return end_output(error)
-    except UsageError as error:
-        print_error(error)
-        return 2
     except KeyboardInterrupt as interrupt:
         print_error("stopped")
         return get_interrupt_status(interrupt)
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is None:  # not of opening a file
-            return end_output(Unprinted(error, 2))
-        print_error(describe_own_error(error))
-        return 2
+        return end(error)
+
+
+def end(error: Exception) -> int:
+    """Prints one line about an exception, and returns the exit status."""
+    if isinstance(error, OSError) and error.filename is None:  # not of opening a file
+        error = Unprinted(error, 2)
+    if isinstance(error, Unprinted):
+        silence(sys.stdout)
+        if not error.is_closed:
+            print_error(error)
+        return error.status
+    is_ours = isinstance(error, UsageError)
+    print_error(error if is_ours else describe_own_error(error))
+    return 2
 
 
 def describe_own_error(error: Exception) -> str:
@@ -54,7 +61,7 @@ def describe_own_error(error: Exception) -> str:
     return f"the harness itself failed at {' < '.join(lines)}: {format_error(error)}"
 
 
-def print_error(error: UsageError | str) -> None:
+def print_error(error: Exception | str) -> None:
     """Prints the line of an error; text from files has no effect on a terminal."""
     print_line(f"lockstep: {make_printable(str(error))}")
 
@@ -65,6 +72,13 @@ def print_line(text: str) -> None:
         click.echo(text, err=True)
     except OSError:
         silence(sys.stderr)
+
+
+def print_unsaved(failures: Iterable[Any]) -> None:
+    """Prints the failures that could not be saved, as JSON on standard error."""
+    for failure in failures:
+        if failure.unsaved:
+            print_line(json.dumps(failure.to_json()))
 
 
 # --- streams and the terminal's size ----------------------------------------------------
@@ -132,11 +146,17 @@ def printing(get_status: Callable[[], int]) -> Iterator[None]:
         raise Unprinted(error, get_status()) from error
 
 
-def end_output(error: Unprinted) -> int:
-    silence(sys.stdout)
-    if not error.is_closed:
-        print_error(error)
-    return error.status
+def print_report(
+    outcome: Any, as_json: bool, to_json: Callable[[Any], Any], show: Callable[[], None]
+) -> int:
+    """Prints an outcome, as JSON or by `show`, and returns its exit status."""
+    with printing(outcome.get_exit_status):
+        if as_json:
+            click.echo(json.dumps(to_json(outcome), indent=1))
+        else:
+            show()
+    status: int = outcome.get_exit_status()
+    return status
 
 
 def silence(stream: Any) -> None:

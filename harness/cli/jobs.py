@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.cli.frame import (
     Unprinted,
     print_error,
-    print_line,
-    printing,
+    print_report,
+    print_unsaved,
 )
 from lockstep.harness.cli.options import define, flag, get_default, option
 from lockstep.harness.contracts.contract import SIZES
@@ -78,12 +77,6 @@ from lockstep.harness.workers.registry import list_names
         "List what was run of each pair, what cannot be checked, and missed cells.",
     ),
     *("jobs", "step", "start", "strict", "failures", "json"),
-    examples="""
-  lockstep check                                  all that is installed
-  lockstep check --backend torch-cpu --kind kv    one backend and kind
-  lockstep check --backend mycache.lockstep:make  your own
-  lockstep check --profile nightly --time 3600    as much as an hour allows
-""",
 )
 def check(
     settings: Settings,
@@ -97,6 +90,12 @@ def check(
 
     The outcome is saved as outcome.json in the folder for failures. Exit status: 0 all
     agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
+
+    Examples:
+      lockstep check                                  all that is installed
+      lockstep check --backend torch-cpu --kind kv    one backend and kind
+      lockstep check --backend mycache.lockstep:make  your own
+      lockstep check --profile nightly --time 3600    as much as an hour allows
     """
     seed = int(time.time()) if profile == "nightly" else 0
     chosen_profile = PROFILES[profile]
@@ -119,12 +118,8 @@ def check(
             run_check(outcome, names, progress.show)
         if outcome.unwritten:
             print_error(outcome.unwritten)
-        with printing(outcome.get_exit_status):
-            if as_json:
-                click.echo(json.dumps(to_json(outcome), indent=1))
-            else:
-                print_outcome(console, outcome, verbose=verbose)
-    return outcome.get_exit_status()
+        show = partial(print_outcome, console, outcome, verbose=verbose)
+        return print_report(outcome, as_json, to_json, show)
 
 
 EVERYTHING = "All registered backends; your own: --backend MODULE:FACTORY or exec:PROGRAM"
@@ -155,9 +150,7 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
     except OSError as error:
         outcome.unwritten = f"{file.path}: cannot be written: {error.strerror or error}"
         print_error(outcome.unwritten)
-        for failure in outcome.failures:
-            if failure.unsaved:
-                print_line(json.dumps(failure.to_json()))
+        print_unsaved(outcome.failures)
         return
     if path.name != OUTCOME:
         shared = f"another check has written {path.with_name(OUTCOME)} meanwhile"
@@ -187,12 +180,6 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
     "seconds",
     flag("--resume", "Continue an earlier run."),
     *("jobs", "step", "start", "strict", "failures", "json"),
-    examples="""
-  lockstep explore --backend torch-cpu --kind rotating --depth 5
-  lockstep explore --backend mycache:make --size tiny --depth 7
-  lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
-  lockstep explore --kind trie --depth 6 --resume       … and the rest
-""",
 )
 def explore(
     settings: Settings, depth: int, size: str, resume: bool, as_json: bool
@@ -201,19 +188,22 @@ def explore(
 
     A domain is a small config and a few operations with all their arguments. Operations
     that a backend does not declare are skipped.
+
+    Examples:
+      lockstep explore --backend torch-cpu --kind rotating --depth 5
+      lockstep explore --backend mycache:make --size tiny --depth 7
+      lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
+      lockstep explore --kind trie --depth 6 --resume       … and the rest
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
         begun = Exploration(size, depth, Outcome(replace(settings, generator="every")))
         exploration = run_exploration(begun, names, resume, progress.show)
-    outcome = exploration.outcome
-    with printing(outcome.get_exit_status):
-        if as_json:
-            click.echo(json.dumps(explore_to_json(exploration), indent=1))
-        else:
-            print_exploration(console, exploration)
-    return outcome.get_exit_status()
+    show = partial(print_exploration, console, exploration)
+    return print_report(
+        exploration.outcome, as_json, lambda _: explore_to_json(exploration), show
+    )
 
 
 # --- faults -----------------------------------------------------------------------------
@@ -234,25 +224,21 @@ def explore(
         default=2000,
         show_default=True,
     ),
-    option("--seed", "Seed of the programs.", type=int, default=0, show_default=True),
+    "seed",
     *("jobs", "step", "start", "failures", "json"),
-    examples="""
-  lockstep faults                                 all, in every backend that has some
-  lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
-  lockstep faults --fault shift-twice --seed 7    one mistake, with other programs
-""",
 )
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Tests the check itself: looks for mistakes that are planted in backends.
 
     Exit status: 0 all are found; 1 a mistake survives; 2 something could not run.
+
+    Examples:
+      lockstep faults                                 all, in every backend that has some
+      lockstep faults --backend torch-cpu --jobs 1    in one backend, on one core
+      lockstep faults --fault shift-twice --seed 7    one mistake, with other programs
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_search_status, get_search_status) as progress:
         searches = Hunt(settings, list(list_names()), ids, progress.show).run()
-    with printing(searches.get_exit_status):
-        if as_json:
-            click.echo(json.dumps(searches.to_json(), indent=1))
-        else:
-            print_searches(console, searches)
-    return searches.get_exit_status()
+    show = partial(print_searches, console, searches)
+    return print_report(searches, as_json, type(searches).to_json, show)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lockstep.harness.backends.backend import Backend, get_environment
 from lockstep.harness.cli.project import load_project
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.core.document import suggest
+from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import Result
 from lockstep.harness.execution.metamorphic.reference import get_reference
@@ -82,7 +82,8 @@ def programs(
     """
     if max_ops is not None and max_ops < 1:
         raise UsageError(f"max_ops={max_ops}: a program has at least one operation")
-    require_kind(contract, kind)
+    rules = get_named(CONTRACTS, contract, "contract")
+    get_named(dict.fromkeys(rules.kinds, True), kind, f"kind of {contract}")
     target = get_reference() if backend is None else get_backend(backend)
     declared = target.contracts.get(contract, {}).get(kind)
     if declared is None:
@@ -90,16 +91,6 @@ def programs(
     avoid = load_known(target, kind)
     drawer = Drawer(contract, kind, declared, target.dtypes, avoid, longest=max_ops)
     return make_strategy(drawer.draw, LEAST if max_ops != 1 else 1)
-
-
-def require_kind(contract: str, kind: str) -> None:
-    if contract not in CONTRACTS:
-        suggestion = suggest(contract, CONTRACTS)
-        raise UsageError(f"there is no contract {contract!r}{suggestion}")
-    kinds = CONTRACTS[contract].kinds
-    if kind not in kinds:
-        suggestion = suggest(kind, dict.fromkeys(kinds))
-        raise UsageError(f"contract {contract} has no kind {kind!r}{suggestion}")
 
 
 @cache
@@ -250,14 +241,16 @@ def load_known(backend: Backend, kind: str) -> Sequence[Entry]:
 
 load_entries = cache(load_ledger)
 
-FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
-"""Removed when the process ends."""
+
+@cache
+def make_folder() -> tempfile.TemporaryDirectory[str]:
+    """Makes a folder that is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="lockstep-")
 
 
 @cache
 def get_runner() -> Runner:
-    FOLDERS.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
-    return Runner(Record(Path(FOLDERS[-1].name) / "record.json"), lambda event: None)
+    return Runner(Record(Path(make_folder().name) / "record.json"), lambda event: None)
 
 
 def keep(
@@ -278,24 +271,24 @@ def keep(
     """
     name = asked_backend if isinstance(asked_backend, str) else backend.name
     is_found = name is asked_backend or name in list_names()
-    signature = divergence.get_signature(program)
-    shortest = SHORTEST_SHOWN.get((name, signature))
+    key = name, divergence.get_signature(program)
+    shortest = SHORTEST_SHOWN.get(key)
     if shortest is not None and get_rank(shortest.program) <= get_rank(program):
         return shortest
     small = shorten(program, divergence, backend)
     if shortest is not None and get_rank(shortest.program) <= get_rank(small.program):
         return shortest
-    environment = get_environment(
-        {"versions": dict(backend.versions), "device": backend.device}
+    declared = {"versions": dict(backend.versions), "device": backend.device}
+    meta: dict[str, Any] = {"found": {"front": "strategy"}}
+    if small.flaky is not None:
+        meta["flaky"] = str(small.flaky)
+    facts = small.program, small.divergence, name, get_environment(declared), meta
+    failure = save(
+        make_failure(folder, *facts, asked="" if is_found else "MODULE:FACTORY")
     )
-    flaky = {} if small.flaky is None else {"flaky": str(small.flaky)}
-    meta = {"found": {"front": "strategy"}, **flaky}
-    facts = small.program, small.divergence, name, environment, meta
-    placeholder = "" if is_found else "MODULE:FACTORY"
-    failure = save(make_failure(folder, *facts, asked=placeholder))
     if shortest is not None and failure.unsaved is None:
         shortest.path.unlink(missing_ok=True)
-    SHORTEST_SHOWN[name, signature] = failure
+    SHORTEST_SHOWN[key] = failure
     return failure
 
 

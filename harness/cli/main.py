@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from lockstep.harness import __version__
-from lockstep.harness.cli.frame import Unprinted, end_output, print_error
+from lockstep.harness.cli.frame import end, print_error
 from lockstep.harness.core.document import suggest
 
 
@@ -56,10 +56,8 @@ class Commands(click.Group):
     def main(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super().main(*arguments, **options)
-        except OSError as error:
-            if error.filename is not None:  # no output of ours
-                raise
-            sys.exit(end_output(Unprinted(error, 2)))
+        except Exception as error:
+            sys.exit(end(error))
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(HOMES)

@@ -8,42 +8,42 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from inspect import signature
+from inspect import cleandoc, signature
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
-from lockstep.harness.cli.frame import describe_own_error, print_error, run_command
+from lockstep.harness.cli.frame import run_command
 from lockstep.harness.cli.project import importing_from, load_project
 from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import suggest
-from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.registry import get_target
 
 
 def define(
     *options: str | Callable[..., Any],
-    examples: str = "",
     name: str | None = None,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """Makes a command of a function that returns an exit status.
 
+    Its docstring is the help; the paragraph "Examples:" comes behind the options.
+
     Args:
         options: in the order of the help: names of `OPTIONS`, or click's decorators.
-        examples: lines for the end of the help.
         name: of the command; default: the function's name.
         group: that it belongs to.
     """
-    epilog = f"\b\nExamples:\n{examples.strip(chr(10))}" if examples else None
     adds = [OPTIONS[add] if isinstance(add, str) else add for add in options]
 
     def decorate(function: Callable[..., int]) -> click.Command:
         make = group.command if group else click.command
-        return make(name, epilog=epilog)(compose(*adds)(command(function)))
+        help, _, examples = cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        epilog = f"\b\nExamples:\n{examples}" if examples else None
+        return make(name, help=help, epilog=epilog)(compose(*adds)(command(function)))
 
     return decorate
 
@@ -75,16 +75,7 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
 
 def get_default(name: str) -> Callable[[], Any]:
     """Returns a function that reads the default of an option from the project."""
-
-    def get() -> Any:
-        try:
-            return getattr(load_project(), name)
-        except UsageError as error:
-            raise BadInput(str(error)) from None
-        except Exception as error:
-            raise BadInput(describe_own_error(error)) from error
-
-    return get
+    return lambda: getattr(load_project(), name)
 
 
 def count_cores() -> int:
@@ -106,22 +97,10 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class BadInput(click.ClickException):
-    """An invalid option: the command prints one line and exits with status 2."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        print_error(UsageError(self.message))
-
-
 def check_backends(context: click.Context, option: Any, value: Any) -> Any:
     """Refuses names that no backend can have; `value` is a name, several, or None."""
     for name in [value] if isinstance(value, str) else value or ():
-        try:
-            get_target(name)
-        except UsageError as error:
-            raise BadInput(str(error)) from None
+        get_target(name)
     return value
 
 
@@ -223,6 +202,9 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     "seconds": option(
         "--time seconds", "Stop after S seconds.", type=Seconds(0), metavar="S"
     ),
+    "seed": option(
+        "--seed", "Seed of the programs.", type=int, default=0, show_default=True
+    ),
     "jobs": option(
         "-j --jobs",
         "Worker processes; default: one for each core.",
@@ -231,8 +213,3 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     ),
     "json": flag("--json as_json", "Print the outcome as JSON."),
 }
-
-
-def shared(*names: str) -> Callable[..., Any]:
-    """Returns a decorator that adds these of `OPTIONS`, in this order."""
-    return compose(*(OPTIONS[name] for name in names))

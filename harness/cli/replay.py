@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.frame import Unprinted, print_error, print_line, printing
+from lockstep.harness.cli.frame import Unprinted, print_error, print_unsaved, printing
 from lockstep.harness.cli.options import define, limit, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import describe_stop, make_failure, save
@@ -66,11 +66,6 @@ def run_each(
 
 @define(
     *("paths", "given", "unsupported", "step", "start", "strict", "failures", "json"),
-    examples="""
-  lockstep replay failures                          all saved failures
-  lockstep replay artifact.zip                      the failures of a CI machine
-  lockstep replay FILE --backend torch-cpu          on another backend
-""",
 )
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, AGREES, FAILED, FLAKY or ERROR for each.
@@ -82,6 +77,11 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     --backend, a program runs on the backend in its file, if that is registered or in the
     project's settings. If a program no longer fails, the line lists what differs from the
     machine that found it.
+
+    Examples:
+      lockstep replay failures                          all saved failures
+      lockstep replay artifact.zip                      the failures of a CI machine
+      lockstep replay FILE --backend torch-cpu          on another backend
     """
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
@@ -116,12 +116,6 @@ def print_result(console: PlainConsole, result: Replayed) -> None:
         metavar="DIR",
     ),
     *("backend", "start", "failures"),
-    examples="""
-  lockstep snippet failures/SIGNATURE/FILE.json > bug.py
-  lockstep snippet FILE --backend my_cache:make > bug.py
-  lockstep snippet FILE --backend exec:./driver > bug.sh
-  lockstep snippet failures -o scripts          a script for each saved failure
-""",
 )
 def snippet(
     settings: Settings, paths: Sequence[Path], backend: str | None, folder: Path | None
@@ -133,6 +127,12 @@ def snippet(
     framework. It exits with status 1 while the failure is there, and with 0 once it is
     gone. For a driver, the script is for sh, and has the lines that the driver gets and
     the answers that it should give.
+
+    Examples:
+      lockstep snippet failures/SIGNATURE/FILE.json > bug.py
+      lockstep snippet FILE --backend my_cache:make > bug.py
+      lockstep snippet FILE --backend exec:./driver > bug.sh
+      lockstep snippet failures -o scripts          a script for each saved failure
     """
     if folder is None:
         programs = [get_single(paths, "a snippet without -o DIR")]
@@ -180,59 +180,47 @@ def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
     *("paths", "backend"),
     limit("--time seconds", "Stop after S seconds, for each program.", 60),
     *("step", "start", "strict", "failures"),
-    examples="""
-  lockstep shrink failures/SIGNATURE/FILE.json --time 600
-  lockstep shrink FILE --backend mycache:make   on a backend of your own
-""",
 )
 def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> int:
     """Continues to shrink programs that diverge, and saves the shortest ones.
 
     PATH is a path as for `lockstep replay`. Exit status: 0 all agree now; 1 a program
     still diverges; 2 a program could not run.
+
+    Examples:
+      lockstep shrink failures/SIGNATURE/FILE.json --time 600
+      lockstep shrink FILE --backend mycache:make   on a backend of your own
     """
     console = PlainConsole()
 
     def run(pool: Pool, path: Path, program: Program, name: str) -> int:
-        return shrink_program(settings, pool, console, path, program, name)
+        declared = pool.call(Declare(name))
+        if isinstance(declared, Stopped):
+            raise UsageError(f"{name}: {declared.describe()}")
+        event = pool.call(Shrink(name, program.to_json(), settings.seconds or 0))
+        meta = {"shrunk_from": path.name}
+        if isinstance(event, Stopped):
+            blamed = event.blame()
+            if blamed is None:
+                why = describe_stop(settings.failures, event, name)
+                raise UsageError(f"{name}: {why}")
+            small, divergence = blamed
+        elif event.found is None:
+            console.print(f"{path}: {name} agrees with the reference: nothing to shrink")
+            return 0
+        else:
+            small, divergence = event.found.parsed, event.found.divergence
+            if event.found.flaky is not None:
+                meta["flaky"] = event.found.flaky
+        shrunk = settings.failures, small, divergence, name, declared.get_environment()
+        failure = save(make_failure(*shrunk, meta, settings.get_options()))
+        status = 2 if divergence.is_unwritten else 1
+        with printing(lambda: status):
+            print_failure(console, failure)
+            print_unsaved([failure])
+        return status
 
     return run_each(settings, load_saved(paths), backend, run)
-
-
-def shrink_program(
-    settings: Settings,
-    pool: Pool,
-    console: PlainConsole,
-    path: Path,
-    program: Program,
-    name: str,
-) -> int:
-    """Shrinks a program on the backend `name`; returns its exit status."""
-    declared = pool.call(Declare(name))
-    if isinstance(declared, Stopped):
-        raise UsageError(f"{name}: {declared.describe()}")
-    event = pool.call(Shrink(name, program.to_json(), settings.seconds or 0))
-    meta = {"shrunk_from": path.name}
-    if isinstance(event, Stopped):
-        blamed = event.blame()
-        if blamed is None:
-            raise UsageError(f"{name}: {describe_stop(settings.failures, event, name)}")
-        small, divergence = blamed
-    elif event.found is None:
-        console.print(f"{path}: {name} agrees with the reference: nothing to shrink")
-        return 0
-    else:
-        small, divergence = event.found.parsed, event.found.divergence
-        if event.found.flaky is not None:
-            meta["flaky"] = event.found.flaky
-    shrunk = settings.failures, small, divergence, name, declared.get_environment()
-    failure = save(make_failure(*shrunk, meta, settings.get_options()))
-    status = 2 if divergence.is_unwritten else 1
-    with printing(lambda: status):
-        print_failure(console, failure)
-        if failure.unsaved:
-            print_line(json.dumps(failure.to_json()))
-    return status
 
 
 # --- trace ------------------------------------------------------------------------------
@@ -240,16 +228,16 @@ def shrink_program(
 
 @define(
     "paths",
-    examples="""
-  echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
-         "ops": [{"op": "update", "length": 2}]}' > two.json
-  lockstep trace two.json
-""",
 )
 def trace(paths: Sequence[Path]) -> int:
     """Prints the reference's answer to each operation as JSON, a line for each program.
 
     PATH is a path as for `lockstep replay`.
+
+    Examples:
+      echo '{"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"},
+             "ops": [{"op": "update", "length": 2}]}' > two.json
+      lockstep trace two.json
     """
     for _, program in load_saved(paths):
         answer = {

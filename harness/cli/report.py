@@ -52,11 +52,6 @@ def load_material(paths: Sequence[Path]) -> Material:
         metavar="N",
     ),
     *("step", "start", "failures"),
-    examples="""
-  lockstep show failures/SIGNATURE/FILE.json
-  lockstep show FILE --backend mycache:make     on a backend of your own
-  lockstep show FILE --step 2                   draw another step
-""",
 )
 def show(
     settings: Settings, paths: Sequence[Path], backend: str | None, number: int | None
@@ -66,6 +61,11 @@ def show(
     PATH is a path as for `lockstep replay`. Each program runs again, on --backend or on
     the registered backend in its file; without either, only the reference is shown. Exit
     status: 0 all were shown; 2 a file could not be read.
+
+    Examples:
+      lockstep show failures/SIGNATURE/FILE.json
+      lockstep show FILE --backend mycache:make     on a backend of your own
+      lockstep show FILE --step 2                   draw another step
     """
     material = load_material(paths)
     if number is not None:
@@ -99,13 +99,6 @@ def show(
         show_default=True,
     ),
     *("given", "step", "start", "failures"),
-    examples="""
-  lockstep report -o page                          the folder `failures` as a page
-  lockstep report runs/*/failures -o page          several checks on one page
-  lockstep report --backend mycache:make -o page   a backend of your own
-  lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
-  lockstep report --format github                  errors on the page of a run
-""",
 )
 def report(
     settings: Settings, paths: Sequence[Path], folder: Path | None, form: str
@@ -116,6 +109,13 @@ def report(
     default: `failures`. For a page, each program runs again, on --backend or on the
     registered backend in its file; without either, only the reference is shown. Exit
     status: 0 the report was made; 2 a file could not be read.
+
+    Examples:
+      lockstep report -o page                          the folder `failures` as a page
+      lockstep report runs/*/failures -o page          several checks on one page
+      lockstep report --backend mycache:make -o page   a backend of your own
+      lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
+      lockstep report --format github                  errors on the page of a run
     """
     if form == "html" and folder is None:
         raise UsageError("a page needs a folder; choose one with -o DIR")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lockstep.harness.cli.frame import printing
-from lockstep.harness.cli.options import command, define, shared
+from lockstep.harness.cli.options import OPTIONS, command, compose, define, option
 from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.settings import Settings
@@ -38,22 +38,23 @@ Examples:
 
 
 @click.group(invoke_without_command=True, epilog=EXAMPLES)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the set, new or empty.",
+@compose(
+    option(
+        "-o --output folder",
+        "Folder of the set, new or empty.",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    ),
+    option(
+        "--size",
+        "; ".join(f"{name}: {size.about}" for name, size in SET_SIZES.items()),
+        type=click.Choice(list(SET_SIZES)),
+        default="small",
+        show_default=True,
+    ),
+    OPTIONS["kinds"],
+    OPTIONS["jobs"],
 )
-@click.option(
-    "--size",
-    type=click.Choice(list(SET_SIZES)),
-    default="small",
-    show_default=True,
-    help="; ".join(f"{name}: {size.about}" for name, size in SET_SIZES.items()),
-)
-@shared("kinds", "jobs")
 @click.pass_context
 def vectors(context: click.Context, /, **options: Any) -> None:
     """Writes programs with what the reference expects, for engines that run no Python.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,11 +47,6 @@ UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
         metavar="COMMAND",
     ),
     *("unsupported", "step", "start", "strict", "failures"),
-    examples="""
-  lockstep watch failures/SIGNATURE/FILE.json --backend my_cache:make
-  lockstep watch failures --backend my_cache:make        all that were saved
-  lockstep watch FILE --backend exec:./driver --path src --build make
-""",
 )
 def watch(
     settings: Settings,
@@ -65,6 +61,11 @@ def watch(
     installed packages; for a driver, the files in its command line. Each replay has a
     fresh process. Errors in the sources are printed, and the watch goes on. Ctrl-C ends
     it.
+
+    Examples:
+      lockstep watch failures/SIGNATURE/FILE.json --backend my_cache:make
+      lockstep watch failures --backend my_cache:make        all that were saved
+      lockstep watch FILE --backend exec:./driver --path src --build make
     """
     backends = {
         name: None
@@ -146,24 +147,21 @@ class Watch:
         return {**stamps, **{file: new[file] for file in new if new[file][0] < began}}
 
     def replay_with(self, pool: Pool) -> None:
-        results = []
+        """Replays all programs, and paints the first that fails."""
+        statuses = []
         failing: tuple[Replayed, Program] | None = None
         for result, program in replay_paths(pool, self.paths, self.settings):
             print_result(self.console, result)
-            results.append(result.status)
+            statuses.append(result.status)
             if result.status == "FAILED" and program is not None:
                 failing = failing or (result, program)
-        self.rounds, self.statuses = self.rounds + 1, results
+        self.rounds, self.statuses = self.rounds + 1, statuses
         if failing is not None:
-            self.paint(pool, *failing)
-
-    def paint(self, pool: Pool, result: Replayed, program: Program) -> None:
-        """Prints the picture of a failure."""
-        assert result.backend is not None
-        saved = read_saved(program, result.path)
-        stage = Stage(pool, replace(self.settings, backends=[result.backend]))
-        view = make_failure(1, saved, stage, get_bounds(self.console.width))
-        Painter(self.console).show(view, None)
+            result, program = failing
+            settings = replace(self.settings, backends=[result.backend or ""])
+            saved, stage = read_saved(program, result.path), Stage(pool, settings)
+            view = make_failure(1, saved, stage, get_bounds(self.console.width))
+            Painter(self.console).show(view, None)
 
     def print_watched(self, count: int) -> None:
         if not count:
@@ -172,10 +170,7 @@ class Watch:
         self.console.print(f"Watching {files}; Ctrl-C ends.", soft_wrap=True)
 
     def summarize(self) -> None:
-        counts = [
-            f"{self.statuses.count(status)} {status}"
-            for status in dict.fromkeys(self.statuses)
-        ]
-        last = ", ".join(counts) or "nothing ran"
+        counts = Counter(self.statuses).items()
+        last = ", ".join(f"{count} {status}" for status, count in counts) or "nothing ran"
         times = "once" if self.rounds == 1 else f"{self.rounds} times"
         self.console.print(f"Replayed {times}; last: {last}.", soft_wrap=True)

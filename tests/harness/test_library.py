@@ -89,9 +89,9 @@ def test_only_what_a_backend_declares_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("layers", "kv"), "there is no contract 'layers'; did you mean layer?"),
-        (("layer", "kvv"), "contract layer has no kind 'kvv'; did you mean kv?"),
-        (("paged", "kv"), "contract paged has no kind 'kv'"),
+        (("layers", "kv"), 'contract: unknown "layers"; did you mean layer?'),
+        (("layer", "kvv"), 'kind of layer: unknown "kvv"; did you mean kv?'),
+        (("paged", "kv"), 'kind of paged: unknown "kv"'),
         (("layer", "state", correct()), "declares no cache of kind state (layer)"),
         (
             ("layer", "kv", "torch-cpuu"),
