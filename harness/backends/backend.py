@@ -260,10 +260,10 @@ def compare_environments(
     if not isinstance(meta.get("versions"), Mapping):
         return None
     pairs = list(list_pairs(meta, {"backend": backend, **here}))
-    found, now = ([words[side] for words in pairs] for side in (0, 1))
     if not pairs:
         return "found with the same versions on the same device"
-    return f"found with {', '.join(found)}; here with {', '.join(now)}"
+    found, now = map(", ".join, zip(*pairs, strict=True))
+    return f"found with {found}; here with {now}"
 
 
 def list_pairs(

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,8 +58,6 @@ FOLDER = pytest.StashKey[Path]()
 """A folder in which the processes of pytest-xdist share the declarations."""
 
 DECLARED = pytest.StashKey[Declared]()
-POOL = pytest.StashKey["Pool"]()
-CHOSEN = pytest.StashKey["Project"]()
 DECLARED_FILE = "declared.json"
 
 SAVED = "lockstep-saved"
@@ -136,19 +135,18 @@ def choose_profile(config: pytest.Config) -> None:
         options.lockstep_seed = int(seed) if seed.lstrip("-").isdigit() else 0
 
 
+@cache
 def choose(config: pytest.Config) -> Project:
     """Returns the options, completed by the project's settings."""
     from lockstep.harness.cli.project import load_project
     from lockstep.harness.core.errors import UsageError
 
-    if CHOSEN in config.stash:
-        return config.stash[CHOSEN]
     try:
         project = load_project()
     except UsageError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     option = config.option
-    chosen = config.stash[CHOSEN] = replace(
+    return replace(
         project,
         backends=tuple(option.lockstep_backend) or project.backends,
         kinds=tuple(option.lockstep_kind) or project.kinds,
@@ -156,7 +154,6 @@ def choose(config: pytest.Config) -> Project:
         failures=Path(option.lockstep_failures or project.failures),
         python_path=tuple(map(Path, option.lockstep_python_path)) or project.python_path,
     )
-    return chosen
 
 
 # --- collection -------------------------------------------------------------------------
@@ -234,6 +231,7 @@ def ask_backends(config: pytest.Config) -> Declared:
     return [*cases, *(Case(pair.backend, pair.kind) for pair in pairs)], unavailable
 
 
+@cache
 def get_pool(config: pytest.Config) -> Pool:
     """Returns the worker process of this pytest process."""
     from lockstep.harness.cli.project import importing_from
@@ -241,16 +239,15 @@ def get_pool(config: pytest.Config) -> Pool:
     from lockstep.harness.programs.files import RUNNING
     from lockstep.harness.workers.pool import Pool
 
-    if POOL not in config.stash:
-        chosen = choose(config)
-        try:
-            with importing_from(chosen.python_path):
-                pool = config.stash[POOL] = Pool(1, chosen.failures / RUNNING).__enter__()
-        except UsageError as error:
-            message = str(error).replace("--failures", "--lockstep-failures")
-            raise pytest.Collector.CollectError(message) from None
-        config.add_cleanup(lambda: pool.__exit__())
-    return config.stash[POOL]
+    chosen = choose(config)
+    try:
+        with importing_from(chosen.python_path):
+            pool = Pool(1, chosen.failures / RUNNING).__enter__()
+    except UsageError as error:
+        message = str(error).replace("--failures", "--lockstep-failures")
+        raise pytest.Collector.CollectError(message) from None
+    config.add_cleanup(pool.__exit__)
+    return pool
 
 
 # --- a test -----------------------------------------------------------------------------

@@ -370,7 +370,7 @@ def derive_type(name: str, schema: Schema) -> Any:
     types = [types] if isinstance(types, str) else list(types)
     match [sort for sort in types if sort != "null"]:
         case ["array"]:
-            item = derive_type(name, {**schema["items"], **get_sort(schema)})
+            item = derive_type(name, {NAMES: schema.get(NAMES), **schema["items"]})
             plain: Any = list[item]  # type: ignore[valid-type]
         case [_] if schema.get(NAMES) in OBJECTS:
             plain = int
@@ -381,10 +381,6 @@ def derive_type(name: str, schema: Schema) -> Any:
         case _:
             raise TypeError(f"field {name} has no type in messages; declare `messages`")
     return plain | None if "null" in types else plain
-
-
-def get_sort(schema: Schema) -> Schema:
-    return {NAMES: schema[NAMES]} if NAMES in schema else {}
 
 
 # --- all of them ------------------------------------------------------------------------
