@@ -138,7 +138,7 @@ def start(
     gpu: float,
     **options: Any,
 ) -> int:
-    """Begins a campaign in FOLDER and runs it until its budget is spent.
+    """Begins a campaign, and runs it until its budget is spent.
 
     The budget is a number of programs for each backend and kind, or of seconds. Exit
     status: 0 all agree; 1 a backend diverges, crashes or hangs; 2 something was not run.
@@ -164,7 +164,7 @@ def start(
 
 @define(FOLDER, *WHERE, group=campaign)
 def resume(location: str, jobs: int, address: str | None, gpu: float) -> int:
-    """Goes on with the campaign in FOLDER, with what is left of its budget.
+    """Goes on with a campaign that was stopped, with what is left of its budget.
 
     Shards that are done do not run again. The machines may be others than before.
     """
@@ -225,7 +225,7 @@ def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> in
 
 @define(FOLDER, "json", group=campaign)
 def status(location: str, as_json: bool) -> int:
-    """Says how far the campaign in FOLDER is, and what it has found.
+    """Says how far a campaign is, and what it has found.
 
     Exit status: that of the campaign so far.
     """
@@ -245,7 +245,7 @@ def status(location: str, as_json: bool) -> int:
     group=campaign,
 )
 def report(settings: Settings, location: str, output: Path) -> int:
-    """Makes the page that `lockstep report` makes, of the campaign in FOLDER.
+    """Makes a page of what a campaign has found, as `lockstep report` does.
 
     Each failing program runs again, on a backend given or on the registered one that its
     file names; without either, only the reference's side is shown. Exit status: 0 if the
@@ -266,10 +266,11 @@ def report(settings: Settings, location: str, output: Path) -> int:
     group=campaign,
 )
 def merge_command(location: str, sources: Sequence[str]) -> int:
-    """Adds the shards of each SOURCE to the campaign in FOLDER, which may be new.
+    """Puts the parts of a campaign together.
 
-    All must have the same settings, but for --shard. A shard that several have counts
-    once. Exit status: that of the campaign so far.
+    Adds the shards of each SOURCE to the campaign in FOLDER, which may be new. All must
+    have the same settings, but for --shard. A shard that several have counts once. Exit
+    status: that of the campaign so far.
     """
     work = merge(open_folder(location), [open_folder(source) for source in sources])
     print_damaged(work, RUNS_AGAIN)
