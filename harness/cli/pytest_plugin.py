@@ -40,9 +40,6 @@ class Case(NamedTuple):
     kind: str
     reason: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.backend} × {self.kind}" if self.kind else self.backend
-
 
 Declared = tuple[list[Case], dict[str, str]]
 """The cases of a session; and backend → why it is not checked."""
@@ -162,7 +159,13 @@ def choose(config: pytest.Config) -> Project:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lockstep_case" in metafunc.fixturenames:
         cases, _ = get_declared(metafunc.config)
-        metafunc.parametrize("lockstep_case", cases, ids=str)
+        metafunc.parametrize("lockstep_case", cases)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    if argname != "lockstep_case" or not isinstance(val, Case):
+        return None
+    return f"{val.backend} × {val.kind}" if val.kind else val.backend
 
 
 @pytest.hookimpl(optionalhook=True)
