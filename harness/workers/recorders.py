@@ -7,8 +7,8 @@ caches whose classes the package defines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 
 from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
@@ -30,34 +30,20 @@ def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
         UsageError: no recorder is installed for the cache.
     """
     entries = {entry.name: entry for entry in entry_points(group=GROUP)}
-    for package in iterate_packages(cache):
-        if package in entries:
-            return load_recorder(entries[package])
-    kind = type(get_first(cache)).__name__
+    first = cache
+    while isinstance(first, list | tuple):  # layers without a cache may be None
+        first = next((item for item in first if item is not None), None)
+    for base in type(first).__mro__:
+        entry = entries.get(base.__module__.partition(".")[0])
+        if entry is not None:
+            with loading(f"importing {entry.module}", entry.module):
+                recorder: Callable[[Any, Recording], None] = entry.load()
+            return recorder
     known = ", ".join(sorted(entries)) or "none"
     raise UsageError(
-        f"nothing records a cache of class {kind}; there are recorders of: {known}."
-        " Pass what the engine keeps: a cache, or the list of its layers"
+        f"nothing records a cache of class {type(first).__name__}; there are recorders"
+        f" of: {known}. Pass what the engine keeps: a cache, or the list of its layers"
     )
-
-
-def load_recorder(entry: EntryPoint) -> Callable[[Any, Recording], None]:
-    with loading(f"importing {entry.module}", entry.module):
-        recorder: Callable[[Any, Recording], None] = entry.load()
-    return recorder
-
-
-def get_first(cache: Any) -> Any:
-    """Returns the first cache of nested lists. Layers without a cache may be None."""
-    while isinstance(cache, list | tuple):
-        cache = next((item for item in cache if item is not None), None)
-    return cache
-
-
-def iterate_packages(cache: Any) -> Iterator[str]:
-    """Yields the packages that define a cache's class and base classes, in MRO order."""
-    for own in type(get_first(cache)).__mro__:
-        yield own.__module__.partition(".")[0]
 
 
 def why_not_replayed(program: Program, backend: str) -> str | None:
