@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lockstep.harness.core.errors import Broken, clean, format_plain
@@ -46,22 +47,14 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
     Raises:
         Broken: the answer is not a list, or has another length.
     """
-    try:
-        items = list(answer) if is_list(answer) else None
-    except TypeError:
-        items = None
+    items = None
+    if not isinstance(answer, str | bytes | Mapping):
+        with suppress(TypeError):
+            items = list(answer)
     if items is None or length not in (None, len(items)):
         wanted = "a list" if length is None else f"a list of {length}"
         raise Broken("malformed", f"{name} returned {format_plain(answer)}, not {wanted}")
     return items
-
-
-def is_list(answer: Any) -> bool:
-    """Tells whether an answer may be read as a list, with a fast path for lists."""
-    return isinstance(answer, LISTS) or not isinstance(answer, str | bytes | Mapping)
-
-
-LISTS = (list, tuple)
 
 
 def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) -> Any:

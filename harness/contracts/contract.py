@@ -48,7 +48,6 @@ class Contract(ABC):
         opt_in: the config fields that keep their default unless a backend declares them.
         operations: all operations, by name.
         required: the operations that every backend must have.
-        weights: operation → how often it is drawn; overrides `Operation.weight`.
         table: all abstract states.
         rare: the abstract states that programs aim at three times as often.
         errors: the names of the refusals other than "usage"; a backend declares an
@@ -85,7 +84,6 @@ class Contract(ABC):
     opt_in: ClassVar[frozenset[str]]
     operations: ClassVar[Mapping[str, Operation]]
     required: ClassVar[Sequence[str]]
-    weights: ClassVar[Mapping[str, int]] = {}
     table: ClassVar[StateTable]
     rare: ClassVar[Sequence[str]] = ()
     errors: ClassVar[Sequence[str]] = ()
@@ -240,9 +238,7 @@ class Contract(ABC):
     @cache  # noqa: B019 - a contract is a singleton and lives as long as the process
     def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
         """Returns a list that contains each name as many times as its weight."""
-        weights = [self.weights.get(name, self.operations[name].weight) for name in names]
-        pairs = zip(names, weights, strict=True)
-        return [name for name, weight in pairs for _ in range(weight)]
+        return [name for name in names for _ in range(self.operations[name].weight)]
 
     def draw_misuse(
         self, source: Source, model: Any, operations: Sequence[str]

@@ -21,7 +21,6 @@ from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.naming import (
     MIXED,
-    Drift,
     compare_numbers,
     format_drift,
     format_vectors,
@@ -220,18 +219,14 @@ class Reader(PairReader):
         key = name_vectors(keys[:, :, at : at + 1], self.keys)
         value = name_vectors(values[:, :, at : at + 1], self.values)
         if drifted := name_drift(key, value):
-            return self.format_drift(*drifted)
+            text = f"{format_drift(*drifted)}, allowed {self.tolerance:g}"
+            hint = "; if the cache is quantized, declare `tolerance`"
+            return text if self.tolerance else text + hint
         if isinstance(key, int | str) and (key == value or not self.values.dim):
             return key
         if isinstance(value, int):
             return f"{MIXED} {format_vectors(key)}, but value of {format_vectors(value)}"
         return f"{MIXED} {format_vectors(key)}, but its value is {format_vectors(value)}"
-
-    def format_drift(self, name: str, drift: Drift) -> str:
-        """Formats the larger drift of a column, with the allowed error."""
-        text = f"{format_drift(name, drift)}, allowed {self.tolerance:g}"
-        hint = "; if the cache is quantized, declare `tolerance`"
-        return text if self.tolerance else text + hint
 
 
 def split_pair(pair: Any, name: str) -> tuple[Array, Array]:

@@ -92,12 +92,9 @@ class ArrayWatch:
 
         Arrays that the caller passed to the cache stay watched.
         """
-        if self.kept:
-            self.kept = [
-                watched
-                for watched in self.kept
-                if watched.is_given or watched.owner != owner
-            ]
+        self.kept = [
+            watched for watched in self.kept if watched.is_given or watched.owner != owner
+        ]
 
 
 def holds(array: npt.NDArray[Any], content: bytes) -> bool:
