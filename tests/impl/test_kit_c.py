@@ -1,14 +1,11 @@
-"""The example of the kit in C: it compiles without a warning, agrees, keeps to its
-transcript, and mistakes that are planted in it are found."""
+"""The example of the kit in C: it agrees under sanitizers, keeps to the transcript of the
+protocol, can be included by C++, and mistakes that are planted in it are found."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,77 +16,24 @@ from lockstep.harness.backends.driver.decoding import parse
 from lockstep.harness.backends.driver.messages import Refusal
 from lockstep.harness.contracts.protocol import make_protocol
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import draw_some
-from lockstep.harness.programs.program import Program, load_programs
-from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
-from tests.harness.commands import invoke, run_here
+from tests.impl.kits import CONFIG, KIT, KITS, draw, start
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "impl" / "kits" / "c" / "example.c"
-COMPILER = shutil.which("gcc") or shutil.which("cc")
-FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O2")
-SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="neither gcc nor cc is on PATH")
-
-Build = Callable[..., Path]
+SANITIZE = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Compiles the driver; with one thing in it replaced, if so asked."""
-
-    @cache
-    def build(*flags: str, old: str = "", new: str = "") -> Path:
-        folder = tmp_path_factory.mktemp("c")
-        text = SOURCE.read_text()
-        assert not old or text.count(old) == 1, (
-            f"{old!r} is there {text.count(old)} times"
-        )
-        source, program = folder / "driver.c", folder / "driver"
-        shutil.copy(SOURCE.with_name("lockstep.h"), folder)
-        source.write_text(text.replace(old, new) if old else text)
-        command = [str(COMPILER), *FLAGS, *flags, str(source), "-o", str(program), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return program
-
-    return build
-
-
-def draw(backend: Any, count: int, seed: int) -> list[Program]:
-    programs: list[Program] = []
-    for contract, kinds in backend.contracts.items():
-        for kind, declared in kinds.items():
-            drawer = Drawer(contract, kind, declared, backend.dtypes, [])
-            programs += draw_some(count, seed, drawer.draw)
-    return programs
-
-
-def check_all(program: Path, count: int, limits: Limits, seed: int = 3) -> None:
-    backend = load(f"exec:{program}", limits)
-    for each in draw(backend, count, seed):
-        divergence = run(each, backend).divergence
-        assert divergence is None, (each.to_json(), divergence)
-
-
-def test_it_agrees(build: Build) -> None:
-    check_all(build(), 40, Limits())
-
-
-def test_it_agrees_under_sanitizers_by_strict_messages(
-    build: Build, tmp_path: Path
-) -> None:
+def test_it_agrees_under_sanitizers_by_strict_messages(tmp_path: Path) -> None:
     """And lets go of all its memory when its input ends."""
-    probe = tmp_path / "probe.c"
+    compiler, probe = KIT["c"].find_compiler(), tmp_path / "probe.c"
     probe.write_text("int main(void) { return 0; }\n")
-    command = [str(COMPILER), *SANITIZE, str(probe), "-o", str(tmp_path / "probe")]
+    command = [compiler, *SANITIZE.split(), str(probe), "-o", str(tmp_path / "probe")]
     if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip(f"{COMPILER} has no -fsanitize=address,undefined here")
-    program = build(*SANITIZE)
-    check_all(program, 20, Limits(strict=True))
+        pytest.skip(f"{compiler} has no -fsanitize=address,undefined here")
+    program = KIT["c"].build(tmp_path / "kit", flags=SANITIZE)
+    backend = load(f"exec:{program}", Limits(strict=True))
+    for each in draw(backend, 20):
+        assert run(each, backend).divergence is None, each.to_json()
     asked = "".join(f"{line}\n" for line in read_transcript()[0])
     done = subprocess.run([program], input=asked, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,48 +42,18 @@ def test_it_agrees_under_sanitizers_by_strict_messages(
 CPP = r"""
 #include "lockstep.h"
 
-#include <vector>
-
-// A kv cache with `update`: K and V of all tokens, each [heads * dim] numbers.
 struct Cache {
-    int heads, key_dim, value_dim;
-    std::vector<float> keys, values;
-    int count() const { return int(keys.size()) / (heads * key_dim); }
+    int heads;
 };
 
-static void *open_cache() {
-    int heads = int(lockstep_get_integer("heads"));
-    int key_dim = int(lockstep_get_integer("key_dim"));
-    return new Cache{heads, key_dim, int(lockstep_get_integer("value_dim")), {}, {}};
-}
-
+static void *open_cache() { return new Cache{int(lockstep_get_integer("heads"))}; }
 static void drop_cache(void *cache) { delete static_cast<Cache *>(cache); }
-
-static void update(void *content) {
-    Cache &cache = *static_cast<Cache *>(content);
-    lockstep_tokens keys = lockstep_get_tokens("keys", cache.heads, cache.key_dim);
-    lockstep_tokens values = lockstep_get_tokens("values", cache.heads, cache.value_dim);
-    int rows = int(lockstep_get_integer("rows")), first = cache.count();
-    if (keys.count != values.count || rows < keys.count)
-        lockstep_refuse("usage", "K of %d, V of %d tokens", keys.count, values.count);
-    const float *key = keys.data, *value = values.data;
-    int vectors = keys.count * cache.heads;
-    cache.keys.insert(cache.keys.end(), key, key + vectors * cache.key_dim);
-    cache.values.insert(cache.values.end(), value, value + vectors * cache.value_dim);
-    int count = cache.count();
-    lockstep_put_integer("offset", count);
-    lockstep_put_tokens("keys", cache.heads, cache.key_dim, {count, cache.keys.data()});
-    lockstep_put_tokens("values", cache.heads, cache.value_dim,
-                        {count, cache.values.data()});
-    bool *seen = static_cast<bool *>(lockstep_borrow(size_t(rows * count), sizeof(bool)));
-    for (int row = 0; row < keys.count; row++)
-        for (int column = 0; column <= first + row; column++)
-            seen[row * count + column] = true;
-    lockstep_put_mask(rows, count, seen, false);
+static void size(void *cache) {
+    lockstep_put_integer("size", static_cast<Cache *>(cache)->heads);
 }
 
 int main() {
-    const lockstep_operation operations[] = {{"update", update}, {nullptr, nullptr}};
+    const lockstep_operation operations[] = {{"size", size}, {nullptr, nullptr}};
     const lockstep_kind kinds[] = {
         {"layer", "kv", "{\"refuses\": true}", open_cache, drop_cache, operations},
         {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -151,14 +65,18 @@ int main() {
 
 def test_cpp_includes_the_kit(tmp_path: Path) -> None:
     """A class stands behind the functions of a kind."""
-    compiler = shutil.which("g++") or pytest.skip("g++ is not on PATH")
     source, program = tmp_path / "driver.cpp", tmp_path / "driver"
     source.write_text(CPP)
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE.parent}")
-    command = [compiler, *flags, str(source), "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{KITS / 'c'}")
+    done = subprocess.run(
+        [KIT["c"].find_compiler("g++"), *flags, str(source), "-o", str(program)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    check_all(program, 40, Limits())
+    with start(str(program)) as ask:
+        cache = ask({"op": "open", "config": CONFIG})["cache"]
+        assert ask({"op": "size", "cache": cache})["size"] == CONFIG["heads"]
 
 
 # --- the transcript of the protocol -----------------------------------------------------
@@ -170,28 +88,25 @@ def read_transcript() -> tuple[list[str], list[str]]:
     found = re.search(r"```text\n(→ .*?)```", text, re.DOTALL)
     assert found
     lines = found[1].splitlines()
-    assert all(line.startswith("→ ") for line in lines[::2])
-    assert all(line.startswith("← ") for line in lines[1::2])
+    assert [line[:2] for line in lines] == ["→ ", "← "] * (len(lines) // 2)
     return [line[2:] for line in lines[::2]], [line[2:] for line in lines[1::2]]
 
 
-def test_the_transcript_of_the_protocol_is_what_happens(build: Build) -> None:
+def read_messages() -> list[tuple[Any, Any]]:
+    requests, answers = (map(json.loads, lines) for lines in read_transcript())
+    return list(zip(requests, answers, strict=True))
+
+
+def test_the_transcript_of_the_protocol_is_what_happens(tmp_path: Path) -> None:
     """Line by line: each answer is there before the next message is written."""
-    requests, answers = read_transcript()
-    pipe = subprocess.PIPE
-    with subprocess.Popen([build()], stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin and process.stdout
-        for request, answer in zip(requests, answers, strict=True):
-            process.stdin.write(request + "\n")
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline()) == json.loads(answer)
-        process.stdin.close()
-        assert (process.stdout.read(), process.wait()) == ("", 0)
+    with start(KIT["c"].build(tmp_path / "kit")) as ask:
+        for request, answer in zip(*read_transcript(), strict=True):
+            assert ask(request) == json.loads(answer)
 
 
 def test_the_transcript_keeps_to_the_schemas_and_has_every_message_of_its_kinds() -> None:
     protocol, contract, seen = make_protocol(), "layer", set()
-    for request, answer in zip(*map(parse_lines, read_transcript()), strict=True):
+    for request, answer in read_messages():
         operation = request["op"]
         if operation == "open":
             contract = "layer" if request["config"]["kind"] == "kv" else "unified"
@@ -201,78 +116,27 @@ def test_the_transcript_keeps_to_the_schemas_and_has_every_message_of_its_kinds(
         kind = Refusal if "error" in answer else protocol.get_answer(place, operation)
         parse(answer, kind, strict=True)
         seen.add((place, operation))
-    hello = parse_lines(read_transcript()[1])[0]
+    _, hello = read_messages()[0]
     for name, kinds in hello["contracts"].items():
         for declared in kinds.values():
             assert {(name, operation) for operation in declared["operations"]} <= seen
 
 
-def parse_lines(lines: Sequence[str]) -> list[Any]:
-    return [json.loads(line) for line in lines]
-
-
 # --- planted mistakes -------------------------------------------------------------------
-
-PLANTED = [
-    # kind, what is there, what stands in its place, a signature, operations at most
-    (
-        "kv",
-        "query < layer->offset && position <= query",
-        "query < layer->offset && position < query",
-        "layer-kv-update-mask",
-        1,
-    ),
-    (
-        "kv",
-        "copy_rows(&tokens->rows, 0, rows, row, end - begin, form);",
-        "tokens->rows = *rows; (void)row;",
-        "layer-kv-",
-        4,
-    ),
-    (
-        "causal",
-        "double angle = (double)distance * pow",
-        "double angle = (double)-distance * pow",
-        "unified-causal-forward-contents",
-        3,
-    ),
-]
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new", "signature", "most"),
-    PLANTED,
+    ("old", "new"),
+    [
+        ("offset && position <= query", "offset && position < query"),  # of a mask
+        (
+            "copy_rows(&tokens->rows, 0, rows, row, end - begin, form);",
+            "tokens->rows = *rows; (void)row;",
+        ),
+        ("double angle = (double)distance", "double angle = (double)-distance"),
+    ],
     ids=["mask", "shallow-snapshot", "turned-back"],
 )
-def test_a_planted_mistake_is_found_shrunk_and_replayed(
-    build: Build,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    old: str,
-    new: str,
-    signature: str,
-    most: int,
-) -> None:
-    monkeypatch.setattr(Pool, "run", run_here)  # the driver is a process all the same
-    wrong, right = build(old=old, new=new), build()
-    failures = tmp_path / "failures"
-
-    def lockstep(*arguments: object) -> tuple[int, str]:
-        ended = invoke(*arguments, "--failures", failures)
-        assert "Traceback" not in ended.text
-        return ended.status, ended.text
-
-    size = ("--programs", 12, "--seed", 1, "--jobs", 1)
-    status, output = lockstep(
-        "check", "--backend", f"exec:{wrong}", "--kind", kind, *size
-    )
-    assert status in (1, 2), output
-    paths = [path for path in failures.rglob("*.json") if signature in str(path)]
-    assert paths, output
-    (program,) = load_programs(paths[0])
-    assert len(program.ops) <= most
-    replayed, output = lockstep("replay", paths[0], "--backend", f"exec:{wrong}")
-    assert replayed in (1, 2) and output.startswith(("FAILED", "ERROR"))
-    replayed, output = lockstep("replay", paths[0], "--backend", f"exec:{right}")
-    assert replayed == 0 and output.startswith("FIXED")
+def test_a_planted_mistake_is_found(tmp_path: Path, old: str, new: str) -> None:
+    backend = load(f"exec:{KIT['c'].build(tmp_path / 'kit', (old, new))}")
+    assert any(run(each, backend).divergence for each in draw(backend, 30))

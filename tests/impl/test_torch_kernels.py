@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,22 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from gpu import DEVICE, DTYPES, HAS_GPU, INTERPRETER, import_kernels, run
+from gpu import DEVICE, DTYPES, HAS_GPU, import_kernels, run
 from torch.nn.functional import scaled_dot_product_attention
 
-from ci.bench.speed.kernels import LAUNCHES, Decoding, Form, list_cases, measure_steps
+from ci.bench.speed.kernels import LAUNCHES, Form, list_cases, measure_steps
 from lockstep.harness.core.errors import DeviceLost
 from lockstep.harness.execution.executor import run as execute
-from lockstep.harness.programs.program import parse_program
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.impl.shared.causal import FAR
 from lockstep.impl.torch.arrays import TorchArrays
 from lockstep.impl.torch.backend import cpu, cuda, declare, is_fatal, warm_up
-from lockstep.impl.torch.causal import CausalCache
 from lockstep.impl.torch.kernels import Kernels, Spans, Table, choose
 from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.rope import Rope
+from tests.harness.building import make as make_program
 
 FUSED = import_kernels()
 masks = import_module("lockstep.impl.torch.kernels.masks")
@@ -81,7 +83,7 @@ SHAPES = [
 @pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize(("rows", "heads", "dims"), SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_go_into_their_cells_and_nowhere_else(
+def test_rows_go_into_their_cells_and_come_back(
     dtype: torch.dtype, rows: int, heads: int, dims: tuple[int, int], permuted: bool
 ) -> None:
     pools = make_pools(heads, dims, dtype, permuted)
@@ -91,21 +93,11 @@ def test_rows_go_into_their_cells_and_nowhere_else(
     for row, cell in enumerate(cells.tolist()):
         expected[0][:, :, :, cell] = keys[:, :, :, row]
         take_row(expected[1], cell, permuted).copy_(values[:, :, :, row])
-    FUSED.scatter(pools, (keys, values), FUSED.place(cells, DEVICE), permuted)
+    places = FUSED.place(cells, DEVICE)
+    FUSED.scatter(pools, (keys, values), places, permuted)
     check_same(pools, expected)
-
-
-@pytest.mark.parametrize("permuted", [False, True])
-@pytest.mark.parametrize(("rows", "heads", "dims"), SHAPES)
-def test_cells_are_copied_in_the_form_of_the_pools(
-    rows: int, heads: int, dims: tuple[int, int], permuted: bool
-) -> None:
-    pools = make_pools(heads, dims, torch.bfloat16, permuted)
-    cells = shuffle(rows)
-    copied = FUSED.gather(pools, FUSED.place(cells, DEVICE), permuted)
-    index = torch.from_numpy(cells).to(DEVICE)
-    axis = 4 if permuted else 3
-    check_same(copied, (pools[0][:, :, :, index], pools[1].index_select(axis, index)))
+    copied = FUSED.gather(pools, places, permuted)
+    check_same(copied, (keys, values.mT if permuted else values))
 
 
 def list_views(array: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -502,26 +494,24 @@ def test_plain_operations_do_where_triton_is_missing() -> None:
 # --- as a whole -------------------------------------------------------------------------
 
 
-def test_caches_with_the_kernels_agree_with_the_reference(tmp_path: Path) -> None:
-    name = "cuda" if HAS_GPU else "triton"
-    done = run(
-        *(
-            "-m",
-            "lockstep.harness.cli.main",
-            "check",
-            "--backend",
-            f"lockstep.impl.torch.backend:{name}",
-        ),
-        *("--kind", "causal", "--kind", "swa-memory", "--kind", "recurrent"),
-        *("--programs", "4", "--jobs", "1", "--json", "--failures", str(tmp_path)),
-        **INTERPRETER,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    pairs = json.loads(done.stdout)["pairs"]
-    assert [pair["programs"] for pair in pairs] == [4, 4, 4]
+@pytest.mark.parametrize(
+    ("contract", "kind"),
+    [("unified", "swa-memory"), ("unified", "recurrent"), ("batched", "batch-kv")],
+)
+def test_caches_with_the_kernels_agree_with_the_reference(
+    contract: str, kind: str
+) -> None:
+    backend = declare("torch-triton", DEVICE.type, FUSED)
+    count, longest = (40, None) if HAS_GPU else (3, 10)
+    declared = backend.contracts[contract][kind]
+    drawer = Drawer(contract, kind, declared, backend.dtypes, longest=longest)
+    for program in draw_some(count, 3, drawer.draw):
+        divergence = execute(program, backend).divergence
+        assert divergence is None, (program.to_json(), divergence)
 
 
 def test_the_work_that_is_timed_can_be_done() -> None:
+    """A launch for each layer, or a graph."""
     form = Form(
         2, 2, 16, cells=128, chunk=20, rows=5, columns=40, sequences=4, visible=64
     )
@@ -532,46 +522,12 @@ def test_the_work_that_is_timed_can_be_done() -> None:
         case.limit()
         assert case.moved > 0
     assert len({case.name for case in cases}) == len(cases) == 7
-    decoding = Decoding(form, FUSED, like)
-    decoding.step.capture(decoding.put_each)
-    decoding.run()
-    assert decoding.cache.cells.free == 128 - 60  # the step was taken back
-    keys, _, mask = decoding.step.get(1)
-    assert ((mask == 0).sum(dim=1) == 16).all()
-    assert (keys[:, :, 60:] == 1).all()
     assert {case.limited_by for case in cases} == {"memory", LAUNCHES}
-
-
-def test_steps_are_timed_in_every_way() -> None:
-    """A launch for each layer, or a graph."""
-    form = Form(2, 2, 16, visible=64)
-    like = torch.empty(0, dtype=torch.bfloat16, device=DEVICE)
-
-    def wait() -> None:
-        time.sleep(0.01)
-
+    wait = partial(time.sleep, 0.01)
     rows = measure_steps(form, FUSED, like, wait, (1, 4), rounds=1, repeats=1)
     ways = [(row["sequences"], row["way"]) for row in rows]
     assert ways == [(1, "eager"), (1, "graph"), (4, "eager"), (4, "graph")]
     assert all(0 < row["host_us"] < row["us"] - 4_000 for row in rows), "it waits"
-    decoding, seen = Decoding(replace(form, sequences=4, cells=64), FUSED, like), []
-    decoding.cache.get = lambda layer: seen.append(CausalCache.get(decoding.cache, layer))
-    decoding.run_eagerly()
-    assert decoding.cache.cells.free == 4  # taken back
-    (keys, _, mask), _ = seen
-    assert ((mask == 0).sum(dim=1) == 16).all() and (keys[:, :, 60:] == 1).all()
-
-
-def test_a_device_without_room_is_told() -> None:
-    code = (
-        "import torch; from ci.bench.kernels import main\n"
-        "torch.cuda.is_available = lambda: True\n"
-        "torch.cuda.mem_get_info = lambda: (3 << 30, 24 << 30)\n"
-        "main([])"
-    )
-    done = run("-c", code)
-    words = "the device has 3.0 GB free; 12 GB are needed: not measured\n"
-    assert (done.returncode, done.stderr) == (2, words)
 
 
 def test_what_a_program_may_launch_first_is_launched_by_the_factory(
@@ -608,8 +564,7 @@ def test_an_error_of_the_last_kernel_is_told_of_its_program(
     declared = cuda()
     lost = Mock(side_effect=RuntimeError("CUDA error: illegal address"))
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
-    document = {"contract": "layer", "config": {"kind": "kv"}, "ops": [{"op": "size"}]}
-    program, own = parse_program({"format": "lockstep/1", **document}, "here"), cpu()
+    program, own = make_program({"op": "size"}), cpu()
     for number in range(4):
         backend = replace(own, scope=declared.get_scope(number), is_fatal=is_fatal)
         with pytest.raises(DeviceLost, match="illegal address"):
@@ -622,15 +577,6 @@ def test_the_kernels_stand_among_the_versions() -> None:
     kernels = {kernels: declare("x", DEVICE.type, kernels) for kernels in (FUSED, PLAIN)}
     named = {one: backend.versions["kernels"] for one, backend in kernels.items()}
     assert named == {FUSED: "TritonKernels", PLAIN: "PlainKernels"}
-
-
-def test_children_find_what_this_process_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a bare machine the packages are on PYTHONPATH alone."""
-    (tmp_path / "carried.py").write_text("print('here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert run("-c", "import carried").stdout == "here\n"
 
 
 def test_the_interpreter_must_be_asked_for() -> None:
