@@ -94,15 +94,6 @@ class Framework:
     def stack(self, caches: Sequence[Any]) -> Any:
         return self.module["batched"].BatchedCache.stack(caches)
 
-    def mask_option(self, form: str) -> dict[str, Any]:
-        """The option of a layer cache or batch whose masks are bool or of this dtype."""
-        dtypes = self.module["arrays"].DTYPES
-        if self.name == "mlx":
-            mlx = import_module("mlx.core")
-            return {"mask": dtypes.get(form, mlx.bool_)}
-        torch = import_module("torch")
-        return {"mask": torch.empty(0, dtype=dtypes.get(form, torch.bool))}
-
     # --- tokens -------------------------------------------------------------------------
 
     def append(self, cache: Any, numbers: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batches import BOTH, append, fill
+from batches import BOTH, fill
 from frameworks import Framework
 
 from lockstep.impl.shared.errors import MisuseError
@@ -27,21 +27,11 @@ def refuse(on: Framework, batch: Any, call: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda on, batch: batch.filter([]), r"filter: rows \[\] of a batch of 2"),
         (lambda on, batch: batch.filter([0, 0]), r"a row twice in \[0, 0\]"),
-        (lambda on, batch: batch.filter([2]), r"rows \[2\] of a batch of 2"),
-        (lambda on, batch: batch.select([-1]), r"select: rows \[-1\]"),
-        (lambda on, batch: batch.extract(2), r"extract: rows \[2\]"),
         (lambda on, batch: batch.repeat(0), "repeat: 0 times"),
         (lambda on, batch: batch.extend(batch), "by itself"),
         (lambda on, batch: batch.trim(4), r"\[4, 4\] of \[5, 3\] tokens"),
-        (lambda on, batch: batch.trim(-1), r"\[-1, -1\] of"),
         (lambda on, batch: batch.rollback([1]), r"\[1\] of \[5, 3\] tokens"),
-        (lambda on, batch: batch.pad_left([0, 1]), r"before \[5, 3\] tokens"),
-        (lambda on, batch: batch.pad_right([1, 0]), "at least one"),
-        (lambda on, batch: batch.pad_right([1]), r"\[1\] tokens for 2 rows"),
-        (lambda on, batch: batch.finalize(), "no padding was announced"),
-        (lambda on, batch: batch.make_mask(0), "0 columns"),
         (lambda on, batch: batch.update(*on.feed_rows([[1]])), "not .2, heads"),
         (lambda on, batch: batch.update(*on.feed_rows([[], []])), "0 columns"),
         (lambda on, batch: batch.update(*on.feed_wide(1, rows=2, heads=3)), "heads"),
@@ -54,47 +44,6 @@ def test_bad_input_is_refused(
 ) -> None:
     batch = fill(on, [5, 3], window)
     refuse(on, batch, lambda: call(on, batch), words)
-
-
-@pytest.mark.parametrize("announced", ["left", "right", "some"])
-def test_nothing_but_updates_while_padding_is_to_come(
-    on: Framework, announced: str
-) -> None:
-    batch = on.batch(2)
-    if announced == "left":
-        batch.pad_left([0, 1])
-    else:
-        batch.pad_right([3, 1])
-    if announced == "some":
-        append(on, batch, 2)
-    other = fill(on, [2, 2], None)
-    for call in (
-        lambda: batch.pad_left([0, 1]),
-        lambda: batch.pad_right([2, 1]),
-        lambda: batch.filter([0]),
-        lambda: batch.select([0]),
-        lambda: batch.extract(0),
-        lambda: batch.extend(other),
-        lambda: other.extend(batch),
-        lambda: batch.trim(0),
-        batch.free,
-        batch.clone,
-        batch.save,
-        lambda: batch.load(other.save()),
-    ):
-        refuse(on, batch, call, "padding was announced")
-    if announced == "right":
-        refuse(on, batch, lambda: batch.make_mask(4), "3 are still announced")
-    if announced != "left":
-        refuse(on, batch, batch.finalize, "still to come")
-    else:
-        refuse(on, batch, lambda: batch.make_mask(1), "at least one token")
-
-
-@pytest.mark.parametrize("padding", [[1, 1], [0], [-1, 0], [0, 0, 0]])
-def test_one_row_has_no_padding_on_the_left(on: Framework, padding: list[int]) -> None:
-    batch = on.batch(2)
-    refuse(on, batch, lambda: batch.pad_left(padding), "pad_left")
 
 
 def test_what_is_no_batch_is_not_opened(on: Framework) -> None:

@@ -1,10 +1,7 @@
 """The table of the planted faults."""
 
-import pytest
-
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.impl.faults import FAULTS
-from lockstep.impl.faults.fault import mistake
 
 KINDS = {
     "layer": {"kv", "rotating", "state"},
@@ -27,11 +24,3 @@ def test_every_fault_says_what_is_wrong() -> None:
         assert fault.id == id
         assert len(fault.mistake) > 10
         assert fault.shortest > 0
-
-
-def test_two_faults_cannot_have_one_name() -> None:
-    def clone_shares(cache: object) -> None:
-        """A mistake."""
-
-    with pytest.raises(AssertionError, match="two faults are called clone-shares"):
-        mistake("kv", 1)(clone_shares)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import draw_some
 from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.mask_line import Sight
 from lockstep.impl.shared.sequence_index import Indexes
+from tests.harness.building import draw
 from tests.impl.frameworks import INSTALLED
 
 PROGRAMS = 200
@@ -89,8 +89,7 @@ def test_a_mistake_in_the_way_of_many_is_found(
     plant(monkeypatch, made)
     backend = import_module(f"lockstep.impl.{name}.backend").cpu()
     declared = backend.contracts["unified"]["causal"]
-    drawer = Drawer("unified", "causal", declared, backend.dtypes)
-    programs = draw_some(PROGRAMS, 1, drawer.draw)
+    programs = islice(draw("unified", "causal", declared), PROGRAMS)
     found = any(run(program, backend).divergence for program in programs)
     assert made, "no program goes that way"
     assert found

@@ -202,17 +202,6 @@ def test_free_closes_captures_that_nobody_took(on: Framework) -> None:
     assert len(cache.memory.named) == 0
 
 
-def test_a_restore_makes_no_capture_of_a_full_cache(on: Framework) -> None:
-    """Only a write that reaches the offset does."""
-    cache = fill(on, "kv", 2)
-    snapshot = cache.snapshot(0)
-    cache.trim(2)
-    cache.prepare([1])
-    assert cache.restore(snapshot, 1)
-    on.append(cache, [9])
-    assert cache.take() == [None]
-
-
 # --- memory -----------------------------------------------------------------------------
 
 
@@ -235,58 +224,8 @@ def test_a_step_moves_nothing_until_the_memory_is_full(on: Framework) -> None:
     assert on.hold(cache.view()) == list(range(9))
 
 
-def test_a_window_grows_geometrically_and_no_further_than_it_must(on: Framework) -> None:
-    cache, places = on.layer("rotating", window=256, step=1), set()
-    token = on.feed([0])
-    for _ in range(600):
-        cache.update(*token)
-        places.add(cache.memory.columns.capacity)
-    assert len(places) <= 9
-    assert cache.memory.columns.capacity <= 512
-
-
 def test_a_long_update_takes_no_more_than_it_needs(on: Framework) -> None:
     assert fill(on, "kv", 100, step=16).memory.columns.capacity == 112
-
-
-@pytest.mark.parametrize("step", [1, 3, 8, 256])
-@pytest.mark.parametrize("window", [1, 2, 5, 8])
-def test_the_ring_of_a_full_window_stays_where_it_is(
-    on: Framework, window: int, step: int
-) -> None:
-    cache = on.layer("rotating", window=window, step=step)
-    for number in range(window):
-        on.append(cache, [number])
-    assert cache.memory.columns.room == window
-    places = get_places(on, cache)
-    for number in range(window, 12 * window):
-        pair = cache.update(*on.feed([number]))
-        assert sorted(on.hold(pair)) == list(range(number - window + 1, number + 1))
-        assert on.hold(cache.view()) == sorted(on.hold(pair))
-        assert get_places(on, cache) == places
-
-
-def count_columns(cache: Any) -> int:
-    return int(cache.held()["bytes"]) // TOKEN_BYTES
-
-
-@pytest.mark.parametrize(("twin", "most"), [(True, 22), (False, 11)])
-def test_a_window_takes_more_columns_than_its_own_for_chunks_only(
-    on: Framework, twin: bool, most: int
-) -> None:
-    """A window of 8 and chunks of 4, each of which returns 11 tokens."""
-    cache = on.layer("rotating", window=8, step=1, twin=twin)
-    columns = []
-    for begin in range(0, 80, 4):
-        chunk = range(begin, begin + 4)
-        first = max(0, begin - 7)
-        assert on.hold(cache.update(*on.feed(chunk))) == list(range(first, begin + 4))
-        columns.append(count_columns(cache))
-    assert columns == [4, 8] + [most] * 18
-    for number in range(80, 110):
-        on.append(cache, [number])
-    assert on.hold(cache.view()) == list(range(102, 110))
-    assert count_columns(cache) == 8
 
 
 # --- mistakes ---------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,9 +102,3 @@ def test_a_script_runs_where_the_backend_can_be_imported(tmp_path: Path) -> None
     )
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "<- differs" in ended.stdout
-
-
-def test_a_script_is_the_same_each_time() -> None:
-    program: Any = PROGRAMS[1]
-    backend = str(program.meta["backend"])
-    assert write(program, backend) == write(program, backend)

@@ -13,8 +13,8 @@ from frameworks import HEADS, KEY_DIM, Framework
 
 from lockstep.impl.mlx.backend import OnDevice, open_cache
 from lockstep.impl.mlx.causal import CausalCache
-from lockstep.impl.mlx.places import COLUMNS, ROWS, Places
 from lockstep.impl.shared.causal import Sizes
+from tests.harness.building import make
 
 CPU = mx.Device(mx.cpu)
 MIB = 1 << 20
@@ -127,30 +127,6 @@ def pass_tokens(
     return results
 
 
-def test_places_are_a_slice_or_an_index() -> None:
-    assert Places(np.array([4])).slice == slice(4, 5)
-    assert Places(np.array([4, 5, 6])).slice == slice(4, 7)
-    scattered = Places(np.array([4, 6]))
-    assert scattered.slice is None
-    for axis, shape in ((ROWS, (1, 2, 8, 3)), (COLUMNS, (1, 2, 3, 8))):
-        tokens = mx.ones((*shape[:axis], 2, *shape[axis + 1 :]), mx.float16)
-        pool = scattered.write(mx.zeros(shape), tokens, axis)
-        assert pool.dtype == mx.float32
-        cells = pool.sum(axis=[each for each in range(4) if each != axis])
-        assert cells.tolist() == [0, 0, 0, 0, 6, 0, 6, 0]
-
-
-@pytest.mark.parametrize("holes", [False, True])
-def test_a_step_writes_in_place(holes: bool) -> None:
-    large = make_large(in_turn=True)
-    if holes:
-        large.remove(1, 0, None)
-    peak = measure(lambda: mx.eval(pass_tokens(large, [300, 301, 302], [0, 0, 0])))
-    assert large.places is not None
-    assert (large.places.slice is None) == holes
-    assert peak < MIB
-
-
 @pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("call", ["turn", "save"])
 def test_turning_and_saving_copy_no_pool(call: str, in_turn: bool) -> None:
@@ -226,27 +202,10 @@ def test_a_checkpoint_does_not_keep_the_batch_alive(on: Framework) -> None:
 # --- on a device ------------------------------------------------------------------------
 
 
-CONFIG = {
-    "kind": "wrapper",
-    "sequences": 2,
-    "capacity": 8,
-    "batch": 4,
-    "layers": 1,
-    "cache_padding": 1,
-    "mask_padding": 1,
-    "mask_dtype": "float32",
-    "dtype": "float32",
-    "rope_bases": (10_000,),
-    "shift": True,
-    "permuted_values": False,
-    "small": None,
-    "poison": True,
-    "caches": ({"kind": "causal"}, {"kind": "encoder"}),
-}
-
-
 def test_the_parts_of_a_wrapper_compute_on_its_device(on: Framework) -> None:
-    cache = open_cache(CONFIG, CPU)
+    caches = [{"kind": "causal"}, {"kind": "encoder"}]
+    program = make(contract="unified", kind="wrapper", sequences=2, caches=caches)
+    cache = open_cache({**program.config, "poison": True}, CPU)
     causal, image = cache.of(0), cache.of(1)
     assert isinstance(causal, OnDevice)
     assert isinstance(image, OnDevice)

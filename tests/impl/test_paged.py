@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged import BlockManager
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
@@ -86,32 +85,3 @@ def test_a_hit_may_end_inside_of_a_block_whose_end_is_gone(kind: str) -> None:
     cache.blocks.keys[block].remove(key)
     cache.open("b", [1, 1, 2, 3], None)
     assert cache.match("b") == 1
-
-
-# --- mistakes of callers ----------------------------------------------------------------
-
-
-MISTAKES = {
-    "there is a request a already": lambda one: one.open("a", [1], None),
-    "0 tokens; there may be 24": lambda one: one.open("b", [], None),
-    "25 tokens; there may be 24": lambda one: one.open("b", [1] * 25, None),
-    "9 blocks are needed; there are 8": lambda one: one.open("b", [1] * 17, None),
-    "a namespace has at least one character": lambda one: one.open("b", [1], ""),
-    "there is no request b": lambda one: one.schedule("b", 1),
-    "a has no token to compute": lambda one: one.schedule("a", 1),
-    "1 of the 0 drafts of a": lambda one: one.accept("a", 1, 5, []),
-    "the new request has no token": lambda one: one.fork("a", "b", []),
-    "rewind: a to 4": lambda one: one.rewind("a", 4, [1]),
-    "rewind: the request has no token": lambda one: one.rewind("a", 1, []),
-}
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_refused_in_words_and_changes_nothing(words: str) -> None:
-    manager = make()
-    compute(manager, "a", 1, 2, 3)
-    before = manager.tables("a"), list(manager.blocks.references), list(manager.requests)
-    with pytest.raises(MisuseError, match=words):
-        MISTAKES[words](manager)
-    after = manager.tables("a"), list(manager.blocks.references), list(manager.requests)
-    assert after == before

@@ -111,3 +111,18 @@ def test_a_ring_moves_its_tokens_a_few_times(length: int, most: int) -> None:
     for begin in range(640, 800):
         ring, *_ = ring.plan(begin - 63, begin, begin + 1)
     assert ring.room == 64  # steps drop the twin
+
+
+@pytest.mark.parametrize(("twin", "most"), [(True, 22), (False, 11)])
+def test_a_window_takes_more_columns_than_its_own_for_chunks_only(
+    twin: bool, most: int
+) -> None:
+    """A window of 8 and chunks of 4, each of which returns 11 tokens."""
+    ring, rooms = Ring(8, 1, twin), []
+    for begin in range(0, 80, 4):
+        ring, *_ = ring.plan(max(0, begin - 7), begin, begin + 4)
+        rooms.append(ring.room)
+    assert rooms == [4, 8] + [most] * 18
+    for begin in range(80, 110):
+        ring, *_ = ring.plan(begin - 7, begin, begin + 1)
+    assert ring.room == 8

@@ -3,23 +3,20 @@ alone, and that comes to what the harness comes to."""
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from syrupy.assertion import SnapshotAssertion
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.cli.main import main
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.scripts.script import try_script, write_script
@@ -27,9 +24,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import Entry, load_ledger
 from lockstep.harness.programs.program import Program, parse_program
-from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import get_target, list_names, load
-from tests.harness.commands import run_here
 from tests.impl.released import load as load_peer
 
 PROGRAMS = 2
@@ -191,41 +186,3 @@ def test_the_calls_of_a_script(mlx_lm: Backend, snapshot: SnapshotAssertion) -> 
 def test_a_step_that_is_none_is_not_heeded(mlx_lm: Backend, step: Any) -> None:
     program = make(UPDATE, UPDATE, meta={"step": step})
     assert write(program, "mlx-lm") == write(make(UPDATE, UPDATE), "mlx-lm")
-
-
-# --- the command ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command and its worker in this process, in a folder of its own."""
-    monkeypatch.setattr(Pool, "run", run_here)
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(main, arguments, prog_name="lockstep")
-
-
-def test_the_command_prints_a_script_that_fails(
-    mlx_lm: Backend, lockstep: Callable[..., Result], tmp_path: Path
-) -> None:
-    assert mlx_lm.ledger is not None
-    file = Path(mlx_lm.ledger) / "mlx-lm-rotating-keep-mask.json"
-    printed = lockstep("snippet", str(file), "--backend", "mlx-lm")
-    assert (printed.exit_code, printed.stderr) == (0, "")
-    ((status, out),) = run_all({"bug": printed.stdout}, tmp_path).values()
-    assert status == 1
-    assert "see: [[0], [0, 1], [1, 2]], expected [[0], [0, 1], [0, 2]] <- differs" in out
-
-
-def test_the_page_has_the_script_that_is_written_now(
-    mlx_lm: Backend, lockstep: Callable[..., Result], tmp_path: Path
-) -> None:
-    """And none that a file brings along: people run what they are shown."""
-    meta = {"backend": "mlx-lm", "snippet": "import os; os.system('evil')"}
-    program = make({"op": "update", "length": 3}, kind="rotating", window=2, keep=1)
-    program = replace(program, meta=meta)
-    (tmp_path / "p.json").write_text(json.dumps(program.to_json()))
-    ended = lockstep("report", "p.json", "--output", "page")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    page = html.unescape((tmp_path / "page" / "report.html").read_text())
-    assert write(program, "mlx-lm") in page
-    assert "evil" not in page

@@ -50,30 +50,7 @@ def put_each(cache: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
         cache.put(layer, keys[layer], values[layer])
 
 
-def check_same(cache: CausalCache, other: CausalCache) -> None:
-    for layer in range(LAYERS):
-        for one, two in zip(cache.get(layer), other.get(layer), strict=True):
-            assert one.shape == two.shape and (one == two).all()
-
-
 # --- all layers at once -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("permuted", [False, True])
-@both
-def test_all_layers_at_once_are_as_one_by_one(kernels: Any, permuted: bool) -> None:
-    at_once, each = make(kernels, permuted), make(PlainKernels(), permuted)
-    for cache in (at_once, each):
-        cache.forward([0, 0, 1, 1, 2], [0, 1, 0, 1, 0])
-    at_once.put_all(*draw(5))
-    put_each(each, *draw(5))
-    check_same(at_once, each)
-    for cache in (at_once, each):
-        cache.remove(0, 1, 2)  # leaves a hole, and turns a key
-        cache.forward([2, 3], [1, 1])
-    at_once.put_all(*draw(2, 1))
-    put_each(each, *draw(2, 1))
-    check_same(at_once, each)
 
 
 @both
