@@ -192,7 +192,10 @@ class Limit(PrefixOperation):
 
 
 class WrongOperation(PrefixOperation):
-    """A mistake of usage: an operation that is illegal where a cache could do it."""
+    """An invalid call: an operation that is illegal where a cache could do it."""
+
+    effect = Effect.CONTROL
+    answer = schemas.USAGE
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
         return None
@@ -208,8 +211,6 @@ class Open(WrongOperation):
     """
 
     name, method = "open", None
-    effect = Effect.CONTROL
-    answer = schemas.USAGE
     kinds = ("trie", "slots")
     fields: ClassVar[Mapping[str, Schema]] = {
         name: optional(integer(-8, 64)) for name in SIZES
@@ -276,8 +277,6 @@ class Reserve(SlotOperation):
     """
 
     name, text = "reserve", "reserve {count} tokens in slot {slot}"
-    effect = Effect.CONTROL
-    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return range(1, model.count_next(number) + 1)
@@ -290,8 +289,6 @@ class Commit(SlotOperation):
     """
 
     name, text = "commit", "commit {count} tokens in slot {slot}"
-    effect = Effect.CONTROL
-    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return [model.slots.slots[number].reserved]

@@ -22,7 +22,10 @@ from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
     MAY_HAVE,
+    NEEDS,
+    RECURRENT,
     SIMPLE,
+    SIZES,
     UnifiedModel,
     why_illegal_config,
 )
@@ -102,12 +105,8 @@ POOL = (
     *("rope_bases", "shift"),
 )
 HEEDED: Mapping[str, Sequence[str]] = {
-    "causal": POOL,
-    "swa": ("window", *POOL),
-    "swa-memory": ("window", "memory", *POOL),
-    "chunked": ("chunk", *POOL),
-    "encoder": POOL,
-    "recurrent": (*POOL, "slots", "interval", "checkpoints", "conv_width"),
+    **{kind: (*NEEDS.get(kind, ()), *POOL) for kind in SIMPLE},
+    "recurrent": (*POOL, *RECURRENT, "conv_width"),
 }
 """Kind → the config fields that a cache of this kind must respect."""
 
@@ -158,12 +157,15 @@ class UnifiedContract(Contract):
         return needed + super().list_methods(kind, operations)
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
-        if config["kind"] not in BELONGS.get(name, self.kinds):
+        kind = config["kind"]
+        sizes = *NEEDS.get(kind, ()), *MAY_HAVE.get(kind, ())
+        is_foreign = name in RECURRENT and kind not in ("recurrent", "wrapper")
+        if name == "caches" or (name in SIZES and name not in sizes) or is_foreign:
             return ()
         options = super().list_options(name, config, declared)
-        if config["kind"] == "recurrent" and name not in declared.config:
+        if kind == "recurrent" and name not in declared.config:
             options = () if name in MAY_HAVE["recurrent"] else STATEFUL.get(name, options)
-        if config["kind"] == "recurrent" and name == "memory":
+        if kind == "recurrent" and name == "memory":
             window = config["window"] or MAX_POSITION
             return [size for size in options if size is None or size >= window]
         if name == "memory" and name not in declared.config:
@@ -228,18 +230,6 @@ class UnifiedContract(Contract):
                 for row, sequence in rows
             ]
         return op
-
-
-BELONGS = {
-    "window": ("swa", "swa-memory", "recurrent"),
-    "memory": ("swa-memory", "recurrent"),
-    "chunk": ("chunked",),
-    "slots": ("recurrent", "wrapper"),
-    "interval": ("recurrent", "wrapper"),
-    "checkpoints": ("recurrent", "wrapper"),
-    "caches": (),
-}
-"""Config field → the kinds that have this field; all kinds have the unlisted fields."""
 
 
 def add_limits(window: int, excess: int | None) -> int:
