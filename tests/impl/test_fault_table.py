@@ -17,10 +17,3 @@ def test_all_that_real_caches_made_are_there() -> None:
     for contract, kinds in KINDS.items():
         own = [fault for fault in FAULTS.values() if fault.contract == contract]
         assert {fault.kind for fault in own} == kinds
-
-
-def test_every_fault_says_what_is_wrong() -> None:
-    for id, fault in FAULTS.items():
-        assert fault.id == id
-        assert len(fault.mistake) > 10
-        assert fault.shortest > 0

@@ -180,9 +180,3 @@ def test_the_calls_of_a_script(mlx_lm: Backend, snapshot: SnapshotAssertion) -> 
     text = write(make(UPDATE, *ops, kind="rotating", window=4, meta=meta), "mlx-lm")
     assert text == write(make(UPDATE, *ops, kind="rotating", window=4), "mlx-lm")
     assert text[text.index("\nbackend = ") :] == snapshot
-
-
-@pytest.mark.parametrize("step", [-1, 2, 10**30, True, "0", None, 0.5, [0]])
-def test_a_step_that_is_none_is_not_heeded(mlx_lm: Backend, step: Any) -> None:
-    program = make(UPDATE, UPDATE, meta={"step": step})
-    assert write(program, "mlx-lm") == write(make(UPDATE, UPDATE), "mlx-lm")

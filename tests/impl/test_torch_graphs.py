@@ -54,23 +54,6 @@ def put_each(cache: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
 
 
 @both
-def test_all_layers_at_once_are_checked_as_one(kernels: Any) -> None:
-    cache = make(kernels)
-    keys, values = draw(2)
-    with pytest.raises(ValueError, match="no pass is open"):
-        cache.put_all(keys, values)
-    cache.forward([0, 1], [0, 0])
-    with pytest.raises(ValueError, match=r"there are 2 layers, so \[2, 1, heads, rows"):
-        cache.put_all(keys[:1], values[:1])
-    with pytest.raises(ValueError, match=r"the pass has 2 rows, so \[1, heads, 2, dim\]"):
-        cache.put_all(keys[:, :, :, :1], values[:, :, :, :1])
-    assert cache.written == [False, False]
-    cache.put_all(keys, values)
-    with pytest.raises(ValueError, match="the first put had"):
-        cache.put_all(keys[..., :4], values)
-
-
-@both
 def test_a_pass_that_reserves_stores_no_layer(kernels: Any) -> None:
     cache = make(kernels)
     cache.forward([0, 1], [0, 0], reserve=True)
