@@ -25,13 +25,15 @@ from lockstep.harness.programs.program import (
     parse_program,
     read_flaky,
 )
-from lockstep.harness.reports.model import OutcomeSummary
-from lockstep.harness.reports.outcome_file import is_outcome, read_outcome
+from lockstep.harness.reports.outcome_file import (
+    OutcomeSummary,
+    is_outcome,
+    read_outcome,
+)
 from lockstep.harness.reports.pages.view import (
     FailureView,
     Played,
     ReportView,
-    Saved,
     check_step,
     read_options,
     read_saved,
@@ -51,10 +53,10 @@ class Material:
     """
 
     outcomes: list[OutcomeSummary] = field(default_factory=list)
-    saved: list[Saved] = field(default_factory=list)
+    saved: list[FailureView] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def add(self, saved: Saved) -> None:
+    def add(self, saved: FailureView) -> None:
         """Adds a failure, or merges it with an earlier record of the same failure."""
         for index, earlier in enumerate(self.saved):
             if earlier.key == saved.key:
@@ -81,7 +83,7 @@ def gather_from(path: Path, material: Material) -> None:
     if not is_several(path):
         document = read_document(path)
         if is_outcome(document):
-            add_outcome(document, str(path), material)
+            add_outcome(read_outcome(document, str(path)), material)
         else:
             add_programs(path, material)
         return
@@ -89,7 +91,7 @@ def gather_from(path: Path, material: Material) -> None:
     for file, read in outcomes:
         try:
             document = parse_json(decode(read(), str(file)), str(file))
-            add_outcome(document, str(file), material)
+            add_outcome(read_outcome(document, str(file)), material)
         except UsageError as error:
             material.broken.append(str(error))
             continue
@@ -110,31 +112,30 @@ def read_document(path: Path) -> Any:
     return parse_json(decode(read(), str(file)), str(file))
 
 
-def add_outcome(document: Any, where: str, material: Material) -> None:
-    outcome = read_outcome(document, where)
+def add_outcome(outcome: OutcomeSummary, material: Material) -> None:
     material.outcomes.append(outcome)
-    for pair in document["pairs"]:
-        for failure in pair["failures"]:
+    for pair in outcome.pairs:
+        for failure in pair.failures:
             try:
-                program = parse_program(failure["program"], where)
+                program = parse_program(failure.program, outcome.path)
             except UsageError as error:
                 material.broken.append(str(error))
                 continue
-            divergence = failure["divergence"]
-            saved = Saved(
+            divergence = failure.divergence
+            saved = FailureView(
                 program,
-                failure["path"],
-                pair["backend"],
-                failure["signature"],
-                divergence["what"],
-                check_step(divergence["step"], program),
-                divergence["message"],
+                failure.path,
+                pair.backend,
+                failure.signature,
+                divergence.what,
+                check_step(divergence.step, program),
+                divergence.message,
                 outcome.versions,
-                (where, failure["cause"]) if failure.get("cause") else None,
-                read_flaky(failure),
-                pair.get("signatures", {}).get(failure["signature"]),
-                read_options(failure.get("options", {})),
-                failure.get("answers", {}),
+                (outcome.path, failure.cause) if failure.cause else None,
+                read_flaky({"flaky": failure.flaky}),
+                pair.signatures.get(failure.signature),
+                read_options(failure.options),
+                failure.answers,
             )
             material.add(saved)
 
@@ -173,39 +174,30 @@ class Stage:
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self.pool, self.settings = pool, settings
 
-    def play(self, saved: Saved, bounds: Bounds) -> Played:
+    def play(self, saved: FailureView, bounds: Bounds) -> Played:
         """Runs a program on the backend and the reference, or only on the reference."""
-        backend = find_backend(saved.backend, self.settings)
+        backend, program = find_backend(saved.backend, self.settings), saved.program
         if backend is None:
             subject = f"{clean(saved.backend)} is" if saved.backend else "it names"
             return self.play_reference(
                 saved, f"{subject} no registered backend; {HINT}", bounds
             )
-        event = self.record(backend, saved.program, None, bounds, saved.signature)
-        if isinstance(event, messages.Recorded):
-            return self.read_played(event, backend, saved)
-        blamed = event.blame()
-        if blamed is not None:
+        event = self.record(backend, program, bounds, wanted=saved.signature)
+        if isinstance(event, messages.Stopped):
+            blamed = event.blame()
+            if blamed is None:
+                why = f"{backend} cannot run here: {clean(event.why)}"
+                return self.play_reference(saved, why, bounds)
             return self.play_crash(*blamed, backend, bounds)
-        return self.play_reference(
-            saved, f"{backend} cannot run here: {clean(event.why)}", bounds
-        )
-
-    def read_played(self, event: messages.Recorded, backend: str, saved: Saved) -> Played:
-        if event.divergence is None:
+        divergence = event.divergence
+        if divergence is None:
             environment = event.get_environment()
-            differs = compare_environments(saved.program.meta, backend, environment)
+            differs = compare_environments(program.meta, backend, environment)
             notes = [differs] if differs else []
             return Played("agrees", event.steps, notes, backend=backend)
-        return Played(
-            "diverges",
-            event.steps,
-            (),
-            event.divergence,
-            event.stories,
-            backend,
-            self.write_snippet(saved.program, event.divergence, backend),
-        )
+        script = self.write_snippet(program, divergence, backend)
+        about = divergence, event.stories, backend, script
+        return Played("diverges", event.steps, (), *about)
 
     def write_snippet(
         self, program: Program, divergence: Divergence, backend: str
@@ -218,12 +210,12 @@ class Stage:
             return None
         return event.text
 
-    def play_reference(self, saved: Saved, why: str, bounds: Bounds) -> Played:
+    def play_reference(self, saved: FailureView, why: str, bounds: Bounds) -> Played:
         """Runs the reference, up to the step in which the program failed."""
         program, note = saved.program, f"Only the reference is shown: {why}."
         if saved.step is not None:
             program = replace(program, ops=program.ops[: saved.step + 1])
-        event = self.record(REFERENCE_NAME, program, 0, bounds)
+        event = self.record(REFERENCE_NAME, program, bounds, until=0)
         if isinstance(event, messages.Stopped):
             more = f"The reference did not finish: {clean(event.why)}"
             return Played("recorded", (), [note, more])
@@ -233,22 +225,19 @@ class Stage:
         self, program: Program, divergence: Divergence, backend: str, bounds: Bounds
     ) -> Played:
         """Runs backend and reference up to the step where the backend crashed or hung."""
-        again = self.record(backend, program, divergence.step, bounds)
+        again = self.record(backend, program, bounds, until=divergence.step)
         if isinstance(again, messages.Stopped):
-            again = self.record(REFERENCE_NAME, program, 0, bounds)
+            again = self.record(REFERENCE_NAME, program, bounds, until=0)
         steps = again.steps if isinstance(again, messages.Recorded) else []
         return Played(divergence.what, steps, (), divergence, (), backend)
 
     def record(
-        self,
-        backend: str,
-        program: Program,
-        until: int | None,
-        bounds: Bounds,
-        wanted: str | None = None,
+        self, backend: str, program: Program, bounds: Bounds, **limits: Any
     ) -> messages.Recorded | messages.Stopped:
-        task = messages.RecordProgram(backend, program.to_json(), bounds, until, wanted)
-        return self.pool.call(task)
+        """Runs a program and draws its steps. limits: see `messages.RecordProgram`."""
+        return self.pool.call(
+            messages.RecordProgram(backend, program.to_json(), bounds, **limits)
+        )
 
 
 def make_report(
@@ -267,7 +256,8 @@ def make_report(
 
 
 def make_failure(
-    number: int, saved: Saved, stage: Stage | None, bounds: Bounds
+    number: int, saved: FailureView, stage: Stage | None, bounds: Bounds
 ) -> FailureView:
-    played = stage.play(saved, bounds) if stage else Played("recorded", ())
-    return FailureView(number, saved, played)
+    """Numbers a failure, and runs it again if there is a stage."""
+    view = replace(saved, number=number)
+    return view.add_rerun(stage.play(saved, bounds)) if stage else view

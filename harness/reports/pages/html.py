@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,16 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from lockstep.harness import __version__
+from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.recording.picture import EXTRA, HIDDEN, MISSING, SEEN
 from lockstep.harness.programs.words import format_outcome
-from lockstep.harness.reports.model import PairSummary, make_matrices
-from lockstep.harness.reports.pages.view import ReportView
+from lockstep.harness.reports.model import format_missed, make_matrices
+from lockstep.harness.reports.outcome_file import PairSummary
+from lockstep.harness.reports.pages.view import SIGNS, ReportView
 
 GENERATOR = f"Lockstep {__version__}"
 
-SIGNS = {SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": ""}
 CLASSES = {SEEN: "s", HIDDEN: "n", MISSING: "m", EXTRA: "x", " ": "g"}
 SAYINGS = {MISSING: "should see", EXTRA: "must not see"}
 STATUSES = {"agrees": "agrees now", "recorded": "not run here"}
@@ -37,8 +36,7 @@ def render_html(report: ReportView) -> str:
         numbers = [
             failure.number
             for failure in report.failures
-            if failure.saved.backend == pair.backend
-            and failure.saved.program.kind == pair.kind
+            if failure.backend == pair.backend and failure.program.kind == pair.kind
         ]
         return numbers[0] if numbers else None
 
@@ -48,11 +46,12 @@ def render_html(report: ReportView) -> str:
         policy=make_policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        signs=SIGNS,
+        signs={**SIGNS, " ": ""},
         classes=CLASSES,
         sayings=SAYINGS,
         statuses=STATUSES,
         find_failure=find_failure,
+        format_missed=format_missed,
         format_outcome=format_outcome,
         matrices=make_matrices(report.outcomes),
     )
@@ -114,21 +113,13 @@ def save_page(folder: Path, name: str, text: str) -> Path:
         UsageError: the folder is not writable, or the existing file is not a report.
     """
     path = folder / name
-    draft = folder / f".{name}.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_foreign(path):
             raise UsageError(
                 f"{path}: exists and is not a report; choose another folder with -o"
             )
-        draft.unlink(missing_ok=True)  # of a process that was killed
-        try:
-            with draft.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            draft.replace(path)
-        finally:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+        write_whole(path, text)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
             f"{folder}: is a file, or below one; -o takes a folder"

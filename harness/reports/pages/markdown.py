@@ -6,7 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lockstep.harness.core.errors import clean
-from lockstep.harness.reports.model import Matrix, list_notes, make_matrices
+from lockstep.harness.reports.model import (
+    Matrix,
+    format_missed,
+    list_notes,
+    make_matrices,
+)
 from lockstep.harness.reports.pages.view import FailureView, ReportView
 
 # --- a summary for the page of a run ----------------------------------------------------
@@ -43,7 +48,7 @@ def list_head(report: ReportView) -> Iterator[str]:
     yield from list_bounded(f"* {code(note)}" for note in report.notes)
     if report.missed:
         yield f"\n<details><summary>never reached: {report.missed} cells</summary>"
-        missed = [pair.format_missed() for pair in report.pairs if pair.missed]
+        missed = [format_missed(pair) for pair in report.pairs if pair.missed]
         yield from list_bounded(f"* {code(line)}" for line in missed)
         yield "\n</details>"
     yield from list_bounded(f"* {code(line)}" for line in report.broken)
@@ -84,9 +89,9 @@ def list_bounded(lines: Iterable[str], most: int = MOST_LINES) -> Iterator[str]:
 
 
 def list_failure(failure: FailureView) -> Iterator[str]:
-    yield f"### {failure.number}. {code(failure.name)} {code(failure.signature)}"
+    yield f"### {failure.number}. {code(failure.name)} {code(failure.title)}"
     yield ""
-    yield from fence([*failure.describe(MOST_STEPS), *failure.saved.remarks])
+    yield from fence([*failure.describe(MOST_STEPS), *failure.remarks])
     yield ""
     yield from fence([failure.replay], "sh")
 
@@ -129,7 +134,7 @@ PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
 
 NAME = "lockstep"
 
-WARNINGS = ("unavailable", "unchecked", "saved")
+WARNINGS = ("unavailable", "undeclared", "unchecked", "saved")
 """Sorts of notes that are warnings; the others are errors."""
 
 
@@ -141,7 +146,7 @@ def render_annotations(report: ReportView) -> str:
     """
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
-        (f"{failure.name}: {failure.signature}", format_failure(failure))
+        (f"{failure.name}: {failure.title}", format_failure(failure))
         for failure in report.failures
     ]
     errors += [
@@ -160,7 +165,7 @@ def render_annotations(report: ReportView) -> str:
 def format_failure(failure: FailureView) -> str:
     """Formats the difference of a failure, and the command that replays the failure."""
     step = "" if failure.step is None else f"step {failure.step}: "
-    return f"{step}{failure.message}\n{failure.replay}"
+    return f"{step}{failure.sentence}\n{failure.replay}"
 
 
 def write_command(level: str, title: str, message: str) -> str:

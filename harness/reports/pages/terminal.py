@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -22,32 +22,12 @@ from lockstep.harness.execution.recording.picture import (
 )
 from lockstep.harness.programs.words import format_outcome
 from lockstep.harness.reports.console import indent
-from lockstep.harness.reports.pages.view import FailureView
+from lockstep.harness.reports.pages.view import SIGNS, FailureView
 
 LABEL = 34
 """Characters of a row's label."""
 
 STYLES = {SEEN: "bold", HIDDEN: "dim", MISSING: "bold red", EXTRA: "bold magenta"}
-
-
-SIGNS = {
-    SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": " ",
-    "arrow": "→", "gap": "⋯", "cross": "✗",
-}  # fmt: skip
-ASCII = {
-    SEEN: "#", HIDDEN: ".", MISSING: "-", EXTRA: "+", " ": " ",
-    "arrow": ">", "gap": "..", "cross": "x",
-}  # fmt: skip
-"""Squares and marks, for encodings that lack the signs above."""
-
-
-def choose_signs(encoding: str) -> Mapping[str, str]:
-    """Returns the signs that the terminal's encoding supports."""
-    try:
-        "".join(SIGNS.values()).encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return SIGNS
 
 
 def get_bounds(width: int) -> Bounds:
@@ -60,7 +40,6 @@ class Painter:
 
     def __init__(self, console: Console) -> None:
         self.console, self.width = console, console.width
-        self.signs = choose_signs(console.encoding)
 
     def show(self, view: FailureView, number: int | None) -> None:
         """Prints a failure, its steps, and a picture of one.
@@ -70,16 +49,16 @@ class Painter:
             number: the step to draw; None for the diverging step or, if no step
                 diverges, the last step.
         """
-        program = view.saved.program
-        head = Text(f"{self.signs['cross']} {clean(view.name)} ", "bold red")
-        head.append(clean(view.signature), "not bold default")
+        program = view.program
+        head = Text(f"✗ {clean(view.name)} ", "bold red")
+        head.append(clean(view.title), "not bold default")
         self.print(head)
         self.say(f"{program.kind} cache, {view.config}")
         for note in view.notes:
             self.say(note, "yellow")
         drawn = self.choose(view, number)
         self.list_steps(view, drawn)
-        self.say(f"{view.what}: {view.message}", "bold")
+        self.say(f"{view.kind_of_difference}: {view.sentence}", "bold")
         for story in view.played.stories:
             self.say(story)
         if drawn is not None:
@@ -98,7 +77,7 @@ class Painter:
             if gap := view.describe_gap(index):
                 self.say(f"  {gap}", "dim")
             is_failing = step.number == view.step
-            mark = self.signs["arrow"] if is_failing else " "
+            mark = "→" if is_failing else " "
             line = f"{mark} step {step.number}: {step.words}"
             line += format_outcome(step.outcome, is_failing)
             if step.is_wrong and not is_failing:
@@ -160,8 +139,8 @@ class Painter:
     def get_label(self, chip: Chip) -> str | None:
         """Returns the label of a chip that is no token; None for other chips."""
         return {
-            "gap": self.signs["gap"],
-            "unread": self.signs[HIDDEN],
+            "gap": "⋯",
+            "unread": SIGNS[HIDDEN],
             "pad": chip.label.replace("pad ", "p"),
         }.get(chip.mark)
 
@@ -176,13 +155,13 @@ class Painter:
             line = "".join(f" {head:>{width}}" for head in heads[block])
             self.print(Text(" " * (margin + 4) + line, "dim"))
             for row in grid.rows:
-                mark = self.signs["cross"] if row.is_wrong else " "
+                mark = "✗" if row.is_wrong else " "
                 text = Text(f"  {mark} {clean(row.label, margin):<{margin}}")
                 if row.is_wrong:
                     text.stylize("bold")
                 for square in row.squares[block]:
                     text.append(" " * width)
-                    text.append(self.signs[square], STYLES.get(square, ""))
+                    text.append(SIGNS[square], STYLES.get(square, ""))
                 self.print(text)
 
     def format_head(self, chip: Chip, grid: Grid) -> str:
@@ -197,7 +176,7 @@ class Painter:
         chips += [chip for grid in grids for chip in grid.columns]
         marks = {chip.mark for chip in chips}
         for square, meaning in SQUARES.items():
-            yield f"{self.signs[square]} {meaning}"
+            yield f"{SIGNS[square]} {meaning}"
         yield from (meaning for mark, meaning in MARKS.items() if mark in marks)
 
     # --- lines --------------------------------------------------------------------------

@@ -11,7 +11,13 @@ from typing import Any
 
 from lockstep.harness.core.errors import clean
 from lockstep.harness.execution.causes import Evidence, gather_evidence
-from lockstep.harness.execution.recording.picture import Step
+from lockstep.harness.execution.recording.picture import (
+    EXTRA,
+    HIDDEN,
+    MISSING,
+    SEEN,
+    Step,
+)
 from lockstep.harness.jobs.failures import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
     Divergence,
@@ -26,32 +32,61 @@ from lockstep.harness.programs.words import (
 )
 from lockstep.harness.reports.causes import Group, group_failures
 from lockstep.harness.reports.model import (
-    OutcomeSummary,
-    PairSummary,
     format_amount,
     format_verdict,
     list_notes,
     list_remarks,
     sum_field,
 )
+from lockstep.harness.reports.outcome_file import OutcomeSummary, PairSummary
 
-# --- a failure as its file tells it, which is not trusted -------------------------------
+SIGNS = {SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": " "}
+"""The characters of squares."""
 
 MOST_SECONDS = 3600
 """The largest value of an option in a file; no option of a command takes more."""
 
+MOST_PROGRAM = 16_000
+"""The maximal length of a program that is shown."""
+
+MOST_SENTENCE = 600
+
 
 @dataclass(frozen=True)
-class Saved:
-    """A program, and what its file says about its failure.
+class Played:
+    """The result of running a program again.
 
     Attributes:
-        path: of its file.
-        what, step, message: of the divergence.
+        status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
+            ran.
+        notes: the reason, and more to know.
+        stories: the origin of each token in the divergence.
+        backend: the backend that ran the program.
+        snippet: the failure as a script, written anew and never taken from a file; see
+            `harness.execution.scripts`.
+    """
+
+    status: str
+    steps: Sequence[Step] = ()
+    notes: Sequence[str] = ()
+    divergence: Divergence | None = None
+    stories: Sequence[str] = ()
+    backend: str | None = None
+    snippet: str | None = None
+
+
+@dataclass(frozen=True)
+class FailureView:
+    """A failure, from its file, which is not trusted, and from its rerun.
+
+    Attributes:
+        path: the path of its file.
+        what, step, message: the divergence of the rerun, or else the one in the file.
         cause: the outcome file, and the number of the cause there; see `Failure`.
-        flaky: set if the failure did not come back each time.
-        programs: how many showed the signature.
+        flaky: set if the failure does not occur in every run.
+        programs: the number of programs with the signature.
         options, answers: see `Failure`.
+        number: the number of the failure in the report, from 1.
     """
 
     program: Program
@@ -67,18 +102,15 @@ class Saved:
     programs: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def remarks(self) -> list[str]:
-        """The remarks that a report shows below the failure."""
-        return list_remarks(self.programs, self.flaky, self.answers)
+    number: int = 0
+    played: Played = Played("recorded")
 
     @property
     def key(self) -> tuple[str, str | None]:
         """A key that is equal for all records of the same failure."""
         return self.program.digest(), self.backend
 
-    def merge(self, other: Saved) -> Saved:
+    def merge(self, other: FailureView) -> FailureView:
         """Merges two records; a message of `other` takes precedence."""
         fuller = other if other.message is not None else self
         names = ("cause", "flaky", "programs", "answers")
@@ -86,13 +118,123 @@ class Saved:
             fuller, **{n: getattr(self, n) or getattr(other, n) for n in names}
         )
 
+    def add_rerun(self, played: Played) -> FailureView:
+        """Adds the result of a rerun, whose divergence takes precedence."""
+        if (seen := played.divergence) is None:
+            return replace(self, played=played)
+        view = replace(self, played=played, what=seen.what, step=seen.step)
+        return replace(view, message=seen.message)
 
-def read_saved(program: Program, path: str) -> Saved:
+    @property
+    def remarks(self) -> list[str]:
+        """The remarks that a report shows below the failure."""
+        return list_remarks(self.programs, self.flaky, self.answers)
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines about the failure as a whole."""
+        lines = [*self.played.notes]
+        if self.played.status == "agrees":
+            lines.append(
+                f"{self.played.backend} agrees now in every step; its file says:"
+                f" {self.message or 'nothing'}"
+            )
+        return lines + self.remarks
+
+    @property
+    def unreached(self) -> str:
+        """The number of steps that did not run, as a text; "" if all steps ran."""
+        steps = self.played.steps
+        more = self.operations - steps[-1].number - 1 if steps else 0
+        if not more:
+            return ""
+        return f"{more} more step{' was' if more == 1 else 's were'} not reached"
+
+    def describe_gap(self, index: int) -> str:
+        """Returns which steps before the shown step `index` are left out, or ""."""
+        steps = self.played.steps
+        first = steps[index - 1].number + 1 if index else 0
+        last = steps[index].number - 1
+        if first >= last:
+            return f"step {last} is left out" if first == last else ""
+        return f"steps {first} to {last} are left out"
+
+    @property
+    def kind_of_difference(self) -> str:
+        return self.what or "program"
+
+    @property
+    def sentence(self) -> str:
+        """A sentence that describes the difference."""
+        message = self.message or "its file does not say how it failed"
+        return clean(message, MOST_SENTENCE)
+
+    def describe(self, most: int) -> list[str]:
+        """Describes the failure in lines, with at most `most` steps."""
+        about = self.step, self.kind_of_difference, self.sentence
+        return [*describe_failure(self.program, *about, most)]
+
+    @property
+    def line(self) -> str:
+        """A description of the failure in a single line."""
+        line = describe_line(self.program, self.step, self.sentence)
+        return clean(line, MOST_SENTENCE)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The evidence for the cause of the failure."""
+        message = self.sentence if self.message else self.path
+        about = self.step, self.kind_of_difference, message
+        return gather_evidence(self.program, *about)
+
+    @property
+    def name(self) -> str:
+        """The backend that failed."""
+        return self.backend or self.played.backend or "no backend"
+
+    @property
+    def replay(self) -> str:
+        """The command that replays the failure; a file in a zip is named by its zip."""
+        zipped, is_in_zip, _ = self.path.partition(".zip!")
+        path = Path(f"{zipped}.zip" if is_in_zip else self.path)
+        backend = self.played.backend or self.backend or "NAME"
+        return get_replay_line(path, backend, self.options)
+
+    @property
+    def title(self) -> str:
+        """The signature, also of a program whose file has none."""
+        program = self.program
+        step = -1 if self.step is None else self.step
+        operation = program.ops[step]["op"] if program.ops else "open"
+        names = program.contract, program.kind, operation, self.kind_of_difference
+        return self.signature or "-".join(names)
+
+    @property
+    def config(self) -> str:
+        return clean(describe_config(self.program))
+
+    @property
+    def operations(self) -> int:
+        return len(self.program.ops)
+
+    @property
+    def program_text(self) -> str | None:
+        """The program as JSON, with a line for each operation; None if it is too long."""
+        document = replace(self.program, meta={}).to_json()
+        ops = ",\n  ".join(json.dumps(op) for op in document.pop("ops"))
+        text = f'{json.dumps(document)[:-1]},\n "ops": [\n  {ops}]}}'
+        return text if len(text) <= MOST_PROGRAM else None
+
+
+# --- a failure from its file ------------------------------------------------------------
+
+
+def read_saved(program: Program, path: str) -> FailureView:
     """Reads the valid fields of a program's `meta`."""
     meta = program.meta
     signature, versions = get_text(meta, "signature"), meta.get("versions")
     named = versions.items() if isinstance(versions, Mapping) else ()
-    return Saved(
+    return FailureView(
         program,
         path,
         get_text(meta, "backend"),
@@ -125,151 +267,7 @@ def get_text(meta: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-# --- a failure as it runs again ---------------------------------------------------------
-
-MOST_PROGRAM = 16_000
-"""Characters of a program that is shown."""
-
-MOST_SENTENCE = 600
-
-
-@dataclass(frozen=True)
-class Played:
-    """The result of running a program again.
-
-    Attributes:
-        status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
-            ran.
-        notes: the reason, and more to know.
-        stories: the origin of each token in the divergence.
-        backend: ran the program.
-        snippet: the failure as a script, written anew and never taken from a file; see
-            `harness.execution.scripts`.
-    """
-
-    status: str
-    steps: Sequence[Step]
-    notes: Sequence[str] = ()
-    divergence: Divergence | None = None
-    stories: Sequence[str] = ()
-    backend: str | None = None
-    snippet: str | None = None
-
-
-@dataclass(frozen=True)
-class FailureView:
-    """A failure, from its file and its rerun.
-
-    Attributes:
-        number: the number of the failure in the report, from 1.
-    """
-
-    number: int
-    saved: Saved
-    played: Played
-
-    @property
-    def notes(self) -> list[str]:
-        """The lines about the failure as a whole."""
-        lines = [*self.played.notes]
-        if self.played.status == "agrees":
-            lines.append(
-                f"{self.played.backend} agrees now in every step; its file says:"
-                f" {self.saved.message or 'nothing'}"
-            )
-        return lines + self.saved.remarks
-
-    @property
-    def unreached(self) -> str:
-        """The number of steps that did not run, as a text; "" if all steps ran."""
-        steps = self.played.steps
-        more = self.operations - steps[-1].number - 1 if steps else 0
-        if not more:
-            return ""
-        return f"{more} more step{' was' if more == 1 else 's were'} not reached"
-
-    def describe_gap(self, index: int) -> str:
-        """Returns which steps before the shown step `index` are left out, or ""."""
-        steps = self.played.steps
-        first = steps[index - 1].number + 1 if index else 0
-        last = steps[index].number - 1
-        if first >= last:
-            return f"step {last} is left out" if first == last else ""
-        return f"steps {first} to {last} are left out"
-
-    @property
-    def what(self) -> str:
-        seen = self.played.divergence
-        return seen.what if seen else self.saved.what or "program"
-
-    @property
-    def message(self) -> str:
-        """A sentence that describes the difference."""
-        seen = self.played.divergence
-        default = "its file does not say how it failed"
-        message = seen.message if seen else self.saved.message or default
-        return clean(message, MOST_SENTENCE)
-
-    @property
-    def step(self) -> int | None:
-        """The step that diverges."""
-        seen = self.played.divergence
-        return seen.step if seen else self.saved.step
-
-    def describe(self, most: int) -> list[str]:
-        """Describes the failure in lines, with at most `most` steps."""
-        program = self.saved.program
-        return [*describe_failure(program, self.step, self.what, self.message, most)]
-
-    @property
-    def line(self) -> str:
-        """A description of the failure in a single line."""
-        program, message = self.saved.program, self.message
-        return clean(describe_line(program, self.step, message), MOST_SENTENCE)
-
-    @property
-    def evidence(self) -> Evidence:
-        """The evidence for the cause of the failure."""
-        has_message = self.played.divergence or self.saved.message
-        message = self.message if has_message else self.saved.path
-        return gather_evidence(self.saved.program, self.step, self.what, message)
-
-    @property
-    def name(self) -> str:
-        """The backend that failed."""
-        return self.saved.backend or self.played.backend or "no backend"
-
-    @property
-    def replay(self) -> str:
-        """The command that replays the failure; a file in a zip is named by its zip."""
-        zipped, is_in_zip, _ = self.saved.path.partition(".zip!")
-        path = Path(f"{zipped}.zip" if is_in_zip else self.saved.path)
-        backend = self.played.backend or self.saved.backend or "NAME"
-        return get_replay_line(path, backend, self.saved.options)
-
-    @property
-    def signature(self) -> str:
-        program = self.saved.program
-        step = -1 if self.step is None else self.step
-        operation = program.ops[step]["op"] if program.ops else "open"
-        names = (program.contract, program.kind, operation, self.what)
-        return self.saved.signature or "-".join(names)
-
-    @property
-    def config(self) -> str:
-        return clean(describe_config(self.saved.program))
-
-    @property
-    def operations(self) -> int:
-        return len(self.saved.program.ops)
-
-    @property
-    def program_text(self) -> str | None:
-        """The program as JSON, with a line for each operation; None if it is too long."""
-        document = replace(self.saved.program, meta={}).to_json()
-        ops = ",\n  ".join(json.dumps(op) for op in document.pop("ops"))
-        text = f'{json.dumps(document)[:-1]},\n "ops": [\n  {ops}]}}'
-        return text if len(text) <= MOST_PROGRAM else None
+# --- a report ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -296,7 +294,7 @@ class ReportView:
             failures,
             [failure.evidence for failure in failures],
             [failure.name for failure in failures],
-            [failure.saved.cause for failure in failures],
+            [failure.cause for failure in failures],
         )
 
     @property

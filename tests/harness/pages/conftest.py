@@ -16,8 +16,9 @@ from lockstep.harness.execution.recording.picture import Bounds, Step
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.reports.outcome_file import read_outcome
 from lockstep.harness.reports.pages.gather import Material, Stage, add_outcome
-from lockstep.harness.reports.pages.view import Saved
+from lockstep.harness.reports.pages.view import FailureView
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import load
 from tests.harness.commands import run_here
@@ -32,9 +33,9 @@ HOSTILE = (
 )
 
 
-def save(program: Program, backend: str | None = None, **more: Any) -> Saved:
+def save(program: Program, backend: str | None = None, **more: Any) -> FailureView:
     """A failure as its file has it."""
-    return Saved(program, "failures/x/f.json", backend, **more)
+    return FailureView(program, "failures/x/f.json", backend, **more)
 
 
 def make_failure(program: Program, message: str = "m", **more: Any) -> dict[str, Any]:
@@ -73,10 +74,10 @@ def make_outcome(more: Mapping[str, Any] | None = None, **pair: Any) -> dict[str
     }
 
 
-def gather_outcome(document: Mapping[str, Any], *saved: Saved) -> Material:
+def gather_outcome(document: Mapping[str, Any], *saved: FailureView) -> Material:
     """Gathers the material of a report from an outcome and files."""
     material = Material()
-    add_outcome(document, "outcome.json", material)
+    add_outcome(read_outcome(document, "outcome.json"), material)
     material.saved += saved
     return material
 

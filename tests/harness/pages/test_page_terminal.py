@@ -1,9 +1,10 @@
-"""A failure in the terminal: readable without colours, on 80 columns, in ASCII."""
+"""A failure in the terminal: readable without colours, on 80 columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from typing import Any
 
@@ -14,7 +15,7 @@ from lockstep.harness.execution.recording.picture import Chip, Grid, Row, Step
 from lockstep.harness.reports.pages.gather import Stage, make_failure
 from lockstep.harness.reports.pages.html import render_html
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
-from lockstep.harness.reports.pages.view import FailureView, Played, ReportView
+from lockstep.harness.reports.pages.view import Played, ReportView
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import HERE
 from tests.harness.pages.conftest import FAULTS, HOSTILE, save
@@ -26,17 +27,16 @@ FAULT = "rotating_chunk_mid_ring"
 
 
 def show(
-    saved: Any, stage: Stage, number: int | None = None, encoding: str = "utf-8",
-    width: int = 80, **options: Any,
-) -> str:  # fmt: skip
+    saved: Any, stage: Stage, number: int | None = None, width: int = 80, **options: Any
+) -> str:
     """Returns the printed text."""
     content = BytesIO()
-    file = TextIOWrapper(content, encoding, errors="strict", newline="\n")
+    file = TextIOWrapper(content, "utf-8", errors="strict", newline="\n")
     console = Console(file=file, width=width, highlight=False, **options)
     view = make_failure(1, saved, stage, get_bounds(width))
     Painter(console).show(view, number)
     file.flush()
-    return content.getvalue().decode(encoding)
+    return content.getvalue().decode()
 
 
 def show_fault(name: str, stage: Start, **options: Any) -> str:
@@ -45,7 +45,7 @@ def show_fault(name: str, stage: Start, **options: Any) -> str:
     return show(save(RECORDED[name], backend), stage(backend), **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"encoding": "ascii"}, {"number": 0}])
+@pytest.mark.parametrize("options", [{}, {"number": 0}])
 def test_a_failure_as_it_is_printed(
     stage: Start, options: dict[str, Any], snapshot: Any
 ) -> None:
@@ -126,7 +126,7 @@ def test_steps_that_are_left_out_are_counted(stage: Start) -> None:
 )
 def test_one_is_no_plural(numbers: list[int], gap: str, unreached: str) -> None:
     steps = [Step(number, "update") for number in numbers]
-    view = FailureView(1, save(make(*[update(1)] * 5)), Played("diverges", steps))
+    view = replace(save(make(*[update(1)] * 5)), played=Played("diverges", steps))
     gaps = "".join(view.describe_gap(index) for index in range(len(steps)))
     assert (gaps, view.unreached) == (gap, unreached)
     page = check(render_html(ReportView([], [view], [])))
