@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from lockstep.harness.cli.frame import print_error, print_report, print_unsaved
 from lockstep.harness.cli.options import Seconds, define, option
@@ -26,15 +26,16 @@ from lockstep.harness.jobs.campaign.terms import (
 from lockstep.harness.jobs.outcome import Outcome
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.settings import PROFILES, Settings
-from lockstep.harness.reports.campaign import describe_state, get_campaign_status
 from lockstep.harness.reports.console import (
     Pace,
     PlainConsole,
     Progress,
+    describe_state,
     draw_progress,
+    get_check_status,
     print_outcome,
 )
-from lockstep.harness.reports.outcome_file import to_json
+from lockstep.harness.reports.outcome_file import summarize, to_json
 from lockstep.harness.reports.pages.gather import (
     Material,
     Stage,
@@ -184,8 +185,9 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
 
         return RayRunner(address, gpu, jobs)
 
-    draw = partial(draw_progress, Pace(), console.width)
-    with Progress(console, draw, get_campaign_status) as progress:
+    pace = Pace()
+    draw = partial(draw_progress, pace, console.width)
+    with Progress(console, draw, partial(get_check_status, pace)) as progress:
         outcome = work.run(open_runner, list(list_names()), progress.show)
     print_damaged(work, "it was run again")
     if outcome.unwritten:
@@ -252,7 +254,7 @@ def report(settings: Settings, location: str, output: Path) -> int:
     page was made, 2 if not.
     """
     material = Material()
-    add_outcome(json.loads(json.dumps(to_json(load(location)))), location, material)
+    add_outcome(structs.replace(summarize(load(location)), path=location), material)
     with open_pool(settings, 1) as pool:
         text = render_html(make_report(material, Stage(pool, settings)))
     click.echo(str(save_page(output, "report.html", text)))

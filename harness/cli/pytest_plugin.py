@@ -307,7 +307,8 @@ def describe(outcome: Outcome) -> str:
         print_failures,
         print_notes,
     )
-    from lockstep.harness.reports.model import format_gaps, list_notes, summarize
+    from lockstep.harness.reports.model import format_gaps, list_notes
+    from lockstep.harness.reports.outcome_file import summarize
 
     summary = summarize(outcome)
     failures = outcome.failures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.harness.jobs.bisect.job import Bisection
-from lockstep.harness.jobs.bisect.search import AGREES, Change
+from lockstep.harness.jobs.bisect.job import AGREES, Bisection, Change
 
 FORMAT = "lockstep-bisected/1"
 SORTS = {

@@ -38,27 +38,30 @@ def group_failures(
         causes: the cause of each failure, or None if it is unknown. Failures to which a
             check has attributed the same cause have equal causes.
     """
-    roots = list(range(len(failures)))
+    groups: list[list[int]] = []
     for backend in dict.fromkeys(backends):
-        own = [place for place, one in enumerate(backends) if one == backend]
+        indices = [index for index, name in enumerate(backends) if name == backend]
         first: dict[Hashable, int] = {}
         joined = [
-            (first.setdefault(causes[place], n), n)
-            for n, place in enumerate(own)
-            if causes[place] is not None
+            (first.setdefault(causes[index], number), number)
+            for number, index in enumerate(indices)
+            if causes[index] is not None
         ]
-        for n, root in enumerate(join_causes([evidence[at] for at in own], joined)):
-            roots[own[n]] = own[root]
-    members: dict[int, list[int]] = {}
-    for place, root in enumerate(roots):
-        members.setdefault(root, []).append(place)
+        members: dict[int, list[int]] = {}
+        roots = join_causes([evidence[index] for index in indices], joined)
+        for index, root in zip(indices, roots, strict=True):
+            members.setdefault(root, []).append(index)
+        groups += members.values()
     return [
-        Group([failures[at] for at in places], say([evidence[at] for at in places]))
-        for places in members.values()
+        Group(
+            [failures[index] for index in indices],
+            describe_group([evidence[index] for index in indices]),
+        )
+        for indices in sorted(groups)
     ]
 
 
-def say(evidence: Sequence[Evidence]) -> str:
+def describe_group(evidence: Sequence[Evidence]) -> str:
     if len(evidence) == 1:
         return ""
     return f"{len(evidence)} failures, probably one cause: {tell_cause(evidence)}"

@@ -30,16 +30,15 @@ from lockstep.harness.reports.causes import group_failures
 from lockstep.harness.reports.model import (
     MOST_LISTED,
     Matrix,
-    OutcomeSummary,
-    PairSummary,
     fold_notes,
     format_amount,
+    format_missed,
     format_verdict,
     list_notes,
     list_remarks,
     make_matrices,
-    summarize,
 )
+from lockstep.harness.reports.outcome_file import OutcomeSummary, PairSummary, summarize
 
 
 class PlainConsole(Console):
@@ -129,8 +128,8 @@ def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
     table = make_table("what was run", "programs", *more)
     for pair in pairs:
         steps = f"{pair.steps / 1000:.0f}k" if pair.steps >= 10_000 else str(pair.steps)
-        cells = f"{pair.reached}/{pair.reachable}"
-        wide = (steps, cells, pair.margin, str(pair.known or "–"))
+        cells = f"{pair.reached}/{pair.cells.reachable}"
+        wide = (steps, cells, pair.margin, str(pair.known_divergences or "–"))
         table.add_row(pair.name, str(pair.programs), *(wide if is_wide else (cells,)))
     return table
 
@@ -142,7 +141,7 @@ def list_empty_cells(outcome: OutcomeSummary, verbose: bool = False) -> Iterator
     if verbose or len(pairs) <= MOST_LISTED:
         most = None if verbose else MOST_LISTED
         for pair in pairs:
-            yield Text(pair.format_missed(most=most), "yellow")
+            yield Text(format_missed(pair, most=most), "yellow")
 
 
 def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
@@ -172,9 +171,9 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
 
 def print_failures(console: Console, outcome: Outcome) -> None:
     for pair in outcome.pairs:
-        counts = pair.count_signatures()
+        counts = pair.total.signatures
         for failure in pair.failures:
-            print_failure(console, failure, counts[failure.signature])
+            print_failure(console, failure, counts.get(failure.signature, 0))
     if len(outcome.failures) > MOST_LISTED:
         print_causes(console, outcome.failures)
 
@@ -362,23 +361,34 @@ def draw_progress(pace: Pace, width: int, outcome: Outcome) -> RenderableType:
 
 
 def get_check_status(pace: Pace, outcome: Outcome) -> Text:
-    """The progress of a running check, its rate, and the time left."""
-    seconds = time.monotonic() - outcome.started
-    programs, steps = (
-        sum(pair.get_progress()[column] for pair in outcome.pairs) for column in (0, 1)
-    )
-    wanted = sum(pair.wanted for pair in outcome.pairs)
+    """Formats the progress of a check or campaign, its rate, and the time left."""
+    seconds = max(0.01, time.monotonic() - outcome.started)
+    totals = [pair.total for pair in outcome.pairs]
+    programs = sum(total.programs for total in totals)
     if not programs:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
+    steps = sum(total.steps for total in totals)
+    wanted = sum(pair.wanted for pair in outcome.pairs)
     reached = sum(map(Pair.count_reached, outcome.pairs))
     cells = sum(len(pair.cells) for pair in outcome.pairs)
-    left = pace.estimate(seconds, programs, wanted - programs)
-    limit = outcome.settings.seconds
-    if limit is not None:
-        left = max(0.0, min(left, limit - seconds))
+    estimates = []
+    if programs <= wanted:
+        estimates.append(pace.estimate(seconds, programs, wanted - programs))
+    if outcome.settings.seconds is not None:
+        estimates.append(outcome.settings.seconds - seconds)
     return Text(
-        f"{seconds:.0f} s: {programs:,} of {wanted:,} programs,"
+        f"{seconds:.0f} s: {programs:,} of {max(programs, wanted):,} programs,"
         f" {steps / seconds:,.0f} steps/s, {reached:,} of {cells:,} cells,"
-        f" {len(outcome.failures)} failures, about {left:.0f} s left",
+        f" {len(outcome.failures)} failures,"
+        f" about {max(0.0, min(estimates, default=0.0)):.0f} s left",
         "dim",
     )
+
+
+def describe_state(outcome: Outcome, location: str) -> Text:
+    """Describes whether a campaign is complete or can be continued."""
+    if outcome.is_cut or not outcome.pairs:
+        return Text(
+            f"not over; go on with: lockstep campaign resume {location}", "yellow"
+        )
+    return Text("the campaign is over", "dim")

@@ -17,11 +17,9 @@ from lockstep.harness.jobs.explore import Exploration, Survey
 from lockstep.harness.jobs.faults import (
     Search,
     Searches,
-    list_survivors,
     summarize_searches,
 )
-from lockstep.harness.jobs.vectors.export import Done
-from lockstep.harness.jobs.vectors.verify import Verified
+from lockstep.harness.jobs.vectors.sets import Done, Verified
 from lockstep.harness.programs.vectors.files import Holds
 from lockstep.harness.programs.words import format_field
 from lockstep.harness.reports.console import (
@@ -30,13 +28,13 @@ from lockstep.harness.reports.console import (
     print_failures,
     print_notes,
 )
-from lockstep.harness.reports.model import get_fields, summarize, summarize_pair
+from lockstep.harness.reports.outcome_file import get_fields, summarize, summarize_pair
 
 # --- an exploration ---------------------------------------------------------------------
 
 
 def get_exploration_status(exploration: Exploration) -> Text:
-    """The progress of an exploration, its rate, and the time left."""
+    """Formats the progress of an exploration, its rate, and the time left."""
     outcome, surveys = exploration.outcome, exploration.surveys
     seconds = time.monotonic() - outcome.started
     covered = sum(survey.covered for survey in surveys)
@@ -44,22 +42,19 @@ def get_exploration_status(exploration: Exploration) -> Text:
     if not covered:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
     done = sum(survey.done for survey in surveys)
-    total = sum(len(survey.parts) for survey in surveys)
+    total = sum(len(survey.domain.parts) for survey in surveys)
     text = (
         f"{seconds:.0f} s: {covered:,} programs, {fresh / seconds:,.0f}/s, {done:,} of"
         f" {total:,} parts, {len(outcome.failures)} failures"
     )
     if fresh and done:
-        remaining = sum(map(estimate_remaining, surveys)) * seconds / fresh
-        text += f", about {remaining:.0f} s left"
+        remaining = sum(  # if all parts of a domain have equally many programs
+            survey.pair.covered * (len(survey.domain.parts) / survey.done - 1)
+            for survey in surveys
+            if survey.done
+        )
+        text += f", about {remaining * seconds / fresh:.0f} s left"
     return Text(text, "dim")
-
-
-def estimate_remaining(survey: Survey) -> float:
-    """Estimates the number of remaining programs, assuming parts of equal size."""
-    if not survey.done:
-        return 0.0
-    return survey.pair.covered / survey.done * (len(survey.parts) - survey.done)
 
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
@@ -73,7 +68,7 @@ def print_exploration(console: Console, exploration: Exploration) -> None:
             note = f"{pair.avoided:,} programs that end with a known divergence"
             note = f"{pair.name}: skipped {note}, and all that continue from there"
             console.print(Text(note, "yellow"))
-    if any(survey.symmetries for survey in exploration.surveys):
+    if any(survey.domain.symmetries for survey in exploration.surveys):
         names = "names (of sequences, users, tokens)"
         console.print(Text(f"of programs that differ only in {names}, one ran", "dim"))
     console.print(format_exploration(exploration))
@@ -84,8 +79,8 @@ def draw_surveys(exploration: Exploration) -> Table:
     table.add_column("config", overflow="fold")
     table.add_column("", justify="right", no_wrap=True)
     for survey in exploration.surveys:
-        cells = survey.pair.name, str(len(survey.moves)), f"{survey.covered:,}"
-        config = Text(format_config(survey.config))
+        cells = survey.pair.name, str(len(survey.domain.moves)), f"{survey.covered:,}"
+        config = Text(format_config(survey.domain.config))
         table.add_row(*cells, config, get_verdict(survey))
     return table
 
@@ -100,7 +95,7 @@ def get_verdict(survey: Survey) -> Text:
     if pair.verdict in ("unfinished", "error"):
         return Text(pair.cell, STYLES[pair.verdict])
     if not survey.is_complete:
-        return Text(f"… {survey.done} of {len(survey.parts)}", "yellow")
+        return Text(f"… {survey.done} of {len(survey.domain.parts)}", "yellow")
     return Text("✓ agree", STYLES["agrees"])
 
 
@@ -110,14 +105,10 @@ def format_exploration(exploration: Exploration) -> Text:
     if not surveys:
         return Text("nothing was explored", "bold red")
     is_complete = all(survey.is_complete for survey in surveys)
-    covered, resumed = (
-        sum(getattr(survey, name) for survey in surveys)
-        for name in ("covered", "resumed")
-    )
-    crashes, unfinished = (
-        sum(getattr(survey.pair, name) for survey in surveys)
-        for name in ("crashes", "unfinished")
-    )
+    covered = sum(survey.covered for survey in surveys)
+    resumed = sum(survey.resumed for survey in surveys)
+    crashes = sum(survey.pair.crashes for survey in surveys)
+    unfinished = sum(survey.pair.unfinished for survey in surveys)
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
     verdict = f"{diverging:,} diverge" if diverging or crashes else "none diverges"
     if crashes:
@@ -169,8 +160,8 @@ def survey_to_json(survey: Survey) -> dict[str, Any]:
     pair = survey.pair
     return {
         **get_fields(pair, "backend", "kind"),
-        "operations": list(survey.moves),
-        **get_fields(survey, "symmetries", "config"),
+        "operations": list(survey.domain.moves),
+        **get_fields(survey.domain, "symmetries", "config"),
         "complete": survey.is_complete,
         "covered": pair.covered,
         "run": pair.programs,
@@ -202,7 +193,9 @@ def print_searches(console: Console, searches: Searches) -> None:
     """Prints a table for each backend, the survivors, and a summary."""
     for backend in dict.fromkeys(search.backend for search in searches.all):
         console.print(draw_searches(backend, searches))
-    for search in list_survivors(searches):
+    for search in searches.all:
+        if search.is_found or not search.is_over:
+            continue
         status = f"ERROR: {search.error}" if search.error else "not found"
         planted = search.planted
         text = f"{search.backend}: {planted.id}: {status}: {planted.mistake}"

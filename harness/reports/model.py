@@ -1,182 +1,17 @@
-"""The report model: the result of a check, from which every report is made.
-
-`summarize` makes an `OutcomeSummary` from a running check, and
-`outcome_file.read_outcome` makes it from an outcome file. Verdicts, notes and matrices
-depend only on summaries. The reports for the terminal, HTML, Markdown, GitHub and JSON
-only format them.
-"""
+"""The report model: notes, verdicts and matrices of checks, for every form of report."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import format_needed
-from lockstep.harness.core.payload import Margins
-from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
+from lockstep.harness.jobs.outcome import Rerun
 from lockstep.harness.programs.program import Flaky
-
-
-@dataclass(frozen=True)
-class PairSummary:
-    """The result of a pair: a backend and a kind of cache.
-
-    Attributes:
-        differences: the type of each failure's difference; see `Divergence.what`.
-        known: the number of ledger entries whose divergence still occurs.
-        empty: state → operations that were never run in this state.
-        missing: unwritten function of the backend → operation that needs it.
-        undeclared: operations that a backend chosen by name does not declare.
-        unchecked: promises that cannot be checked.
-        shortfall: the number of programs that ran, if crashes or errors stopped the rest.
-        own_name: the name that a driver declares.
-        programs_of: the backend whose programs this backend also ran, in the same worker.
-        parted: why the backend ran alone although other backends declare equal kinds.
-    """
-
-    backend: str
-    contract: str
-    kind: str
-    programs: int
-    steps: int
-    differences: Sequence[str] = ()
-    wanted: int = 0
-    margins: Margins = field(default_factory=dict)
-    known: int = 0
-    reachable: int = 0
-    empty: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    errors: Sequence[str] = ()
-    outdated: Sequence[str] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
-    undeclared: Sequence[str] = ()
-    unchecked: Sequence[str] = ()
-    shortfall: str | None = None
-    own_name: str = ""
-    programs_of: str = ""
-    parted: str = ""
-
-    @property
-    def title(self) -> str:
-        """The backend's name in a matrix; for a driver, its own name comes first."""
-        return f"{self.own_name} ({self.backend})" if self.own_name else self.backend
-
-    @property
-    def name(self) -> str:
-        return f"{self.backend} × {self.kind}"
-
-    @property
-    def margin(self) -> str:
-        """The largest used share of a tolerance, with the tolerance's name."""
-        name = max(self.margins, key=lambda name: self.margins[name], default="")
-        return f"{self.margins[name]:.2f} {name}" if self.margins.get(name) else "–"
-
-    @property
-    def missed(self) -> int:
-        """The number of cells that were never reached."""
-        return sum(map(len, self.empty.values()))
-
-    @property
-    def reached(self) -> int:
-        return max(0, self.reachable - self.missed)
-
-    @property
-    def verdict(self) -> str:
-        """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
-        if self.outdated or self.differences:
-            return "diverges"
-        if self.missing:
-            return "unfinished"
-        if self.errors:
-            return "error"
-        return "cut" if self.programs < self.wanted else "agrees"
-
-    @property
-    def cell(self) -> str:
-        """The verdict in a cell of the matrix."""
-        count = len(self.differences) + len(self.outdated)
-        return {
-            "diverges": f"✗ {count} diverge" if count > 1 else "✗ diverges",
-            "unfinished": "! unfinished",
-            "error": "! ERROR",
-            "cut": f"… {self.programs}",
-            "agrees": f"✓ {self.programs}",
-        }[self.verdict]
-
-    def format_missed(self, separator: str = "; ", most: int | None = None) -> str:
-        """The cells that were never reached, by state; at most `most` items of a list."""
-        groups = [
-            f"{state} × {shorten_list(operations, most=most)}"
-            for state, operations in self.empty.items()
-        ]
-        count = f"{self.missed} of {self.reachable} cells never reached"
-        return f"{self.name}: {count}: {shorten_list(groups, separator, most)}"
-
-
-@dataclass(frozen=True)
-class OutcomeSummary:
-    """The result of a check.
-
-    Attributes:
-        require_complete: whether skipped programs and unreached cells make the exit
-            status 2.
-        saved: the results of rerunning failures of earlier runs.
-        path: the path of its file; empty for a check of this process.
-    """
-
-    pairs: Sequence[PairSummary]
-    seed: int
-    seconds: float
-    complete: bool
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-    dead: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    exit_status: int = 0
-    require_complete: bool = False
-    saved: Rerun = field(default_factory=Rerun)
-    path: str = ""
-
-
-def summarize(outcome: Outcome) -> OutcomeSummary:
-    """Summarizes a check of this process, which may still be running."""
-    chosen = outcome.settings.backends
-    return OutcomeSummary(
-        [summarize_pair(pair, chosen) for pair in outcome.pairs],
-        outcome.settings.seed,
-        complete=outcome.is_complete,
-        exit_status=outcome.get_exit_status(),
-        require_complete=outcome.settings.require_complete,
-        **get_fields(outcome, "seconds", "unavailable", "dead", "versions", "saved"),
-    )
-
-
-COPIED = (
-    "backend", "contract", "kind", "wanted", "margins", "errors", "outdated", "missing",
-    "unchecked", "shortfall", "own_name", "programs_of", "parted",
-)  # fmt: skip
-"""Fields that have the same name in `Pair`, `PairSummary` and outcome.json."""
-
-
-def summarize_pair(pair: Pair, chosen: Sequence[str] = ()) -> PairSummary:
-    programs, steps = pair.get_progress()
-    return PairSummary(
-        programs=programs,
-        steps=steps,
-        differences=[failure.divergence.what for failure in pair.failures],
-        known=pair.known,
-        reachable=len(pair.cells),
-        empty=pair.group_empty_cells(),
-        undeclared=pair.list_undeclared() if pair.backend in chosen else (),
-        **get_fields(pair, *COPIED),
-    )
-
-
-def get_fields(value: Any, *names: str) -> dict[str, Any]:
-    """Returns the attributes of these names as a dict."""
-    return {name: getattr(value, name) for name in names}
-
+from lockstep.harness.reports.outcome_file import OutcomeSummary, PairSummary
 
 # --- notes ------------------------------------------------------------------------------
 
@@ -210,7 +45,7 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     for pair in outcome.pairs:
         for function, operation in pair.missing.items():
             yield Note("missing", pair.name, format_needed(function, operation))
-        if pair.undeclared:
+        if pair.undeclared and pair.backend in outcome.backends:
             names = ", ".join(pair.undeclared)
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
         for error in pair.errors:
@@ -307,6 +142,18 @@ def shorten_list(
     return separator.join([*items[: len(items) - more], *[f"{more} more"] * (more > 0)])
 
 
+def format_missed(
+    pair: PairSummary, separator: str = "; ", most: int | None = None
+) -> str:
+    """The cells that were never reached, by state; at most `most` items of a list."""
+    groups = [
+        f"{state} × {shorten_list(operations, most=most)}"
+        for state, operations in pair.cells.empty.items()
+    ]
+    count = f"{pair.missed} of {pair.cells.reachable} cells never reached"
+    return f"{pair.name}: {count}: {shorten_list(groups, separator, most)}"
+
+
 # --- a failure --------------------------------------------------------------------------
 
 
@@ -384,9 +231,8 @@ def format_gaps(outcomes: Sequence[OutcomeSummary]) -> str:
         ran, wanted = (sum_field(pairs, name) for name in ("programs", "wanted"))
         gaps.append(f"ran {ran:,} of {wanted:,} programs")
     if missed := sum_field(pairs, "missed"):
-        gaps.append(
-            f"{missed:,} of {sum_field(pairs, 'reachable'):,} cells never reached"
-        )
+        reachable = sum(pair.cells.reachable for pair in pairs)
+        gaps.append(f"{missed:,} of {reachable:,} cells never reached")
     return "; ".join(gaps)
 
 
@@ -402,7 +248,7 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
     seeds = list(dict.fromkeys(outcome.seed for outcome in outcomes))[:8]
     text = f"{programs:,} programs, {steps:,} steps in {seconds:,.0f} s"
     text += f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    if known := sum_field(pairs, "known"):
+    if known := sum_field(pairs, "known_divergences"):
         text += f", {known} known divergence{'s' * (known > 1)} still there"
     if again := sum(outcome.saved.ran for outcome in outcomes):
         text += f", {again:,} saved failure{'s' * (again > 1)} run again"

@@ -1,4 +1,8 @@
-"""Writes and reads outcome.json, the result of a check."""
+"""The result of a check, as reports read it and as outcome.json has it.
+
+`summarize` makes an `OutcomeSummary` from a check of this process, which may still be
+running; `read_outcome` makes it from a file. The fields are those of outcome.json.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +12,270 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lockstep.harness.core.document import make_validator, write_whole
+from msgspec import Meta, Struct, ValidationError, convert, field, structs, to_builtins
+
+from lockstep.harness.core.document import write_whole
 from lockstep.harness.core.errors import UsageError, shorten
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
+from lockstep.harness.jobs.settings import GENERATOR
 from lockstep.harness.programs.files import OUTCOME
-from lockstep.harness.reports.model import (
-    COPIED,
-    OutcomeSummary,
-    PairSummary,
-    get_fields,
-)
+from lockstep.harness.programs.program import Divergence
+from lockstep.harness.workers.messages import Natural, NonNegative
 
 FORMAT = "lockstep-outcome/1"
+MAX_PAIRS = 500
 
-# --- written ----------------------------------------------------------------------------
+
+class FailureSummary(Struct, frozen=True, kw_only=True):
+    """A failure.
+
+    Attributes:
+        operations: the number of operations of the program.
+        flaky: see `Flaky`.
+        cause, options, unsaved, answers: see `Failure`.
+        program: the JSON document of the program.
+    """
+
+    signature: str
+    path: str
+    operations: Natural = 0
+    flaky: str | None = None
+    cause: Natural = 0
+    options: dict[str, Any] = {}
+    unsaved: str | None = None
+    answers: dict[str, str] = {}
+    divergence: Divergence
+    program: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.divergence.step < 0:
+            raise ValueError(f"there is no step {self.divergence.step}")
+
+
+class Cells(Struct, frozen=True):
+    """The cells of a pair.
+
+    Attributes:
+        reachable: the number of cells that a complete run reaches.
+        empty: state → operations that were never run in this state.
+    """
+
+    reachable: Natural = 0
+    empty: dict[str, list[str]] = {}
+
+
+class PairSummary(Struct, frozen=True, kw_only=True):
+    """The result of a pair: a backend and a kind of cache.
+
+    Attributes:
+        digest: the digest of all programs that were run, in the order of shards. It
+            depends on the seed, and not on the number of workers.
+        coverage: cell → number of steps.
+        known_divergences: the number of ledger entries whose divergence still occurs.
+        known_programs: ledger entry → number of programs that showed its divergence.
+        signatures: signature → number of programs.
+        missing: unwritten function of the backend → operation that needs it.
+        shortfall: the number of programs that ran, if crashes or errors stopped the rest.
+        undeclared: operations that the backend does not declare.
+        unchecked: promises that cannot be checked.
+        own_name: the name that a driver declares.
+        programs_of: the backend whose programs this backend also ran, in the same worker.
+        parted: why the backend ran alone although other backends declare equal kinds.
+    """
+
+    backend: str
+    contract: str
+    kind: str
+    wanted: Natural = 0
+    programs: Natural
+    steps: Natural
+    skipped: Natural = 0
+    mean_length: float | None = None
+    margins: dict[str, NonNegative] = {}
+    digest: str = ""
+    coverage: dict[str, Natural] = {}
+    cells: Cells = Cells()
+    known_divergences: Natural = 0
+    known_programs: dict[str, Natural] = {}
+    signatures: dict[str, Natural] = {}
+    outdated: list[str] = []
+    errors: list[str] = []
+    missing: dict[str, str] = {}
+    crashes: Natural = 0
+    shortfall: str | None = None
+    undeclared: list[str] = []
+    unchecked: list[str] = []
+    own_name: str = ""
+    programs_of: str = ""
+    parted: str = ""
+    failures: list[FailureSummary]
+
+    @property
+    def title(self) -> str:
+        """The backend's name in a matrix; for a driver, its own name comes first."""
+        return f"{self.own_name} ({self.backend})" if self.own_name else self.backend
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} × {self.kind}"
+
+    @property
+    def margin(self) -> str:
+        """The largest used share of a tolerance, with the tolerance's name."""
+        name = max(self.margins, key=lambda name: self.margins[name], default="")
+        return f"{self.margins[name]:.2f} {name}" if self.margins.get(name) else "–"
+
+    @property
+    def missed(self) -> int:
+        """The number of cells that were never reached."""
+        return sum(map(len, self.cells.empty.values()))
+
+    @property
+    def reached(self) -> int:
+        return max(0, self.cells.reachable - self.missed)
+
+    @property
+    def verdict(self) -> str:
+        """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
+        if self.outdated or self.failures:
+            return "diverges"
+        if self.missing:
+            return "unfinished"
+        if self.errors:
+            return "error"
+        return "cut" if self.programs < self.wanted else "agrees"
+
+    @property
+    def cell(self) -> str:
+        """The verdict in a cell of the matrix."""
+        count = len(self.failures) + len(self.outdated)
+        return {
+            "diverges": f"✗ {count} diverge" if count > 1 else "✗ diverges",
+            "unfinished": "! unfinished",
+            "error": "! ERROR",
+            "cut": f"… {self.programs}",
+            "agrees": f"✓ {self.programs}",
+        }[self.verdict]
+
+
+class OutcomeSummary(Struct, frozen=True, kw_only=True):
+    """The result of a check.
+
+    Attributes:
+        front: the generator of the programs.
+        require_complete: whether skipped programs and unreached cells make the exit
+            status 2.
+        backends: the backends that the user named.
+        saved: the results of rerunning failures of earlier runs.
+        path: the path of its file, which the file does not contain; empty for a check of
+            this process.
+    """
+
+    format: Literal["lockstep-outcome/1"] = "lockstep-outcome/1"
+    seed: int
+    front: str = GENERATOR
+    seconds: NonNegative
+    complete: bool
+    exit_status: Natural = 0
+    require_complete: bool = False
+    backends: list[str] = []
+    versions: dict[str, str] = {}
+    unavailable: dict[str, str] = {}
+    dead: dict[str, str] = {}
+    saved: Rerun = field(default_factory=Rerun)
+    pairs: Annotated[list[PairSummary], Meta(max_length=MAX_PAIRS)]
+    path: str = ""
+
+
+# --- of a check of this process ---------------------------------------------------------
+
+
+def summarize(outcome: Outcome) -> OutcomeSummary:
+    return OutcomeSummary(
+        seed=outcome.settings.seed,
+        seconds=round(outcome.seconds, 2),
+        complete=outcome.is_complete,
+        exit_status=outcome.get_exit_status(),
+        require_complete=outcome.settings.require_complete,
+        backends=list(outcome.settings.backends),
+        pairs=[summarize_pair(pair) for pair in outcome.pairs],
+        **get_fields(outcome, "versions", "unavailable", "dead", "saved"),
+    )
+
+
+COPIED = (
+    "backend", "contract", "kind", "wanted", "outdated", "errors", "missing", "crashes",
+    "shortfall", "own_name", "programs_of", "parted",
+)  # fmt: skip
+"""Fields that have the same name in `Pair` and `PairSummary`."""
+
+
+def summarize_pair(pair: Pair) -> PairSummary:
+    total, digest = pair.total, hashlib.sha256()
+    for _, shard in sorted(pair.digests.items()):
+        digest.update(shard.encode())
+    return PairSummary(
+        mean_length=round(total.steps / total.programs, 2) if total.programs else None,
+        digest=digest.hexdigest(),
+        coverage={
+            f"{state} × {operation}": times
+            for (state, operation), times in sorted(pair.coverage.items())
+        },
+        cells=Cells(len(pair.cells), pair.group_empty_cells()),
+        known_divergences=pair.known,
+        known_programs=total.entered,
+        undeclared=pair.list_undeclared(),
+        unchecked=list(pair.unchecked),
+        failures=[summarize_failure(failure) for failure in pair.failures],
+        **get_fields(total, "programs", "steps", "skipped", "margins", "signatures"),
+        **get_fields(pair, *COPIED),
+    )
+
+
+def summarize_failure(failure: Failure) -> FailureSummary:
+    return FailureSummary(
+        path=str(failure.path),
+        operations=len(failure.program.ops),
+        flaky=None if failure.flaky is None else str(failure.flaky),
+        options=dict(failure.options),
+        answers=dict(failure.answers),
+        program=failure.program.to_json(),
+        **get_fields(failure, "signature", "cause", "unsaved", "divergence"),
+    )
+
+
+def get_fields(value: Any, *names: str) -> dict[str, Any]:
+    """Returns the attributes of these names as a dict."""
+    return {name: getattr(value, name) for name in names}
+
+
+# --- the file ---------------------------------------------------------------------------
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
     """Returns the document of a check's outcome."""
-    return {
-        "format": FORMAT,
-        "seed": outcome.settings.seed,
-        "front": outcome.settings.generator,
-        "seconds": round(outcome.seconds, 2),
-        "complete": outcome.is_complete,
-        "exit_status": outcome.get_exit_status(),
-        "require_complete": outcome.settings.require_complete,
-        **get_fields(outcome, "versions", "unavailable", "dead"),
-        "saved": asdict(outcome.saved),
-        "pairs": [describe_pair(pair) for pair in outcome.pairs],
-    }
+    document: dict[str, Any] = to_builtins(summarize(outcome))
+    del document["path"]
+    return document
+
+
+def is_outcome(document: Any) -> bool:
+    return isinstance(document, Mapping) and document.get("format") == FORMAT
+
+
+def read_outcome(document: Any, path: str) -> OutcomeSummary:
+    """Reads a parsed outcome.json. Raises UsageError that names an invalid value."""
+    try:
+        outcome = convert(document, OutcomeSummary)
+    except ValidationError as error:
+        message = shorten(str(error))
+        raise UsageError(f"{path}: is not the outcome of a check: {message}") from None
+    return structs.replace(outcome, path=path)
 
 
 class OutcomeFile:
@@ -94,185 +326,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def describe_pair(pair: Pair) -> dict[str, Any]:
-    return {
-        **get_fields(pair, "backend", "contract", "kind", "wanted", "programs", "steps"),
-        "skipped": pair.skipped,
-        "mean_length": round(pair.steps / pair.programs, 2) if pair.programs else None,
-        "margins": pair.margins,
-        "digest": get_digest(pair),
-        "coverage": {
-            f"{state} × {operation}": times
-            for (state, operation), times in sorted(pair.coverage.items())
-        },
-        "cells": {"reachable": len(pair.cells), "empty": pair.group_empty_cells()},
-        "known_divergences": pair.known,
-        "known_programs": pair.entered,
-        "signatures": pair.count_signatures(),
-        **get_fields(pair, "outdated", "errors", "missing", "crashes", "shortfall"),
-        "undeclared": pair.list_undeclared(),
-        "unchecked": list(pair.unchecked),
-        "own_name": pair.own_name,
-        **get_fields(pair, "programs_of", "parted"),
-        "failures": [describe_failure(failure) for failure in pair.failures],
-    }
-
-
-def describe_failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "signature": failure.signature,
-        "path": str(failure.path),
-        "operations": len(failure.program.ops),
-        "flaky": None if failure.flaky is None else str(failure.flaky),
-        "cause": failure.cause,
-        "options": dict(failure.options),
-        "unsaved": failure.unsaved,
-        "answers": dict(failure.answers),
-        "divergence": failure.divergence.to_json(),
-        "program": failure.program.to_json(),
-    }
-
-
-def get_digest(pair: Pair) -> str:
-    """Returns a digest of all programs that were run, in the order of shards.
-
-    It depends on the seed, and not on the number of workers.
-    """
-    digest = hashlib.sha256()
-    for _, shard in sorted(pair.digests.items()):
-        digest.update(shard.encode())
-    return digest.hexdigest()
-
-
-# --- read and validated ----------------------------------------------------------------
-
-MOST_PAIRS = 500
-
-COUNT = {"type": "integer", "minimum": 0, "maximum": 1 << 53}
-NUMBER = {"type": "number", "minimum": 0}
-TEXT = {"type": "string"}
-TEXTS = {"type": "array", "items": TEXT}
-NAMED = {"type": "object", "additionalProperties": TEXT}
-COUNTS = {"type": "object", "additionalProperties": COUNT}
-
-
-def make_schema(
-    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Makes the JSON Schema of an object."""
-    properties = {**required, **(optional or {})}
-    return {"type": "object", "required": list(required), "properties": properties}
-
-
-DIVERGENCE = make_schema(
-    {"what": TEXT, "step": COUNT, "operation": TEXT, "message": TEXT}
-)
-FAILURE = make_schema(
-    {
-        "signature": TEXT,
-        "path": TEXT,
-        "divergence": DIVERGENCE,
-        "program": {"type": "object"},
-    },
-    {
-        "cause": COUNT,
-        "flaky": {"type": ["string", "null"]},
-        "options": {"type": "object"},
-        "answers": NAMED,
-    },
-)
-CELLS = make_schema(
-    {"reachable": COUNT, "empty": {"type": "object", "additionalProperties": TEXTS}}
-)
-PAIR = make_schema(
-    {
-        "backend": TEXT,
-        "contract": TEXT,
-        "kind": TEXT,
-        "programs": COUNT,
-        "steps": COUNT,
-        "failures": {"type": "array", "items": FAILURE},
-    },
-    {
-        "wanted": COUNT,
-        "margins": {"type": "object", "additionalProperties": NUMBER},
-        "known_divergences": COUNT,
-        "known_programs": COUNTS,
-        "signatures": COUNTS,
-        "cells": CELLS,
-        "outdated": TEXTS,
-        "errors": TEXTS,
-        "missing": NAMED,
-        "unchecked": TEXTS,
-        "shortfall": {"type": ["string", "null"]},
-        "own_name": TEXT,
-        "programs_of": TEXT,
-        "parted": TEXT,
-    },
-)
-SAVED = make_schema(
-    {
-        "ran": COUNT,
-        "agreeing": TEXTS,
-        "absent": TEXTS,
-        "broken": TEXTS,
-        "left_out": COUNT,
-    }
-)
-SCHEMA = make_schema(
-    {
-        "format": {"const": FORMAT},
-        "seed": {"type": "integer"},
-        "seconds": NUMBER,
-        "complete": {"type": "boolean"},
-        "pairs": {"type": "array", "maxItems": MOST_PAIRS, "items": PAIR},
-    },
-    {
-        "front": TEXT,
-        "exit_status": COUNT,
-        "require_complete": {"type": "boolean"},
-        "versions": NAMED,
-        "unavailable": NAMED,
-        "dead": NAMED,
-        "saved": SAVED,
-    },
-)
-
-
-def is_outcome(document: Any) -> bool:
-    return isinstance(document, Mapping) and document.get("format") == FORMAT
-
-
-def read_outcome(document: Any, where: str) -> OutcomeSummary:
-    """Reads a parsed outcome.json. Raises UsageError that names an invalid value."""
-    error = next(make_validator(SCHEMA).iter_errors(document), None)
-    if error is not None:
-        path = "".join(f"[{key!r}]" for key in error.absolute_path)
-        message = shorten(f"{path} {error.message}")
-        raise UsageError(f"{where}: is not the outcome of a check: {message}")
-    names = ("unavailable", "dead", "versions", "exit_status", "require_complete")
-    saved = document.get("saved", {})
-    return OutcomeSummary(
-        [read_pair(pair) for pair in document["pairs"]],
-        document["seed"],
-        document["seconds"],
-        document["complete"],
-        saved=Rerun(**{name: saved[name] for name in SAVED["required"] if name in saved}),
-        path=where,
-        **{name: document[name] for name in names if name in document},
-    )
-
-
-def read_pair(pair: Mapping[str, Any]) -> PairSummary:
-    cells = pair.get("cells", {"reachable": 0, "empty": {}})
-    return PairSummary(
-        programs=pair["programs"],
-        steps=pair["steps"],
-        differences=[failure["divergence"]["what"] for failure in pair["failures"]],
-        known=pair.get("known_divergences", 0),
-        reachable=cells["reachable"],
-        empty=cells["empty"],
-        **{name: pair[name] for name in COPIED if name in pair},
-    )

@@ -17,8 +17,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import generate
 from lockstep.harness.programs.program import Program
 from lockstep.harness.reports.console import list_empty_cells, make_details
-from lockstep.harness.reports.model import summarize
-from lockstep.harness.reports.outcome_file import describe_pair
+from lockstep.harness.reports.outcome_file import Cells, summarize, summarize_pair
 from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import get_seed
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
@@ -153,9 +152,9 @@ def test_an_empty_cell_is_reported() -> None:
     assert f"1 of {len(short.cells)} cells never reached: {' × '.join(missed)}" in words
     assert words.count("never reached") == 1
     state, operation = missed
-    listed = describe_pair(short)["cells"]
-    assert listed == {"reachable": len(short.cells), "empty": {state: [operation]}}
-    assert describe_pair(whole)["cells"]["empty"] == {}
+    listed = summarize_pair(short).cells
+    assert listed == Cells(len(short.cells), {state: [operation]})
+    assert summarize_pair(whole).cells.empty == {}
 
 
 def test_many_empty_cells_take_a_few_lines() -> None:
@@ -169,5 +168,5 @@ def test_many_empty_cells_take_a_few_lines() -> None:
     listed = show(Outcome(Settings(), pairs=pairs), verbose=True)
     assert listed.count(" never reached: ") == sum(map(bool, missed))
     for pair in pairs:
-        empty = describe_pair(pair)["cells"]["empty"]
+        empty = summarize_pair(pair).cells.empty
         assert sum(map(len, empty.values())) == len(pair.cells) - pair.count_reached()
