@@ -78,7 +78,7 @@ def print_unsaved(failures: Iterable[Any]) -> None:
     """Prints the failures that could not be saved, as JSON on standard error."""
     for failure in failures:
         if failure.unsaved:
-            print_line(json.dumps(failure.to_json()))
+            print_line(json.dumps(failure.program.to_json()))
 
 
 # --- streams and the terminal's size ----------------------------------------------------

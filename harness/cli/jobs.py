@@ -24,7 +24,7 @@ from lockstep.harness.core.interrupts import shielded
 from lockstep.harness.jobs.check import check as run_check
 from lockstep.harness.jobs.explore import Exploration
 from lockstep.harness.jobs.explore import explore as run_exploration
-from lockstep.harness.jobs.faults import Hunt
+from lockstep.harness.jobs.faults import find_faults
 from lockstep.harness.jobs.outcome import Outcome
 from lockstep.harness.jobs.settings import PROFILES, Settings
 from lockstep.harness.programs.files import OUTCOME
@@ -198,7 +198,7 @@ def explore(
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
-        begun = Exploration(size, depth, Outcome(replace(settings, generator="every")))
+        begun = Exploration(size, depth, Outcome(settings))
         exploration = run_exploration(begun, names, resume, progress.show)
     show = partial(print_exploration, console, exploration)
     return print_report(
@@ -239,6 +239,6 @@ def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_search_status, get_search_status) as progress:
-        searches = Hunt(settings, list(list_names()), ids, progress.show).run()
+        searches = find_faults(settings, list(list_names()), ids, progress.show)
     show = partial(print_searches, console, searches)
     return print_report(searches, as_json, type(searches).to_json, show)

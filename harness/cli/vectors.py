@@ -12,8 +12,7 @@ from lockstep.harness.cli.options import OPTIONS, command, compose, define, opti
 from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.jobs.vectors.export import export
-from lockstep.harness.jobs.vectors.verify import replay_set
+from lockstep.harness.jobs.vectors.sets import export, replay_set
 from lockstep.harness.programs.vectors.files import audit, read_set
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import PlainConsole, Progress

@@ -1,12 +1,23 @@
-"""The job of `lockstep check`: every chosen backend and kind against the reference."""
+"""Runs the job of `lockstep check`: compares every backend and kind to the reference."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from itertools import chain
+from dataclasses import replace
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
 
-from lockstep.harness.jobs.failures import describe_stop
+from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.core.errors import UsageError
+from lockstep.harness.jobs.failures import (
+    describe_stop,
+    get_order,
+    make_failure,
+    read_failure,
+    slug,
+)
 from lockstep.harness.jobs.fold import (
     Watch,
     declare,
@@ -15,22 +26,23 @@ from lockstep.harness.jobs.fold import (
     require_kinds,
     show_failures,
 )
-from lockstep.harness.jobs.outcome import Outcome
+from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.related import compare_backends, number_causes
 from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
-from lockstep.harness.jobs.saved import Saved, find_saved, list_files
-from lockstep.harness.jobs.shards import Shards, group_pairs
+from lockstep.harness.jobs.shards import Saved, Shards, group_pairs
+from lockstep.harness.programs.files import iterate_saved
+from lockstep.harness.programs.program import Flaky
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.messages import Ran, RunProgram, Stopped
+from lockstep.harness.workers.messages import Ran, RunProgram, Shown, Stopped
 from lockstep.harness.workers.pool import Pool
 
 
 def check(outcome: Outcome, names: Sequence[str], watch: Watch) -> Outcome:
-    """Checks backends until all programs have run, time is up, or Ctrl-C.
+    """Checks backends until all programs have run, the time is over, or Ctrl-C.
 
     Args:
-        outcome: has the settings; gets the result, also after Ctrl-C.
+        outcome: the outcome with the settings; gets the result, also after Ctrl-C.
         names: the registered backends, if the settings name none.
         watch: see `Watch`.
 
@@ -60,7 +72,7 @@ def check_in(
     shards.plan()
     shards.tick()  # time may be up once all backends are imported
     for task, event in pool.run(shards.tasks, shards.tick):
-        if isinstance(task, messages.RunProgram):
+        if isinstance(task, RunProgram):
             take_saved(shards, task, event)
         else:
             shards.take(task, event)
@@ -72,33 +84,98 @@ def check_in(
 # --- failures of earlier runs -----------------------------------------------------------
 
 
+MAX_SAVED = 100
+"""The maximum number of saved programs per backend and kind that run again."""
+
+SHOWN_BEFORE = 64
+"""The assumed number of earlier programs with the signature of a saved failure."""
+
+DIGEST = "[0-9a-f]" * 12
+"""The beginning of a file's name, as a pattern of `glob`."""
+
+
 def plan_saved(shards: Shards) -> None:
-    """Plans the failures of earlier runs. Their files are never removed."""
-    outcome, folder = shards.outcome, shards.settings.failures
-    saved = [find_saved(folder, pair, outcome.saved) for pair in outcome.pairs]
-    files = [list_files(folder, pair) for pair in outcome.pairs]
-    names = {f"{path.parent.name}/{path.name}" for path in chain.from_iterable(files)}
-    shards.failures.protected |= names
-    shards.saved = list(chain.from_iterable(saved))
-    shards.tasks.extend(failure.task for failure in shards.saved)
+    """Plans the failures of earlier runs, and protects their files from removal."""
+    outcome = shards.outcome
+    for pair in outcome.pairs:
+        files = list_saved_files(shards.settings.failures, pair)
+        names = {f"{path.parent.name}/{path.name}" for path in files}
+        shards.failures.protected |= names
+        outcome.saved.left_out += max(0, len(files) - MAX_SAVED)
+        shards.saved += read_saved(files[:MAX_SAVED], pair, outcome.saved)
+    shards.tasks.extend(saved.task for saved in shards.saved)
+
+
+def read_saved(files: Sequence[Path], pair: Pair, rerun: Rerun) -> list[Saved]:
+    """Reads the failures of a pair, the simplest programs first; adds broken files to
+    `rerun`."""
+    chosen = []
+    for path, program in iterate_saved(files):
+        try:
+            if isinstance(program, UsageError):
+                raise program
+            failure = read_failure(path, program)
+        except (UsageError, ValueError) as error:
+            message = str(error)
+            rerun.broken.append(message if str(path) in message else f"{path}: {message}")
+            continue
+        if (failure.backend, program.contract, program.kind) == pair.key:
+            runs = 1 if failure.flaky is None else failure.flaky.runs
+            task = RunProgram(pair.backend, program.to_json(), runs, spares_known=True)
+            chosen.append(Saved(task, pair, failure))
+    return sorted(chosen, key=lambda saved: get_order(saved.failure.program))
+
+
+def list_saved_files(folder: Path, pair: Pair) -> list[Path]:
+    """Lists the files whose names are those of failures of a pair, the smallest first.
+
+    Other files are not opened: there may be thousands.
+    """
+    paths = folder.glob(
+        f"{pair.contract}-{pair.kind}-*/{DIGEST}-{slug(pair.backend)}.json"
+    )
+    sizes = {path: get_size(path) for path in paths if is_of_kind(path.parent.name, pair)}
+    files = [path for path, size in sizes.items() if size is not None]
+    return sorted(files, key=lambda path: (sizes[path], path))
+
+
+def is_of_kind(signature: str, pair: Pair) -> bool:
+    """Returns whether a signature belongs to a pair's kind, and not to a kind with a
+    longer name: "swa-memory" starts with "swa"."""
+    matching = [
+        kind
+        for kind in CONTRACTS[pair.contract].kinds
+        if signature.startswith(f"{pair.contract}-{kind}-")
+    ]
+    return max(matching, key=len) == pair.kind
+
+
+def get_size(path: Path) -> int | None:
+    """Returns the bytes of a file; None if it is no regular file or does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
 
 
 def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
     """Adds the result of a failure of an earlier run.
 
-    One that cannot run any more, as the backend does not declare it, is passed over.
+    A failure that cannot run any more, as the backend does not declare its operations, is
+    passed over.
     """
     assert isinstance(event, Ran | Stopped)
-    saved = next(failure for failure in shards.saved if failure.task is task)
-    status, _ = judge(event, saved.program, saved.flaky)
-    rerun, path = shards.outcome.saved, str(saved.path)
+    saved = next(saved for saved in shards.saved if saved.task is task)
+    failure, rerun = saved.failure, shards.outcome.saved
+    status, _ = judge(event, failure.program, failure.flaky)
     rerun.ran += status != "ERROR"
     if status == "FAILED":
         keep_saved(shards, saved, event)
     elif status in AGREEING:
-        insort(rerun.agreeing, path)
+        insort(rerun.agreeing, str(failure.path))
     elif status == "FLAKY":
-        insort(rerun.absent, path)
+        insort(rerun.absent, str(failure.path))
     elif not isinstance(event, Ran | messages.Refused):
         failures = shards.settings.failures
         saved.pair.errors.append(describe_stop(failures, event, task.backend))
@@ -106,17 +183,29 @@ def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
 
 
 def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
-    """Adds a failure of an earlier run that still diverges."""
+    """Adds a failure of an earlier run that still diverges: with its file, or as a new
+    failure if the program diverges in another way now."""
     divergence, failures = get_divergence(event), shards.failures
     assert divergence is not None
-    failure = saved.make_failure(divergence, event, shards.settings)
-    if failure.path == saved.path:
-        failures.written[failures.get_name(failure)] = failure.program
-    failures.add(failure, failure.program.digest())
+    pair, former, options = saved.pair, saved.failure, shards.settings.get_options()
+    program, flaky = former.program, former.flaky
+    if flaky is not None and isinstance(event, Ran):
+        flaky = Flaky(event.failed, flaky.runs)
+    if divergence.get_signature(program) == former.signature:
+        failure = replace(former, divergence=divergence, flaky=flaky, options=options)
+        failures.written[failures.get_name(failure)] = program
+        states = program.meta.get("states")
+        if isinstance(states, list) and all(isinstance(state, str) for state in states):
+            shown = Shown(SHOWN_BEFORE, {program.digest(): states})
+            shards.tell(pair, {failure.signature: shown})
+    else:
+        meta: dict[str, Any] = {"found": {"saved": str(former.path)}}
+        meta |= {} if flaky is None else {"flaky": str(flaky)}
+        program = replace(program, ops=program.ops[: divergence.step + 1])
+        about = program, divergence, pair.backend, pair.environment, meta, options
+        failure = make_failure(shards.settings.failures, *about)
+    failures.add(failure, program.digest())
     failures.write()
     show_failures(shards.outcome, failures)
-    if saved.is_short:
-        shown = saved.get_shown(divergence)
-        shards.tell(saved.pair, {failure.signature: shown})
     if divergence.is_fatal:  # each costs a process, and maybe the time of a hang
-        shards.leave_out_saved(saved.pair, saved.signature)
+        shards.leave_out_saved(pair, former.signature)

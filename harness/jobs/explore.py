@@ -1,4 +1,4 @@
-"""The job of `lockstep explore`: every program over a small domain, on all cores."""
+"""Runs the job of `lockstep explore`: every program over a small domain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, structs
 
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.core.document import decode, parse_json, read_bytes
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import describe_stop, slug
 from lockstep.harness.jobs.fold import declare, finishing, list_asked, require_kinds
@@ -23,7 +23,7 @@ from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Natural, SliceDone, unfold
 from lockstep.harness.workers.pool import Pool
 
-# --- the journal: finished slices on disk, so that another run can go on ----------------
+# --- the journal: finished slices on disk, from which another run continues -------------
 
 
 FORMAT = "lockstep-explored/1"
@@ -33,7 +33,7 @@ MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Line:
-    """A slice that is over, as a line of a journal."""
+    """A finished slice, as a line of a journal."""
 
     part: Natural
     done: SliceDone
@@ -42,14 +42,14 @@ class Line:
 class Journal:
     """The journal of one backend and kind.
 
-    A file of lines: the exploration, then each finished shard. A last line without an
-    end, from a killed process, is ignored.
+    The first line describes the exploration; each further line is a finished slice. If a
+    killed process left half a line at the end, this line is ignored.
 
     Args:
-        folder: of failures.
-        name: of the file.
-        about: the exploration; a run can continue another with an equal one.
-        parts: number of shards.
+        folder: the folder of failures.
+        name: the name of the file.
+        about: the exploration; a run can continue another run with an equal value.
+        parts: the number of slices.
     """
 
     def __init__(
@@ -80,21 +80,16 @@ class Journal:
             ) from None
 
     def load(self) -> dict[int, SliceDone]:
-        """The slices that are over, by number; none if there is no such file.
+        """Returns the finished slices by number; none if there is no such file.
 
         Raises:
             UsageError: the file cannot be read, or is about something else.
         """
-        try:
-            if self.path.stat().st_size > MAX_BYTES:
-                raise UsageError(f"{self.path}: larger than {MAX_BYTES >> 20} MiB")
-            lines = self.path.read_text().split("\n")
-        except FileNotFoundError:
+        if not self.path.exists():
             return {}
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{self.path}: cannot be read ({error})") from None
+        lines = decode(read_bytes(self.path, MAX_BYTES), str(self.path)).split("\n")
         is_cut = bool(lines.pop())
-        if not lines or self.parse(lines[0], 1) != self.header:
+        if not lines or parse_json(lines[0], f"{self.path}:1") != self.header:
             raise UsageError(
                 f"{self.path}: is about something else (other code, another version of a"
                 " package, other operations); start anew without --resume"
@@ -105,9 +100,9 @@ class Journal:
         return {entry.part: entry.done for entry in entries}
 
     def read(self, line: str, number: int) -> Line:
-        document = self.parse(line, number)
+        document = parse_json(line, f"{self.path}:{number}")
         try:
-            entry = convert(document, type=Line)
+            entry = convert(document, Line)
             if entry.part >= self.parts:
                 raise ValidationError(f"there is no slice {entry.part}")
         except ValidationError as error:
@@ -116,43 +111,32 @@ class Journal:
             ) from None
         return entry
 
-    def parse(self, line: str, number: int) -> Any:
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{self.path}:{number}: not JSON ({error}); start without --resume"
-            ) from None
-
 
 # --- the job ----------------------------------------------------------------------------
 
 
 @dataclass
 class Survey:
-    """The programs of one pair; see `harness.workers.messages.Surveyed`.
+    """The programs of one pair.
 
     Attributes:
-        done: how many slices are over.
-        resumed: programs that an earlier run has covered.
+        done: the number of finished slices.
+        resumed: the number of programs that an earlier run has covered.
     """
 
     pair: Pair
-    moves: Sequence[Op]
-    symmetries: int
-    config: Mapping[str, Any]
-    parts: Sequence[tuple[list[int], int]]
+    domain: messages.Surveyed
     journal: Journal
     done: int = 0
     resumed: int = 0
 
     @property
     def is_complete(self) -> bool:
-        return self.done == len(self.parts)
+        return self.done == len(self.domain.parts)
 
     @property
     def covered(self) -> int:
-        """Programs of all lengths so far, including unfinished shards."""
+        """The number of programs of all lengths so far, also in unfinished slices."""
         return self.pair.covered + sum(n.covered for n in self.pair.running.values())
 
 
@@ -172,12 +156,12 @@ def explore(
     resume: bool,
     watch: Callable[[Exploration], None],
 ) -> Exploration:
-    """Runs all programs of the domain, until time is up or Ctrl-C.
+    """Runs all programs of the domain, until the time is over or Ctrl-C.
 
     Args:
         exploration: the domain; gets the result.
         names: the registered backends, if the settings name none.
-        resume: skip the shards that an earlier run has finished.
+        resume: skip the slices that an earlier run has finished.
         watch: called with the exploration whenever it may have changed.
 
     Raises:
@@ -196,13 +180,15 @@ def explore_in(
     resume: bool = False,
     watch: Callable[[Exploration], None] = lambda _: None,
 ) -> Exploration:
-    """Does the same in a pool that is open already."""
+    """Explores in an open pool; see `explore`."""
     outcome = exploration.outcome
     declare(pool, outcome, names, lambda _: watch(exploration))
     require_kinds(outcome, list_asked(outcome, names))
     groups = [[pair] for pair in outcome.pairs]
     shards = Shards(outcome, groups, lambda _: watch(exploration))
-    survey_all(pool, exploration, shards.tick)
+    for pair in outcome.pairs:
+        survey_pair(pool, exploration, pair)
+        shards.tick()
     surveys = {survey.pair.key: survey for survey in exploration.surveys}
     waiting = [list_tasks(exploration, survey, resume) for survey in surveys.values()]
     shards.tasks.extend(filter(None, chain.from_iterable(zip_longest(*waiting))))
@@ -210,35 +196,32 @@ def explore_in(
     for task, event in pool.run(shards.tasks, shards.tick):
         assert isinstance(task, messages.ExhaustiveTask)
         shards.take(task, event)
-        if isinstance(event, messages.SliceDone):
-            finish_slice(surveys[task.backend, task.contract, task.kind], task, event)
+        if isinstance(event, SliceDone):
+            survey = surveys[task.backend, task.contract, task.kind]
+            survey.done += 1
+            # Divergences and unwritten functions must be found anew by every run.
+            is_clean = not event.counts.signatures and not event.counts.missing
+            if is_clean and not survey.pair.agreed:
+                survey.journal.add(task.number, event)
     number_causes(pool, outcome.pairs)
     compare_backends(pool, outcome.pairs, shards.tick)
     return exploration
 
 
-def survey_all(pool: Pool, exploration: Exploration, watch: Callable[[], None]) -> None:
-    """Asks each backend for the programs of its domain.
+def survey_pair(pool: Pool, exploration: Exploration, pair: Pair) -> None:
+    """Asks a backend for the programs of the domain.
 
     Raises:
         UsageError: there are too many.
     """
-    outcome, size, depth = exploration.outcome, exploration.size, exploration.depth
-    for pair in outcome.pairs:
-        event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
-        if isinstance(event, messages.Surveyed):
-            pair.avoided = event.avoided
-            exploration.surveys.append(make_survey(exploration, pair, event))
-        elif isinstance(event, messages.Refused):
-            raise UsageError(f"{pair.name}: {event.why}")
-        elif isinstance(event, messages.Stopped):
-            failures = outcome.settings.failures
-            pair.errors.append(describe_stop(failures, event, pair.backend))
-        watch()
-
-
-def make_survey(exploration: Exploration, pair: Pair, event: messages.Surveyed) -> Survey:
     size, depth = exploration.size, exploration.depth
+    failures = exploration.outcome.settings.failures
+    event = pool.call(messages.SurveyDomain(*pair.key, size, depth))
+    if isinstance(event, messages.Refused):
+        raise UsageError(f"{pair.name}: {event.why}")
+    if isinstance(event, messages.Stopped):
+        pair.errors.append(describe_stop(failures, event, pair.backend))
+        return
     about = {
         "backend": pair.backend,
         "kind": pair.kind,
@@ -249,15 +232,15 @@ def make_survey(exploration: Exploration, pair: Pair, event: messages.Surveyed) 
         "versions": event.versions,
     }
     name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
-    failures = exploration.outcome.settings.failures
     journal = Journal(failures, name, about, len(event.parts))
-    return Survey(pair, event.moves, event.symmetries, event.config, event.parts, journal)
+    pair.avoided = event.avoided
+    exploration.surveys.append(Survey(pair, event, journal))
 
 
 def list_tasks(
     exploration: Exploration, survey: Survey, resume: bool
 ) -> list[messages.ExhaustiveTask]:
-    """Lists the shards of a pair that are not finished yet."""
+    """Lists the unfinished slices of a pair."""
     done = survey.journal.load() if resume else {}
     if not done:
         survey.journal.begin()
@@ -273,16 +256,6 @@ def list_tasks(
             path=path,
             covered=covered,
         )
-        for number, (path, covered) in enumerate(survey.parts)
+        for number, (path, covered) in enumerate(survey.domain.parts)
         if number not in done
     ]
-
-
-def finish_slice(
-    survey: Survey, task: messages.ExhaustiveTask, event: messages.SliceDone
-) -> None:
-    survey.done += 1
-    # What is wrong or not written is found anew by every run.
-    is_clean = not event.counts.signatures and not event.counts.missing
-    if is_clean and not survey.pair.agreed:
-        survey.journal.add(task.number, event)

@@ -19,13 +19,11 @@ from lockstep.harness import __version__
 from lockstep.harness.core.document import decode
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder
-from lockstep.harness.execution.shrink import Rank, get_rank
 from lockstep.harness.programs.files import format_program, write_program
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
     Program,
-    parse_program,
     parse_programs,
     read_flaky,
 )
@@ -76,12 +74,6 @@ class Failure:
         """The sorted names of the operations. Programs with the same signature and
         different forms may show different bugs."""
         return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the program as JSON, with the main fields of `meta`."""
-        meta = {"signature": self.signature, "backend": self.backend, **self.options}
-        meta |= {"step": self.divergence.step, "what": self.divergence.message}
-        return replace(self.program, meta=meta).to_json()
 
     @property
     def replay(self) -> str:
@@ -143,9 +135,15 @@ def make_failure(
     )
 
 
-def get_order(failure: Failure) -> tuple[Rank, str]:
-    """Returns a sort key for failures: simple programs first, ties by digest."""
-    return get_rank(failure.program), failure.program.digest()
+def get_order(program: Program) -> tuple[int, int, str]:
+    """Returns a sort key: programs with fewer operations first, then programs with a
+    shorter text. The worker has shrunk the programs, so this suffices."""
+    text = json.dumps(replace(program, meta={}).to_json())
+    return len(program.ops), len(text), text
+
+
+def get_failure_order(failure: Failure) -> tuple[int, int, str]:
+    return get_order(failure.program)
 
 
 def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> str:
@@ -154,9 +152,9 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
     Returns:
         The end of a message that tells the user to report the program.
     """
-    if failed.program is None:
+    program = failed.parsed
+    if program is None:
         return "please report this"
-    program = parse_program(failed.program, "a program")
     path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
     meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
     try:
@@ -221,7 +219,7 @@ class Failures:
     Attributes:
         shrunk: backend and signature → form → the simplest failure.
         unshrunk: backend and signature → digest → a failure that was not shrunk.
-        reported: backend and digest of all programs that were found.
+        reported: digest and backend of all programs that were found, as in file names.
         replaced: backend, digest and `what` of programs that have a shorter version.
         protected: the names of files that are never removed.
         unreported: file name → a failure that no shard of this run has reported.
@@ -234,7 +232,7 @@ class Failures:
         self.folder, self.below = folder, below
         self.shrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
         self.unshrunk: defaultdict[Key, dict[str, Failure]] = defaultdict(dict)
-        self.reported: set[Key] = set()
+        self.reported: set[str] = set()
         self.replaced: set[tuple[str, str, str]] = set()
         self.protected: set[str] = set()
         self.unreported: dict[str, Failure] = {}
@@ -247,7 +245,7 @@ class Failures:
         for an unshrunk program."""
         key, digest = (failure.backend, failure.signature), failure.program.digest()
         for program in (digest, original or digest):
-            self.reported.add((slug(failure.backend), program))
+            self.reported.add(f"{program}-{slug(failure.backend)}")
         if original is None:
             self.unshrunk[key][digest] = failure
             return
@@ -255,7 +253,7 @@ class Failures:
             self.replaced.add((failure.backend, original, failure.divergence.what))
         form = " ".join(failure.form)
         simplest = self.shrunk[key].get(form, failure)
-        self.shrunk[key][form] = min(simplest, failure, key=get_order)
+        self.shrunk[key][form] = min(simplest, failure, key=get_failure_order)
 
     def is_known(self, backend: str, signature: str) -> bool:
         key = backend, signature
@@ -267,7 +265,7 @@ class Failures:
         for key in sorted({*self.shrunk, *self.unshrunk}):
             groups = self.shrunk.get(key, {}), self.unshrunk.get(key, {})
             simplest, whole = (
-                sorted(filter(self.is_last, group.values()), key=get_order)
+                sorted(filter(self.is_last, group.values()), key=get_failure_order)
                 for group in groups
             )
             chosen += simplest[:MAX_KEPT] or whole[:1]
@@ -291,30 +289,27 @@ class Failures:
         chosen."""
         programs = {self.get_name(failure): failure.program for failure in self.choose()}
         for name, program in programs.items():
-            if self.written.get(name) is not program:
-                self.write_file(name, program)
+            if self.written.get(name) is program:
+                continue
+            try:
+                self.folder.replace(name, format_program(program).encode())
+            except OSError as error:
+                self.unsaved[name] = error.strerror or str(error)
+            else:
+                self.written[name] = program
+                self.unsaved.pop(name, None)
         for name in sorted(self.written.keys() - programs.keys() - self.protected):
             # While a file cannot be written, the file of a longer program stays.
             if self.is_reported(name) and not self.unsaved:
                 self.folder.take(name)
                 del self.written[name]
 
-    def write_file(self, name: str, program: Program) -> None:
-        try:
-            self.folder.replace(name, format_program(program).encode())
-        except OSError as error:
-            self.unsaved[name] = error.strerror or str(error)
-        else:
-            self.written[name] = program
-            self.unsaved.pop(name, None)
-
     def get_name(self, failure: Failure) -> str:
         return f"{self.below}{failure.signature}/{failure.path.name}"
 
     def is_reported(self, name: str) -> bool:
         """Returns whether a file contains a program that this job has found."""
-        digest, _, backend = PurePath(name).stem.partition("-")
-        return (backend, digest) in self.reported
+        return PurePath(name).stem in self.reported
 
     def save_agreed(self, program: Program, entry: str, backend: str) -> str:
         """Writes a program that agrees but should show a known divergence. Keeps only the
@@ -324,7 +319,7 @@ class Failures:
             The end of a message, with the path of the file.
         """
         name = f"{self.below}{OUTDATED}/{slug(entry)}-{slug(backend)}.json"
-        self.agreed[name] = min(self.agreed.get(name, program), program, key=get_rank)
+        self.agreed[name] = min(self.agreed.get(name, program), program, key=get_order)
         try:
             self.folder.replace(name, format_program(self.agreed[name]).encode())
         except OSError as error:
@@ -337,6 +332,8 @@ class Failures:
             list_failure_files(self.folder, self.below.rstrip("/"))
         ):
             self.written[name] = None
+            if self.is_reported(name):
+                continue
             try:
                 if isinstance(content, UsageError):
                     raise content
@@ -365,9 +362,10 @@ def read_failure(path: Path, program: Program) -> Failure:
     signature, backend, step = (meta.get(key) for key in ("signature", "backend", "step"))
     if not (isinstance(signature, str) and isinstance(backend, str)):
         raise ValueError("it does not say how it fails")
-    if not (isinstance(step, int) and 0 <= step < len(program.ops)):
+    if not (isinstance(step, int) and 0 <= step < max(1, len(program.ops))):
         raise ValueError("it does not say where it fails")
-    operation, message = program.ops[step]["op"], str(meta.get("what"))
+    operation = program.ops[step]["op"] if program.ops else "open"
+    message = str(meta.get("what"))
     divergence = Divergence(signature.rpartition("-")[2], step, operation, message)
     failure = Failure(program, divergence, backend, signature, path)
     return replace(failure, flaky=read_flaky(meta))

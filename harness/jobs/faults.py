@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
 from lockstep.harness.jobs.failures import describe_stop
 from lockstep.harness.jobs.pools import open_pool
-from lockstep.harness.jobs.settings import Settings
+from lockstep.harness.jobs.settings import GENERATOR, Settings
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -104,7 +104,7 @@ class Searches:
         return {
             "format": "lockstep-faults/1",
             "seed": self.settings.seed,
-            "front": self.settings.generator,
+            "front": GENERATOR,
             "most_programs": self.settings.programs,
             "seconds": round(self.seconds, 2),
             "complete": not self.interrupted,
@@ -135,122 +135,97 @@ def summarize_searches(searches: Searches) -> dict[str, Any]:
     }
 
 
-class Hunt:
-    """Looks for the faults of the chosen backends on all workers in parallel.
+def find_faults(
+    settings: Settings,
+    names: Sequence[str],
+    ids: Sequence[str] = (),
+    watch: Callable[[Searches], None] = lambda _: None,
+) -> Searches:
+    """Searches until every fault is found or given up, or until Ctrl-C.
 
     Args:
-        settings: of the command.
+        settings: the settings of the command.
         names: the registered backends, if the settings name none.
         ids: the faults to look for; empty for all.
         watch: called with the searches whenever they may have changed.
     """
+    searches = Searches(settings)
+    try:
+        with open_pool(settings) as pool:
+            list_faults(pool, searches, settings.backends or names, ids)
+            by_backend = {search.planted.backend: search for search in searches.all}
+            tasks: deque[messages.Task[messages.SliceDone]]
+            tasks = deque(make_task(search, 0, settings) for search in searches.all)
+            for task, event in pool.run(tasks, lambda: watch(searches)):
+                assert isinstance(task, messages.RandomTask)
+                search = by_backend[task.backend]
+                fold(settings, search, task, event)
+                if isinstance(event, messages.SliceDone) and not search.is_over:
+                    tasks.append(make_task(search, task.number + 1, settings))
+    except KeyboardInterrupt as interrupt:
+        searches.interrupted = get_interrupt_status(interrupt)
+    searches.seconds = time.monotonic() - searches.started
+    return searches
 
-    def __init__(
-        self,
-        settings: Settings,
-        names: Sequence[str],
-        ids: Sequence[str] = (),
-        watch: Callable[[Searches], None] = lambda _: None,
-    ) -> None:
-        self.settings, self.ids, self.watch = settings, ids, watch
-        self.names = list(settings.backends or names)
-        self.searches = Searches(settings)
-        self.tasks: deque[messages.Task[messages.SliceDone]] = deque()
 
-    def run(self) -> Searches:
-        """Runs until every fault is found or given up, or until Ctrl-C."""
-        searches = self.searches
-        try:
-            with open_pool(self.settings) as pool:
-                self.list_faults(pool)
-                for search in searches.all:
-                    self.add_task(search, 0)
-                for task, event in pool.run(self.tasks, lambda: self.watch(searches)):
-                    self.handle(cast(messages.RandomTask, task), event)
-        except KeyboardInterrupt as interrupt:
-            searches.interrupted = get_interrupt_status(interrupt)
-        searches.seconds = time.monotonic() - searches.started
-        return searches
-
-    def list_faults(self, pool: Pool) -> None:
-        """Requests the list of planted faults from each backend."""
-        ids: list[str] = []
-        events: dict[str, messages.Event] = {}
-        for task, event in pool.run(deque(map(messages.ListFaults, self.names))):
-            events[task.backend] = event
-        for name in self.names:
-            event = events[name]
-            if isinstance(event, messages.Refused):
-                self.searches.unavailable[name] = event.why
-                continue
-            if isinstance(event, messages.Stopped):
-                self.searches.dead[name] = event.describe()
-                continue
-            assert isinstance(event, messages.FaultsListed)
-            ids += [fault.id for fault in event.faults]
-            chosen = [
-                fault for fault in event.faults if not self.ids or fault.id in self.ids
-            ]
-            self.searches.all += [Search(name, fault) for fault in chosen]
-        for missing in set(self.ids) - set(ids) if not self.searches.dead else ():
-            matches = get_close_matches(missing, ids) or sorted(set(ids))
-            raise UsageError(f"there is no fault {missing}; known: {', '.join(matches)}")
-
-    def add_task(self, search: Search, number: int) -> None:
-        """Adds the task with the next programs for a fault."""
-        planted, settings = search.planted, self.settings
-        task = messages.RandomTask(
-            *(planted.backend, planted.contract, planted.kind, number),
-            seed=settings.seed,
-            programs=min(SLICE, settings.programs - number * SLICE),
-            enough=planted.shortest + FAR,
-        )
-        self.tasks.append(task)
-
-    def handle(self, task: messages.RandomTask, event: messages.Event) -> None:
-        searches = self.searches.all
-        search = next(item for item in searches if item.planted.backend == task.backend)
-        if isinstance(event, messages.Found):
-            self.keep(search, task, event)
-        elif isinstance(event, messages.SliceDone):
-            self.finish_slice(search, task, event)
+def list_faults(
+    pool: Pool, searches: Searches, names: Sequence[str], ids: Sequence[str]
+) -> None:
+    """Adds a search for each chosen fault that is planted in a backend."""
+    events: dict[str, messages.Event] = {}
+    for task, event in pool.run(deque(map(messages.ListFaults, names))):
+        events[task.backend] = event
+    known: list[str] = []
+    for name in names:
+        event = events[name]
+        if isinstance(event, messages.Refused):
+            searches.unavailable[name] = event.why
         elif isinstance(event, messages.Stopped):
-            # A mistake that was found may also end or hang the worker that shrinks it.
-            search.is_over = True
-            if not search.is_found:
-                failures = self.settings.failures
-                search.error = describe_stop(failures, event, search.planted.backend)
+            searches.dead[name] = event.describe()
+        elif isinstance(event, messages.FaultsListed):
+            known += [fault.id for fault in event.faults]
+            chosen = [fault for fault in event.faults if not ids or fault.id in ids]
+            searches.all += [Search(name, fault) for fault in chosen]
+    for missing in set(ids) - set(known) if not searches.dead else ():
+        matches = get_close_matches(missing, known) or sorted(set(known))
+        raise UsageError(f"there is no fault {missing}; known: {', '.join(matches)}")
 
-    def keep(
-        self, search: Search, task: messages.RandomTask, event: messages.Found
-    ) -> None:
-        """Once as it was found, once shrunk, for each signature."""
+
+def make_task(search: Search, number: int, settings: Settings) -> messages.RandomTask:
+    """Makes the task with the next programs for a fault."""
+    planted = search.planted
+    return messages.RandomTask(
+        *(planted.backend, planted.contract, planted.kind, number),
+        seed=settings.seed,
+        programs=min(SLICE, settings.programs - number * SLICE),
+        enough=planted.shortest + FAR,
+    )
+
+
+def fold(
+    settings: Settings, search: Search, task: messages.RandomTask, event: messages.Event
+) -> None:
+    """Adds an event to a search. A program is reported twice: as drawn, and shrunk."""
+    before = task.number * SLICE
+    if isinstance(event, messages.Found):
         if not search.is_found:
-            search.programs = task.number * SLICE + event.programs
+            search.programs = before + event.programs
             search.seconds += event.seconds
-        program = event.parsed
-        operations = len(program.ops)
+        operations = len(event.parsed.ops)
         if search.operations is None or operations < search.operations:
             search.operations = operations
-            search.signature = event.divergence.get_signature(program)
-
-    def finish_slice(
-        self, search: Search, task: messages.RandomTask, event: messages.SliceDone
-    ) -> None:
-        is_last = (task.number + 1) * SLICE >= self.settings.programs
+            search.signature = event.divergence.get_signature(event.parsed)
+    elif isinstance(event, messages.SliceDone):
+        search.is_over = before + SLICE >= settings.programs
         if search.excess is None:
-            search.programs = task.number * SLICE + event.counts.programs
+            search.programs = before + event.counts.programs
             search.seconds += event.counts.seconds
-            search.is_over = is_last
         else:
-            search.is_over = is_last or search.excess <= FAR or search.more == MORE
+            is_enough = search.excess <= FAR or search.more == MORE
+            search.is_over = search.is_over or is_enough
             search.more += not search.is_over
-        if not search.is_over:
-            self.add_task(search, task.number + 1)
-
-
-def list_survivors(searches: Searches) -> Iterator[Search]:
-    """Yields the completed searches that did not find their fault."""
-    for search in searches.all:
-        if search.is_over and not search.is_found:
-            yield search
+    elif isinstance(event, messages.Stopped):
+        # A mistake that was found may also end or hang the worker that shrinks it.
+        search.is_over = True
+        if not search.is_found:
+            search.error = describe_stop(settings.failures, event, task.backend)

@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import Failure, Failures, describe_stop, make_failure
 from lockstep.harness.jobs.outcome import Outcome, Pair
-from lockstep.harness.jobs.settings import Settings
+from lockstep.harness.jobs.settings import GENERATOR, Settings
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -47,27 +47,21 @@ def declare(
 
 def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
     """Adds the requested pairs of a backend."""
-    settings = outcome.settings
-    pairs = list(list_pairs(name, declared, settings))
-    outcome.pairs += pairs
-    outcome.versions.update(declared.versions)
-    if not pairs and name in settings.backends:
-        kinds = [kind for kinds in declared.contracts.values() for kind in kinds]
-        wanted = " or ".join(settings.kinds)
-        why = f"declares no cache of kind {wanted} (it has: {', '.join(kinds)})"
-        outcome.unavailable[name] = why
-
-
-def list_pairs(
-    name: str, declared: messages.Declared, settings: Settings
-) -> Iterator[Pair]:
-    environment = declared.get_environment()
+    settings, environment = outcome.settings, declared.get_environment()
+    pairs = []
     for contract, kinds in declared.contracts.items():
         for kind, promised in kinds.items():
             if not settings.kinds or kind in settings.kinds:
                 unchecked = declared.unchecked.get(kind, [])
                 about = promised, environment, declared.share, unchecked, declared.name
-                yield Pair(name, contract, kind, *about)
+                pairs.append(Pair(name, contract, kind, *about))
+    outcome.pairs += pairs
+    outcome.versions.update(declared.versions)
+    if not pairs and name in settings.backends:
+        present = [kind for kinds in declared.contracts.values() for kind in kinds]
+        wanted = " or ".join(settings.kinds)
+        why = f"declares no cache of kind {wanted} (it has: {', '.join(present)})"
+        outcome.unavailable[name] = why
 
 
 def add_refusal(outcome: Outcome, name: str, event: messages.Stopped) -> None:
@@ -174,7 +168,7 @@ def describe_failure(
 ) -> Failure:
     """Creates the failure of a diverging program, with the path of its file."""
     source: dict[str, Any] = {
-        "front": settings.generator,
+        "front": "every" if isinstance(task, messages.ExhaustiveTask) else GENERATOR,
         "seed": settings.seed,
         "shard": task.number,
     }

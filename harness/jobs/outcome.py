@@ -87,13 +87,9 @@ class Pair(Counts):
         return bool(self.failures or self.outdated)
 
     @property
-    def is_error(self) -> bool:
-        return bool(self.errors or self.missing)
-
-    @property
     def shortfall(self) -> str | None:
         """Describes how many programs did not run because of crashes or errors."""
-        done = self.get_progress()[0] + self.undeclared.total() + self.avoided
+        done = self.total.programs + self.undeclared.total() + self.avoided
         done += self.crashes  # each crash ended one program
         if done >= self.wanted or not (self.crashes or self.errors):
             return None
@@ -105,7 +101,7 @@ class Pair(Counts):
     def has_gaps(self) -> bool:
         """Whether a planned program was not run, or a cell was not reached."""
         missed = not all(map(self.has_reached, self.cells))
-        return missed or self.get_progress()[0] < self.wanted
+        return missed or self.total.programs < self.wanted
 
     @property
     def is_unwritten(self) -> bool:
@@ -126,12 +122,13 @@ class Pair(Counts):
         """
         return not any(self.coverage[cell] for cell in self.list_rare())
 
-    def get_progress(self) -> tuple[int, int]:
-        """Returns the numbers of programs and steps, including unfinished slices."""
-        slices = [self, *self.running.values()]
-        return sum(counts.programs for counts in slices), sum(
-            counts.steps for counts in slices
-        )
+    @property
+    def total(self) -> Counts:
+        """The counts so far, including unfinished slices."""
+        total = Counts()
+        for counts in (self, *self.running.values()):
+            total.include(counts)
+        return total
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -144,21 +141,6 @@ class Pair(Counts):
 
     def has_reached(self, cell: Cell) -> bool:
         return cell in self.coverage or cell in self.reached
-
-    def count_signatures(self) -> Counter[str]:
-        """Counts the programs with each signature, also in unfinished slices."""
-        slices = (self, *self.running.values())
-        return sum((Counter(counts.signatures) for counts in slices), Counter[str]())
-
-    def count_entered(self) -> int:
-        """Counts the programs that showed a known divergence, also in unfinished
-        slices."""
-        slices = [self, *self.running.values()]
-        return sum(sum(counts.entered.values()) for counts in slices)
-
-    def get_seconds(self) -> float:
-        """Returns the run time in seconds of one core, including unfinished slices."""
-        return self.seconds + sum(counts.seconds for counts in self.running.values())
 
     def stop(self) -> None:
         """Adds the counts of unfinished slices as final counts."""
@@ -267,9 +249,8 @@ class Outcome:
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         missing = set(self.settings.backends) & set(self.unavailable)
-        if missing or self.dead or any(pair.is_error for pair in self.pairs):
-            return 2
-        if self.unwritten:
+        is_failed = any(pair.errors or pair.missing for pair in self.pairs)
+        if missing or self.dead or is_failed or self.unwritten:
             return 2
         if self.interrupted:
             return self.interrupted

@@ -1,4 +1,4 @@
-"""Opens pools of workers as the user of a job asked for them."""
+"""Opens pools of workers with the settings of a job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lockstep.harness.workers.pool import Pool
 def open_pool(
     settings: Settings, jobs: int | None = None, variables: Mapping[str, str] = {}
 ) -> Pool:
-    """Opens a pool as the user asked for it.
+    """Opens a pool of workers.
 
     Args:
-        settings: what the user chose.
-        jobs: workers; None for as many as the user chose.
+        settings: the settings of the job.
+        jobs: the number of workers; None for the number in the settings.
         variables: environment variables of the workers.
     """
     limits = Limits(

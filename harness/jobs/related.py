@@ -87,8 +87,8 @@ def compare_backends(
     may be wrong itself.
 
     Args:
-        pool: runs the programs.
-        pairs: of the check, with their failures.
+        pool: the pool that runs the programs.
+        pairs: the pairs of the check, with their failures.
         watch: see `Pool.run`.
     """
     seen: Counter[int] = Counter()
@@ -98,41 +98,31 @@ def compare_backends(
             seen[failure.cause] += 1
             slots.append((seen[failure.cause], pair, index))
     usable = [pair for pair in pairs if not pair.crashes]
+    died: set[str] = set()
     for _, pair, index in sorted(slots, key=itemgetter(0))[:MAX_COMPARED]:
         failure = pair.failures[index]
-        peers = [peer for peer in usable if peer.kind == pair.kind and peer is not pair]
-        answers, died = ask(pool, failure, peers, watch)
+        tasks: deque[messages.Task[messages.Ran]] = deque()
+        for peer in usable:
+            if peer.kind == pair.kind and peer is not pair and peer.backend not in died:
+                program = drop_undeclared(failure.program, peer.declared)
+                tasks.append(messages.RunProgram(peer.backend, program.to_json()))
+        backends = [task.backend for task in tasks]
+        answers: dict[str, str] = {}
+        for task, event in pool.run(tasks, watch):
+            if isinstance(event, messages.Ran):
+                answers[task.backend] = compare(event.divergence, failure)
+            elif isinstance(event, messages.Died):
+                died.add(task.backend)
+        answers = {name: answers[name] for name in backends if name in answers}
         pair.failures[index] = replace(failure, answers=answers)
-        usable = [peer for peer in usable if peer.backend not in died]
-
-
-def ask(
-    pool: Pool, failure: Failure, peers: Sequence[Pair], watch: Callable[[], None]
-) -> tuple[dict[str, str], list[str]]:
-    """Runs a program on other backends, as far as they declare it; see
-    `Failure.answers`. Also returns those that have ended the process, or hung."""
-    tasks: deque[messages.Task[messages.Ran]] = deque()
-    for peer in peers:
-        program = drop_undeclared(failure.program, peer.declared)
-        tasks.append(messages.RunProgram(peer.backend, program.to_json()))
-    answers: dict[str, str] = {}
-    died = []
-    for task, event in pool.run(tasks, watch):
-        if isinstance(event, messages.Ran):
-            answers[task.backend] = compare(event.divergence, failure)
-        elif isinstance(event, messages.Died):
-            died.append(task.backend)
-    backends = [peer.backend for peer in peers if peer.backend in answers]
-    return {backend: answers[backend] for backend in backends}, died
 
 
 def compare(divergence: Divergence | None, failure: Failure) -> str:
-    """Classifies another backend's answer to a failing program in one word."""
+    """Classifies another backend's answer to a failing program; see `Failure.answers`."""
     if divergence is None:
         return "agrees"
     first = failure.divergence
-    if (divergence.step, divergence.got, divergence.message) == (
-        *(first.step, first.got, first.message),
-    ):
+    is_same = (divergence.step, divergence.got) == (first.step, first.got)
+    if is_same and divergence.message == first.message:
         return "same"
     return divergence.get_signature(failure.program)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from lockstep.harness.backends.backend import compare_environments
-from lockstep.harness.core.errors import UsageError, clean
+from lockstep.harness.core.errors import UsageError, clean, shorten
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved, load_saved
 from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
@@ -39,14 +39,6 @@ class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
     status: Status
     words: str
     signature: str | None = None
-
-
-class ReplayedDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """The results of all programs, as `lockstep replay --json` prints them."""
-
-    format: Literal["lockstep-replayed/1"]
-    exit_status: Literal[0, 1, 2]
-    replayed: list[Replayed]
 
 
 def find_backend(named: object, settings: Settings) -> str | None:
@@ -85,9 +77,6 @@ def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[
 HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
-MAX_NAMED = 10
-
-
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
     """Returns the only program at `paths`. Raises UsageError for several programs.
 
@@ -95,14 +84,9 @@ def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
     """
     saved = load_saved(paths)
     if len(saved) > 1:
-        raise UsageError(f"{why} takes one program, not {len(saved)}: {name_all(saved)}")
+        names = shorten(", ".join(str(path) for path, _ in saved), 1000)
+        raise UsageError(f"{why} takes one program, not {len(saved)}: {names}")
     return saved[0]
-
-
-def name_all(saved: Sequence[tuple[Path, Program]]) -> str:
-    names = [str(path) for path, _ in saved[:MAX_NAMED]]
-    unnamed = len(saved) - len(names)
-    return ", ".join(names) + (f" and {unnamed} more" if unnamed else "")
 
 
 def get_replay_status(results: Sequence[Replayed]) -> Literal[0, 1, 2]:

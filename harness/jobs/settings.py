@@ -1,4 +1,4 @@
-"""What the user of a job has chosen."""
+"""Defines the settings of a job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
+
+GENERATOR = "hypothesis"
+"""The field `front` of outcomes and failures: Hypothesis draws the programs."""
 
 SLICE = 63
 """Programs in a slice. Many small slices keep all workers busy until the end."""
@@ -36,8 +39,8 @@ PROFILES: Mapping[str, Profile] = {
     "ci": Profile(600, least=125),
     "nightly": Profile(14_000),
 }
-"""ci: of 131 planted mistakes, searched for with three seeds, the last was found after 90
-programs of its kind, in contracts of depth 3 after 190 (`ci/bench/find.py`)."""
+"""ci: with three seeds, the last of 131 planted mistakes was found after 90 programs of
+its kind; in contracts of depth 3, after 190 programs (`ci/bench/find.py`)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,6 @@ class Settings:
     kinds: Sequence[str] = ()
     programs: int = PROFILES["ci"].programs
     least: int | None = None
-    generator: str = "hypothesis"
     seed: int = 0
     seconds: float | None = None
     jobs: int = 1
@@ -73,7 +75,7 @@ class Settings:
     trusted: Sequence[str] = ()
 
     def get_options(self) -> dict[str, Any]:
-        """The options of `OPTIONS` that are not at their default."""
+        """Returns the options of `failures.OPTIONS` that differ from their defaults."""
         options = {
             "strict": (self.strict, False),
             "step_time": (self.step_seconds, STEP_SECONDS),
@@ -82,6 +84,6 @@ class Settings:
         return {name: value for name, (value, usual) in options.items() if value != usual}
 
     def list_slices(self) -> list[tuple[int, int]]:
-        """(number, programs) of the slices."""
+        """Lists the slices: their numbers, each with its number of programs."""
         begins = enumerate(range(0, self.programs, self.slice))
         return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,17 +15,25 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.folder import LocalFolder
 from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
-from lockstep.harness.jobs.failures import Failures, describe_stop
+from lockstep.harness.jobs.failures import Failure, Failures, describe_stop
 from lockstep.harness.jobs.fold import fold_ledger, fold_shard
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.pools import open_pool
-from lockstep.harness.jobs.saved import Saved
 from lockstep.harness.programs.ledger import list_undeclared
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Shown
 
 Key = tuple[str, str, str]
 """See `Pair.key`."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A failure of an earlier run, and the task that runs it again."""
+
+    task: messages.RunProgram
+    pair: Pair
+    failure: Failure
 
 
 class Shards:
@@ -58,7 +66,7 @@ class Shards:
         self.deferred: dict[Key, deque[messages.RandomTask]] = {}
         self.unfinished: Counter[Key] = Counter()
         self.groups: dict[Key, Sequence[Pair]] = {}
-        self.saved: Sequence[Saved] = ()
+        self.saved: list[Saved] = []
         for group in groups:
             self.groups |= {pair.key: group for pair in group}
             for pair in group[1:]:
@@ -146,20 +154,19 @@ class Shards:
         for index, member in enumerate(group):
             alone = (task.list_alone()[index] for task in deferred)
             self.deferred[member.key] = deque(alone)
-        waiting = [
+        waiting = (
             task.list_alone()
             if isinstance(task, messages.RandomTask) and lead.owns(task)
             else [task]
             for task in self.tasks
-        ]
-        self.tasks.clear()
-        self.tasks.extend(chain.from_iterable(waiting))
+        )
+        self.set_tasks(chain.from_iterable(waiting))
 
     def leave_out(self, pair: Pair) -> None:
         """Removes the tasks of a pair whose backend cannot run any more."""
         self.split(pair)
         self.deferred.pop(pair.key, None)
-        self.remove([task for task in self.tasks if pair.owns(task)])
+        self.set_tasks(task for task in self.tasks if not pair.owns(task))
         self.leave_out_saved(pair)
 
     def leave_out_saved(self, pair: Pair, signature: str | None = None) -> None:
@@ -170,17 +177,17 @@ class Shards:
             signature: the signature of the failures; None for all failures of the pair.
         """
         chosen = {
-            id(failure.task)
-            for failure in self.saved
-            if failure.pair is pair and signature in (None, failure.signature)
+            id(saved.task)
+            for saved in self.saved
+            if saved.pair is pair and signature in (None, saved.failure.signature)
         }
-        removed = [task for task in self.tasks if id(task) in chosen]
-        self.outcome.saved.left_out += len(removed)
-        self.remove(removed)
+        before = len(self.tasks)
+        self.set_tasks(task for task in self.tasks if id(task) not in chosen)
+        self.outcome.saved.left_out += before - len(self.tasks)
 
-    def remove(self, tasks: Sequence[messages.Task[Any]]) -> None:
-        removed = {*map(id, tasks)}
-        remaining = [task for task in self.tasks if id(task) not in removed]
+    def set_tasks(self, tasks: Iterable[messages.Task[Any]]) -> None:
+        """Replaces the waiting tasks. The pool keeps the same deque."""
+        remaining = [*tasks]
         self.tasks.clear()
         self.tasks.extend(remaining)
 

@@ -1,54 +1,49 @@
-"""Waiting until the sources of a backend change."""
+"""Waits until the sources of a backend change, and builds them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lockstep.harness.core.errors import clean
 
 POLL_SECONDS = 0.25
-"""Between two looks at the files."""
+"""The time between two looks at the files."""
 
 SKIPPED = {"__pycache__", ".git"}
 """Folders whose files are not sources."""
 
 SHOWN = 4000
-"""Letters of the end of what a build says."""
+"""The number of characters of a build's output that are shown, from its end."""
 
 Stamps = Mapping[Path, tuple[int, int]]
-"""File → when it was changed, and its size."""
+"""File → the time of its last change, and its size."""
 
 
 def take_stamps(paths: Collection[Path]) -> Stamps:
-    """Reads the stamps of files, and of the files in folders. Missing files are left out,
-    since an editor may be replacing them."""
+    """Reads the stamps of files, and of the files in folders. Skips missing files, since
+    an editor may be replacing them."""
+    files = [path for path in paths if not path.is_dir()]
+    for path in paths:
+        for folder, folders, names in os.walk(path):  # nothing, if it is a file
+            folders[:] = [name for name in folders if name not in SKIPPED]
+            files += [Path(folder, name) for name in names]
     stamps = {}
-    for file in list_watched(paths):
-        try:
+    for file in files:
+        with suppress(OSError):
             status = file.stat()
-        except OSError:
-            continue
-        stamps[file] = status.st_mtime_ns, status.st_size
+            stamps[file] = status.st_mtime_ns, status.st_size
     return stamps
 
 
-def list_watched(paths: Collection[Path]) -> Iterator[Path]:
-    for path in paths:
-        if not path.is_dir():
-            yield path
-            continue
-        for folder, folders, files in os.walk(path):
-            folders[:] = [name for name in folders if name not in SKIPPED]
-            yield from (Path(folder, name) for name in files)
-
-
 def wait_for_change(paths: Collection[Path], before: Stamps) -> list[Path]:
-    """Waits until files differ from `before`, and then until they stop changing, since an
-    editor may write several files, or one in pieces.
+    """Waits until files differ from `before`, and then until they stop changing.
+
+    An editor may write several files, or write a file in pieces.
 
     Returns:
         The files that have changed.
@@ -69,7 +64,7 @@ def build(command: str) -> str | None:
     """Runs a command line of the user in the shell.
 
     Returns:
-        Why it failed, with the end of what it said; None if it did not.
+        The exit status and the end of the output, if the command failed; else None.
     """
     done = subprocess.run(
         command,

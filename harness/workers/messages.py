@@ -211,7 +211,7 @@ class LoadFailed(Stopped, frozen=True):
     """The backend is broken: see `Unloadable`."""
 
 
-class HarnessFailed(Stopped, frozen=True):
+class HarnessFailed(Stopped, frozen=True, dict=True):
     """An exception in the harness itself.
 
     Attributes:
@@ -223,9 +223,13 @@ class HarnessFailed(Stopped, frozen=True):
     def describe(self) -> str:
         return f"the harness failed: {self.why}"
 
+    @cached_property
+    def parsed(self) -> Program | None:
+        document = self.program
+        return None if document is None else parse_program(document, "a program")
+
     def check(self) -> None:
-        if self.program is not None:
-            parse_program(self.program, "a program")
+        _ = self.parsed  # raises
 
 
 class Died(Stopped, frozen=True):

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.jobs.bisect import scratch
-from lockstep.harness.jobs.bisect.scratch import Runner, make_environment
-from lockstep.harness.jobs.bisect.search import Untestable
+from lockstep.harness.jobs.bisect.scratch import Runner, Untestable, make_environment
 from tests.harness.bisecting import (
     AGREES,
     FAILS_TO_IMPORT,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.harness.jobs.bisect.search import AGREES, Change, choose_next, find_change
+from lockstep.harness.jobs.bisect.job import AGREES, Change, choose_next, find_change
 
 Shows = Sequence[str | None]
 

@@ -179,7 +179,10 @@ def test_what_is_no_campaign_is_refused(run: Run) -> None:
         ("{", "is not JSON"),
         ("[]", "is not the settings of a campaign"),
         ('{"format": "lockstep-campaign/3"}', "is not the settings of a campaign"),
-        ('{"format": "lockstep-campaign/1"}', "bad: is a campaign of an older version"),
+        (
+            '{"format": "lockstep-campaign/1"}',
+            "Invalid enum value 'lockstep-campaign/1'",
+        ),
         ('{"lockstep": "0.1.0", "python": "3.11", "slice": 0}', "is not the settings"),
         (
             '{"lockstep": "9.9", "python": "3.11"}',

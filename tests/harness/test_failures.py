@@ -17,7 +17,8 @@ import pytest
 from lockstep.harness import __version__
 from lockstep.harness.backends.backend import compare_environments, get_environment
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import Failure, make_failure, save
+from lockstep.harness.core.folder import LocalFolder
+from lockstep.harness.jobs.failures import Failure, Failures, make_failure, save
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import Divergence, Program
@@ -106,6 +107,22 @@ def test_two_backends_keep_their_failures_apart(tmp_path: Path, program: Program
     assert len(paths) == 4
     assert {path.parent for path in paths} == {tmp_path / SIGNATURE}
     assert len(list(iterate_saved([tmp_path]))) == 4
+
+
+def test_backends_whose_files_have_one_name(tmp_path: Path, program: Program) -> None:
+    """Both failures are reported, and each line replays on its backend."""
+    failures = Failures(LocalFolder(str(tmp_path)))
+    for backend in ("mine:make", "mine-make"):
+        about = program, DIVERGENCE, backend, SURROUNDINGS, FOUND
+        failures.add(make_failure(tmp_path, *about), program.digest())
+        failures.write()
+    chosen = failures.choose()
+    assert [failure.backend for failure in chosen] == ["mine-make", "mine:make"]
+    ((path, loaded),) = iterate_saved([tmp_path])
+    assert isinstance(loaded, Program) and loaded.digest() == program.digest()
+    for failure in chosen:
+        assert failure.path == path
+        assert failure.replay == f"lockstep replay {path} --backend {failure.backend}"
 
 
 def test_files_of_a_folder_come_in_order(tmp_path: Path) -> None:

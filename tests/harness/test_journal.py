@@ -60,8 +60,8 @@ def counts(**fields: Any) -> dict[str, Any]:
     ("number", "text", "why"),
     [
         (1, "{}", "is about something else"),
-        (1, "[" * 100_000, "not JSON"),
-        (2, "nothing like it", ":2: not JSON"),
+        (1, "[" * 100_000, ":1: is nested too deeply"),
+        (2, "nothing like it", ":2: is not JSON"),
         (2, '{"part": 1}', "missing required field `done`"),
         (2, line(part=2), ":2: there is no slice 2"),
         (2, line(event="Ran"), "Invalid value 'Ran' - at `$.done.event`"),
@@ -72,7 +72,7 @@ def counts(**fields: Any) -> dict[str, Any]:
         (
             3,
             line(counts=counts(margins={"keys": float("nan")})),
-            "`$.done.counts.margins",
+            ":3: is not JSON: NaN is not a number",
         ),
         (3, line(counts=counts(signatures={"a": -1})), "`$.done.counts.signatures"),
         (3, line(coverage=[["a", "b", -1]]), "`$.done.coverage[0][2]`"),
@@ -97,14 +97,14 @@ def test_a_file_that_cannot_be_read_or_written(
     journal = write(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("lockstep.harness.jobs.explore.MAX_BYTES", 100)
-        with pytest.raises(UsageError, match="larger than"):
+        with pytest.raises(UsageError, match="too large"):
             journal.load()
     journal.path.write_bytes(b"\xff\xfe" * 9)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         journal.load()
     journal.path.unlink()
     journal.path.mkdir()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is a folder"):
         journal.load()
     with pytest.raises(UsageError, match="choose another folder with --failures"):
         journal.begin()

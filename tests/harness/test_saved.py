@@ -14,9 +14,11 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.record import Record
-from lockstep.harness.jobs import saved
+from lockstep.harness.jobs.check import MAX_SAVED, list_saved_files, plan_saved
 from lockstep.harness.jobs.failures import make_failure, save
-from lockstep.harness.jobs.outcome import Pair
+from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.jobs.settings import Settings
+from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.messages import RandomTask
 from lockstep.harness.workers.runner import Runner
@@ -276,6 +278,25 @@ def test_only_files_of_the_pair_are_read(tmp_path: Path) -> None:
         path.write_text("{}" if names else "{ }")
         names.append(path)
     (tmp_path / "unified-swa-forward-mask" / "ba9876543210-mine.json").mkdir()
-    assert saved.list_files(tmp_path, pair) == [names[1], names[0]]
-    assert saved.list_files(tmp_path, make_pair("unified", "swa-memory")) == [names[2]]
-    assert saved.list_files(tmp_path / "lost", pair) == []
+    assert list_saved_files(tmp_path, pair) == [names[1], names[0]]
+    assert list_saved_files(tmp_path, make_pair("unified", "swa-memory")) == [names[2]]
+    assert list_saved_files(tmp_path / "lost", pair) == []
+
+
+def test_the_smallest_files_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are counted, and none is removed."""
+    monkeypatch.chdir(tmp_path)
+    programs = [make(*[update(1)] * length) for length in range(1, MAX_SAVED + 4)]
+    paths = [keep(program, "mine") for program in programs]
+    pair = make_pair("layer", "kv")
+    outcome = Outcome(Settings(), [pair])
+    shards = Shards(outcome, [[pair]], lambda _: None)
+    plan_saved(shards)
+    digests = [saved.failure.program.digest() for saved in shards.saved]
+    assert digests == [program.digest() for program in programs[:MAX_SAVED]]
+    assert len(shards.tasks) == MAX_SAVED == 100
+    assert outcome.saved.left_out == 3
+    names = {f"{path.parent.name}/{path.name}" for path in paths}
+    assert shards.failures.protected == names

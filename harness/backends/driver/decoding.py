@@ -102,7 +102,7 @@ def parse(
     Args:
         document: the decoded JSON.
         kind: the type of the struct.
-        location: the name of the document in messages.
+        place: the name of the document in messages.
         strict: whether to refuse unknown fields.
     """
     try:

@@ -19,7 +19,12 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.paged import TELLS, PagedCache
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Cell, Config, Op, Source
-from lockstep.harness.contracts.paged import domain, states
+from lockstep.harness.contracts.paged.domain import (
+    CHOICES,
+    FEW_BLOCKS,
+    GROUPS,
+    get_domain,
+)
 from lockstep.harness.contracts.paged.model import (
     CONFIG,
     FACTS,
@@ -33,6 +38,14 @@ from lockstep.harness.contracts.paged.rewrites import (
     REWRITES,
     merge,
     propose_configs,
+)
+from lockstep.harness.contracts.paged.states import (
+    RARE,
+    TABLE,
+    can_have,
+    get_states,
+    is_of_transfers,
+    list_features,
 )
 from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.paged.transfers import propose_next
@@ -62,12 +75,12 @@ class PagedContract(Contract):
     name = "paged"
     kinds = KINDS
     config = CONFIG
-    choices = domain.CHOICES
-    rare = states.RARE
+    choices = CHOICES
+    rare = RARE
     opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
-    table = states.TABLE
+    table = TABLE
     tells = TELLS
     facts: ClassVar[Mapping[str, str]] = FACTS
     next = NEXT
@@ -87,11 +100,11 @@ class PagedContract(Contract):
     leaves_choices = True
     depth = 3
     why_illegal = staticmethod(why_illegal_config)
-    get_states = staticmethod(states.get_states)
-    list_features = staticmethod(states.list_features)
+    get_states = staticmethod(get_states)
+    list_features = staticmethod(list_features)
     merge_operations = staticmethod(merge)
     propose_configs = staticmethod(propose_configs)
-    get_domain = staticmethod(domain.get_domain)
+    get_domain = staticmethod(get_domain)
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         return [*super().list_methods(kind, operations), "tables", "copies"]
@@ -114,11 +127,11 @@ class PagedContract(Contract):
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if name == "groups":
-            return declared.config.get(name, domain.GROUPS[config["kind"]])
+            return declared.config.get(name, GROUPS[config["kind"]])
         options = super().list_options(name, config, declared)
         types = {group["type"] for group in config["groups"]}
-        if name == "blocks" and types == {"state"} and options == domain.CHOICES[name]:
-            return domain.FEW_BLOCKS
+        if name == "blocks" and types == {"state"} and options == CHOICES[name]:
+            return FEW_BLOCKS
         if name == "lookahead" and "state" in types:
             return (0,)
         if name == "aligned" and "state" not in types:
@@ -146,12 +159,10 @@ class PagedContract(Contract):
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Lists the cells of transfers if `goes_far`, else all remaining cells."""
-        wanted = [
-            cell for cell in cells if states.is_of_transfers(*cell) == model.goes_far
-        ]
+        wanted = [cell for cell in cells if is_of_transfers(*cell) == model.goes_far]
         if len(wanted) == len(cells):
             return cells
-        wanted = [cell for cell in wanted if states.can_have(cell[0], model.config)]
+        wanted = [cell for cell in wanted if can_have(cell[0], model.config)]
         return super().choose_cells(model, wanted)
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:

@@ -192,10 +192,7 @@ class Limit(PrefixOperation):
 
 
 class WrongOperation(PrefixOperation):
-    """An invalid call: an operation that is illegal where a cache could do it."""
-
-    effect = Effect.CONTROL
-    answer = schemas.USAGE
+    """A mistake of usage: an operation that is illegal where a cache could do it."""
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
         return None
@@ -211,6 +208,8 @@ class Open(WrongOperation):
     """
 
     name, method = "open", None
+    effect = Effect.CONTROL
+    answer = schemas.USAGE
     kinds = ("trie", "slots")
     fields: ClassVar[Mapping[str, Schema]] = {
         name: optional(integer(-8, 64)) for name in SIZES
@@ -277,6 +276,8 @@ class Reserve(SlotOperation):
     """
 
     name, text = "reserve", "reserve {count} tokens in slot {slot}"
+    effect = Effect.CONTROL
+    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return range(1, model.count_next(number) + 1)
@@ -289,6 +290,8 @@ class Commit(SlotOperation):
     """
 
     name, text = "commit", "commit {count} tokens in slot {slot}"
+    effect = Effect.CONTROL
+    answer = schemas.USAGE
 
     def list_allowed(self, model: SlotsModel, number: int) -> Sequence[int]:
         return [model.slots.slots[number].reserved]

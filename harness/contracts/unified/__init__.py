@@ -22,10 +22,7 @@ from lockstep.harness.contracts.unified.model import (
     CAUSAL,
     CONFIG,
     MAY_HAVE,
-    NEEDS,
-    RECURRENT,
     SIMPLE,
-    SIZES,
     UnifiedModel,
     why_illegal_config,
 )
@@ -105,8 +102,12 @@ POOL = (
     *("rope_bases", "shift"),
 )
 HEEDED: Mapping[str, Sequence[str]] = {
-    **{kind: (*NEEDS.get(kind, ()), *POOL) for kind in SIMPLE},
-    "recurrent": (*POOL, *RECURRENT, "conv_width"),
+    "causal": POOL,
+    "swa": ("window", *POOL),
+    "swa-memory": ("window", "memory", *POOL),
+    "chunked": ("chunk", *POOL),
+    "encoder": POOL,
+    "recurrent": (*POOL, "slots", "interval", "checkpoints", "conv_width"),
 }
 """Kind → the config fields that a cache of this kind must respect."""
 
@@ -157,15 +158,12 @@ class UnifiedContract(Contract):
         return needed + super().list_methods(kind, operations)
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
-        kind = config["kind"]
-        sizes = *NEEDS.get(kind, ()), *MAY_HAVE.get(kind, ())
-        is_foreign = name in RECURRENT and kind not in ("recurrent", "wrapper")
-        if name == "caches" or (name in SIZES and name not in sizes) or is_foreign:
+        if config["kind"] not in BELONGS.get(name, self.kinds):
             return ()
         options = super().list_options(name, config, declared)
-        if kind == "recurrent" and name not in declared.config:
+        if config["kind"] == "recurrent" and name not in declared.config:
             options = () if name in MAY_HAVE["recurrent"] else STATEFUL.get(name, options)
-        if kind == "recurrent" and name == "memory":
+        if config["kind"] == "recurrent" and name == "memory":
             window = config["window"] or MAX_POSITION
             return [size for size in options if size is None or size >= window]
         if name == "memory" and name not in declared.config:
@@ -230,6 +228,18 @@ class UnifiedContract(Contract):
                 for row, sequence in rows
             ]
         return op
+
+
+BELONGS = {
+    "window": ("swa", "swa-memory", "recurrent"),
+    "memory": ("swa-memory", "recurrent"),
+    "chunk": ("chunked",),
+    "slots": ("recurrent", "wrapper"),
+    "interval": ("recurrent", "wrapper"),
+    "checkpoints": ("recurrent", "wrapper"),
+    "caches": (),
+}
+"""Config field → the kinds that have this field; all kinds have the unlisted fields."""
 
 
 def add_limits(window: int, excess: int | None) -> int:

@@ -1,8 +1,8 @@
-"""Scratch environments, and commands in them, which are bounded in time.
+"""Makes scratch environments, and runs commands with a time limit in them.
 
 A scratch environment is a virtual environment that shares all packages of the current
-one, including Lockstep. Packages that are installed into it come first. So a release
-takes seconds, and nothing else differs.
+one, including Lockstep. Packages that are installed into it come first. Therefore, a
+release takes only seconds, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import subprocess
 import venv
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.harness.core.errors import clean, format_exit
 from lockstep.harness.core.interrupts import shielded
-from lockstep.harness.jobs.bisect.search import Untestable
 
 SHARING = '''"""Shares the packages of another environment, behind those of this one."""
 
@@ -43,8 +41,12 @@ LAST_WORDS = 4000
 OF_GIT = ("PYTHONHOME", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
 
+class Untestable(Exception):
+    """A release does not install, build or import, or its backend is refused."""
+
+
 def make_environment(folder: Path) -> dict[str, str]:
-    """Makes a scratch environment anew; returns the environment variables for it."""
+    """Makes a new scratch environment; returns the environment variables for it."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     packages = next((folder / "lib").glob("python*")) / "site-packages"
@@ -69,30 +71,22 @@ def make_environment(folder: Path) -> dict[str, str]:
 
 
 def list_site_folders() -> list[str]:
-    """The folders of installed packages of this process."""
+    """Lists the folders of installed packages of this process."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return [path for path in [*site.getsitepackages(), *user] if os.path.isdir(path)]
 
 
-@dataclass(frozen=True)
 class Runner:
     """Runs commands in a scratch environment, one at a time.
 
-    Attributes:
-        folder: for the environment and for output of commands.
-        seconds: the time that each may take.
+    Args:
+        folder: the folder of the environment and of the output of commands.
+        seconds: the time limit of a command.
     """
 
-    folder: Path
-    seconds: float
-
-    @property
-    def environment(self) -> Path:
-        return self.folder / "environment"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log.txt"
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.folder, self.seconds = folder, seconds
+        self.environment, self.log = folder / "environment", folder / "log.txt"
 
     def run(
         self,
@@ -101,13 +95,13 @@ class Runner:
         variables: Mapping[str, str],
         workplace: Path | None = None,
     ) -> None:
-        """Runs a command to its end, and ends all that it has started.
+        """Runs a command to its end, and ends all processes that it has started.
 
         Args:
-            name: of the command in messages.
+            name: the name of the command in messages.
             command: a line for the shell.
-            variables: its whole environment.
-            workplace: the folder where it runs; None for the current one.
+            variables: the whole environment of the command.
+            workplace: the folder in which the command runs; None for the current folder.
 
         Raises:
             Untestable: it failed, or took too long.
@@ -138,7 +132,7 @@ class Runner:
             raise Untestable(f"{name}: {format_exit(status)}: {self.get_last_words()}")
 
     def get_last_words(self) -> str:
-        """What a command said last; of several lines, the last that names an error."""
+        """Returns the last line of the output that names an error, or the last line."""
         text = self.log.read_bytes()[-LAST_WORDS:].decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]

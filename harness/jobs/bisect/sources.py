@@ -1,4 +1,9 @@
-"""Releases of a package and commits of a repository, each in a scratch environment."""
+"""Makes releases of a package and commits of a repository ready to run a program.
+
+`Releases` and `Commits` list them, the oldest first. `prepare` makes one of them ready in
+a scratch environment, and returns the environment variables for it; it raises
+`Untestable`. The program runs in the folder `workplace`, or in the current folder.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
@@ -23,27 +27,13 @@ from lockstep.harness.jobs.bisect.scratch import Runner, make_environment
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = "{version}"
 SECONDS = 600.0
-"""For pip to list releases, and for a command of git."""
-
-
-class Source(Protocol):
-    """Releases or commits, the oldest first.
-
-    Attributes:
-        workplace: the folder in which the program runs; None for the current folder.
-    """
-
-    names: list[str]
-    workplace: Path | None
-
-    def prepare(self, number: int, runner: Runner) -> dict[str, str]:
-        """Makes one ready; returns the environment variables. Raises Untestable."""
+"""The time limit of pip for listing releases, and of a command of git."""
 
 
 def ask(
     command: Sequence[str], variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command that only tells something."""
+    """Runs a command, and returns its output."""
     try:
         return subprocess.run(
             command,
@@ -65,10 +55,10 @@ class Releases:
     """The releases of a package that pip lists and installs, with pip's settings.
 
     Args:
-        package: its name.
-        text: "A..B", the oldest and the newest; None for all.
-        companions: requirements that are installed beside each release; VERSION in them
-            stands for its version.
+        package: the name of the package.
+        text: "A..B", the oldest and the newest release; None for all.
+        companions: requirements that are installed with each release; VERSION stands for
+            the version of the release.
 
     Raises:
         UsageError: there is no such package or release, or only one.
@@ -98,7 +88,7 @@ class Releases:
 
 
 def find_pip() -> list[str]:
-    """The command that is pip."""
+    """Returns the command that runs pip."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     uv = shutil.which("uv")
@@ -108,7 +98,7 @@ def find_pip() -> list[str]:
 
 
 def select(package: str, text: str | None) -> list[Version]:
-    """The releases of a range, the oldest first."""
+    """Returns the releases of a range, the oldest first."""
     low, high = (None, None) if text is None else parse_range(text)
     is_early = any(end is not None and end.is_prerelease for end in (low, high))
     versions = list_releases(package, is_early)
@@ -125,7 +115,7 @@ def select(package: str, text: str | None) -> list[Version]:
 
 
 def parse_range(text: str) -> tuple[Version | None, Version | None]:
-    """The ends of "A..B", of which each may be missing."""
+    """Returns A and B of "A..B". None stands for a missing end."""
     first, dots, last = text.partition("..")
     try:
         if not dots or not (first or last):
@@ -137,7 +127,7 @@ def parse_range(text: str) -> tuple[Version | None, Version | None]:
 
 
 def list_releases(package: str, is_early: bool) -> list[Version]:
-    """The releases that can be installed here; prereleases, too, if `is_early`."""
+    """Lists the releases that can be installed here; also prereleases, if `is_early`."""
     command = [*find_pip(), "index", "versions", package, "--retries", "2"]
     ended = ask([*command, *["--pre"] * is_early], os.environ)
     listed = re.findall(r"^Available versions: (.*)$", ended.stdout, re.MULTILINE)
@@ -152,12 +142,12 @@ def list_releases(package: str, is_early: bool) -> list[Version]:
 
 
 class Commits:
-    """The commits between two revisions along first parents, so that a merge counts as
-    one commit. They are built in a clone without remotes; the checkout is only read.
+    """The commits between two revisions along first parents, so that a merge is a single
+    commit. They are built in a clone without remotes; the checkout is only read.
 
     Args:
-        repository: of the user.
-        good, bad: revisions.
+        repository: the repository of the user.
+        good, bad: the revisions.
         build: a command line for the shell; None to put the clone on PYTHONPATH.
         clone: the folder of the clone.
 
@@ -184,32 +174,25 @@ class Commits:
         self.git("-C", str(clone), "remote", "remove", "origin")
 
     def git(self, *arguments: str) -> str:
-        """What git prints, in this repository and no other, without its hooks."""
+        """Runs git in this repository, without hooks; returns the output."""
         if not self.repository.is_dir():
             raise UsageError(f"--git {self.repository}: is not a git repository")
-        command = [
-            "git",
-            "-C",
-            str(self.repository),
-            "-c",
-            f"core.hooksPath={os.devnull}",
-        ]
+        no_hooks = f"core.hooksPath={os.devnull}"
+        command = ["git", "-C", str(self.repository), "-c", no_hooks, *arguments]
         inherited = {name: os.environ[name] for name in os.environ if name[:4] != "GIT_"}
         settings = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-        ended = ask([*command, *arguments], {**inherited, **settings})
+        ended = ask(command, {**inherited, **settings})
         if ended.returncode:
             raise UsageError(f"--git {self.repository}: {clean(ended.stderr)}")
         return ended.stdout.strip()
 
     def list_commits(self, old: str, new: str) -> list[tuple[str, str]]:
-        """Returns names and subjects of the commits from one to a later one, or an empty
-        list."""
+        """Returns the ids and subjects of the commits from `old` to `new`; an empty list
+        if `new` does not follow `old`."""
         form = ("log", "--first-parent", "--reverse", "--format=%H %s")
         lines = self.git(*form, "--ancestry-path", f"{old}..{new}").splitlines()
-        if not lines:
-            return []
-        first = self.git(*form, "-1", old)
-        return [(line[: len(old)], line[len(old) + 1 :]) for line in [first, *lines]]
+        first = [self.git(*form, "-1", old)] if lines else []
+        return [(line[: len(old)], line[len(old) + 1 :]) for line in [*first, *lines]]
 
     def prepare(self, number: int, runner: Runner) -> dict[str, str]:
         commit, clone = self.ids[number], ("-C", str(self.clone))
@@ -218,10 +201,13 @@ class Commits:
         variables, top = make_environment(runner.environment), self.repository.resolve()
         environment, *folders = variables["PYTHONPATH"].split(os.pathsep)
         moved = [str(self.clone)] if self.build is None else []
-        for folder in map(Path, folders):  # what is of the checkout is of the clone
+        for folder in map(Path, folders):  # folders of the checkout: those of the clone
             inside = folder.is_relative_to(top)
             moved.append(str(self.clone / folder.relative_to(top) if inside else folder))
         variables["PYTHONPATH"] = os.pathsep.join([environment, *moved])
         if self.build is not None:
             runner.run(f"build {commit[:12]}", self.build, variables, self.clone)
         return variables
+
+
+Source = Releases | Commits

@@ -6,6 +6,7 @@ If the coordinator is killed, only the running shards are lost.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from lockstep.harness.core.folder import Folder, LocalFolder
 from lockstep.harness.jobs.campaign.runners import Runner, run_specs
 from lockstep.harness.jobs.campaign.shard import Abandoned, Result, decode_result
 from lockstep.harness.jobs.campaign.terms import (
+    CAMPAIGN,
     SHARDS,
     Spec,
     Terms,
@@ -28,7 +30,6 @@ from lockstep.harness.jobs.campaign.terms import (
     read_terms,
     require_terms,
     require_version,
-    write_terms,
 )
 from lockstep.harness.jobs.failures import Failures, describe_stop, list_failure_files
 from lockstep.harness.jobs.fold import (
@@ -47,7 +48,7 @@ FAILURES = "failures"
 
 
 class Campaign:
-    """A campaign as its folder has it, and what is added while it runs.
+    """A campaign: the results in its folder, and those of running shards.
 
     Args:
         folder: the folder with the files of the campaign.
@@ -71,7 +72,7 @@ class Campaign:
     # --- its files ----------------------------------------------------------------------
 
     def load(self) -> Outcome:
-        """Folds the shards that the folder has."""
+        """Folds the shards in the folder."""
         for name, content in self.folder.read_all(self.folder.list(SHARDS)):
             try:
                 if isinstance(content, UsageError):
@@ -91,7 +92,7 @@ class Campaign:
         return self.outcome
 
     def add_result(self, result: Result) -> None:
-        """Folds a shard that is done. Raises UsageError if it is of another campaign."""
+        """Folds a finished shard. Raises UsageError if it is of another campaign."""
         spec = result.spec
         declared, *events = result.events
         assert isinstance(declared, messages.Declared)
@@ -115,7 +116,7 @@ class Campaign:
             )
 
     def list_pairs(self, task: messages.Task[Any]) -> list[Pair]:
-        """Lists the pairs that a task is about."""
+        """Lists the pairs of a task."""
         return [
             pair
             for pair in self.outcome.pairs
@@ -126,19 +127,18 @@ class Campaign:
     def fold(
         self, task: messages.Task[Any], event: messages.Event, declared: messages.Declared
     ) -> None:
-        """Adds an event of a shard. declared: by the backend where it ran."""
+        """Adds an event of a shard. declared: the declaration where the shard ran."""
         if isinstance(task, messages.RunLedger):
             fold_ledger(self.outcome, task.backend, event)
             return
         assert isinstance(task, messages.RandomTask)
         (pair,) = self.list_pairs(task)
-        environment = declared.get_environment()
-        fold_shard(self.outcome, self.failures, pair, task, event, environment)
+        about = pair, task, event, declared.get_environment()
+        fold_shard(self.outcome, self.failures, *about)
         pair.crashes += event.crashes if isinstance(event, Abandoned) else 0
 
     def iter_missing(self) -> Iterator[Spec]:
-        """Iterates over the shards that are to run, of pairs that can run, as long as
-        there is time."""
+        """Yields the shards without a file of pairs that can run, while there is time."""
         ledgers = [name for name, event in self.declared.items() if event.has_ledger]
         for spec in self.terms.iter_specs(self.outcome.pairs, ledgers):
             useless = [pair.errors or pair.is_unwritten for pair in self.outcome.pairs]
@@ -153,7 +153,7 @@ class Campaign:
         return self.terms.seconds is not None and seconds >= self.terms.seconds
 
     def count_wanted(self) -> None:
-        """Counts the programs that each pair is to run."""
+        """Sets the planned number of programs of each pair."""
         is_fixed = self.terms.programs is not None
         for pair in self.outcome.pairs:
             pair.wanted = 0 if is_fixed else 1  # one that never ran does not agree
@@ -170,12 +170,12 @@ class Campaign:
         names: Sequence[str],
         watch: Callable[[Outcome], None] = lambda _: None,
     ) -> Outcome:
-        """Runs until all is done, the time is over, or Ctrl-C: what was done is kept.
+        """Runs until all is done, the time is over, or Ctrl-C. Results are kept.
 
         Args:
-            open_runner: opens what runs the shards.
+            open_runner: opens the runner of the shards.
             names: the registered backends, if the settings name none.
-            watch: is called with the outcome whenever it may have changed.
+            watch: called with the outcome whenever it may have changed.
 
         Raises:
             UsageError: nothing can be run.
@@ -206,7 +206,7 @@ class Campaign:
         require_kinds(self.outcome, names)
 
     def work(self, runner: Runner, watch: Callable[[], None]) -> None:
-        """Runs the shards that are not done, as long as there is time."""
+        """Runs the unfinished shards, while there is time."""
         self.count_wanted()
         self.failures.write()
         events: defaultdict[str, list[Any]] = defaultdict(list)
@@ -239,7 +239,7 @@ class Campaign:
         self.fold(spec.task, events[-1], events[0])
 
     def note_error(self, spec: Spec, event: messages.Stopped) -> None:
-        """A shard has come to nothing, and no other of its pair is tried."""
+        """Adds the error of a shard without a result; its pair runs no more shards."""
         for pair in self.list_pairs(spec.task):
             failures = self.outcome.settings.failures
             pair.errors.append(describe_stop(failures, event, pair.backend))
@@ -266,7 +266,11 @@ def begin(folder: Folder, terms: Terms) -> None:
     if before is None and folder.list():
         raise UsageError(f"{folder.location}: has files, and no campaign")
     if before is None:
-        write_terms(folder, terms)
+        content = (json.dumps(structs.asdict(terms), indent=1) + "\n").encode()
+        try:
+            folder.replace(CAMPAIGN, content)
+        except OSError as error:
+            raise UsageError(describe_unwritable(folder, error)) from None
     elif (why := compare(before, terms)) is not None:
         raise UsageError(
             f"{folder.location}: holds another campaign: {why}; choose another folder, or"

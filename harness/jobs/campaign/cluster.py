@@ -1,4 +1,4 @@
-"""Shards on the machines of a Ray cluster. Only this module imports Ray."""
+"""Runs shards on the machines of a Ray cluster. Only this module imports Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.harness.jobs.campaign.runners import Lost, Worker
 from lockstep.harness.jobs.campaign.terms import Spec, require_version
 from lockstep.harness.workers import messages
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would tell others of this machine
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would report this machine to others
 
 try:
     import ray
@@ -26,7 +26,7 @@ except ImportError:
 
 CONNECT_SECONDS = 3.0
 WORKERS: dict[str, Worker] = {}
-"""Of a process of Ray, by the numbers of its GPUs."""
+"""The workers of a process of Ray, by the numbers of their GPUs."""
 
 
 def run_remote(spec: Spec) -> Iterator[messages.Event]:
@@ -42,13 +42,13 @@ def run_remote(spec: Spec) -> Iterator[messages.Event]:
 class RayRunner:
     """Runs shards on all machines of a cluster, with one CPU each.
 
-    A backend gets the first of these that it can be loaded with: nothing more, a share of
-    a GPU, the resource `mlx`.
+    A backend gets the first of these resources with which it can be loaded: nothing more,
+    a share of a GPU, the resource `mlx`.
 
     Args:
         address: host:port, "auto", or "local" for a cluster of this machine alone.
-        gpu: share of a GPU that a shard asks for, if its backend needs one.
-        jobs: CPUs of a local cluster.
+        gpu: the share of a GPU for a shard whose backend needs a GPU.
+        jobs: the number of CPUs of a local cluster.
     """
 
     def __init__(self, address: str, gpu: float, jobs: int) -> None:
@@ -102,7 +102,7 @@ def connect(address: str, jobs: int) -> None:
     """Connects this process to a cluster.
 
     Raises:
-        UsageError: nobody listens there, or it is another version of Ray.
+        UsageError: no cluster listens at the address, or it has another version of Ray.
     """
     if "://" in address:
         raise UsageError(
@@ -123,7 +123,7 @@ def connect(address: str, jobs: int) -> None:
     finally:
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)  # Ray's would end this process at once
-    # It would print the log of each machine that is lost.
+    # Ray would print the log of each machine that is lost.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 

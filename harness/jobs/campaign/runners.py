@@ -1,4 +1,7 @@
-"""Who runs the shards of a campaign: worker processes here, or a cluster."""
+"""Runs the shards of a campaign in worker processes of this machine.
+
+`RayRunner` in `cluster.py` runs them on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import TICK, Pool
 
 CLOSE_SECONDS = 5.0
-"""In which shards that are given up stop their workers."""
+"""The time in which abandoned shards must stop their workers."""
 
 
 class Lost(Exception):
-    """The machine of a shard is gone: the shard has to run again."""
+    """The machine of a shard is lost, and the shard has to run again."""
 
 
 class Runner(Protocol):
-    """Runs shards; each in a thread of its own."""
+    """Runs shards, each in its own thread."""
 
     def count(self) -> int:
-        """Counts the shards that can run at a time. Raises UsageError if none can."""
+        """Returns the number of shards that can run at the same time."""
 
     def run(self, spec: Spec) -> Iterator[messages.Event]:
         """Yields the events of a shard; see `run_shard`. Raises Lost."""
 
     def close(self) -> None:
-        """Stops what runs."""
+        """Stops the running shards."""
 
 
 class Worker:
     """A worker process that runs one shard after the other.
 
     Args:
-        variables: of its environment.
+        variables: environment variables of the process.
     """
 
     def __init__(self, variables: Mapping[str, str] = {}) -> None:
@@ -69,7 +72,7 @@ class LocalRunner:
     """Runs shards in worker processes of this machine.
 
     Args:
-        jobs: the most shards at a time.
+        jobs: the maximum number of shards at the same time.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -98,24 +101,24 @@ class LocalRunner:
         deadline = time.monotonic() + CLOSE_SECONDS
         while self.busy and time.monotonic() < deadline:
             time.sleep(0.02)
-        for worker in self.idle:  # the guard of any other worker ends it after us
+        for worker in self.idle:  # the guards of the others end them after this process
             worker.stack.close()
 
 
 Message = messages.Event | BaseException | None
-"""What the thread of a shard says; None: the shard is over."""
+"""A message of a shard's thread; None: the shard is over."""
 
 
 def run_specs(
     runner: Runner, specs: Iterator[Spec], watch: Callable[[], None]
 ) -> Iterator[tuple[Spec, messages.Event]]:
-    """Runs shards and yields their events, until all are over. One whose machine is lost
-    begins again, with the declaration of its backend.
+    """Runs shards and yields their events, until all are over. If the machine of a shard
+    is lost, the shard begins again, with the declaration of its backend.
 
     Args:
-        runner: runs them.
-        specs: each is taken when it can run.
-        watch: is called several times a second.
+        runner: the runner of the shards.
+        specs: the shards; each spec is taken once the shard can run.
+        watch: called several times a second.
     """
     queue: SimpleQueue[tuple[Spec, Message]] = SimpleQueue()
 

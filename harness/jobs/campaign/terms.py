@@ -85,7 +85,7 @@ class Terms(Versions, frozen=True, kw_only=True):
     shard: tuple[Positive, Positive] | None = None
 
     def get_settings(self, folder: Path) -> Settings:
-        """The same as settings of a check. folder: for failures."""
+        """Returns the same settings for a check. folder: the folder for failures."""
         fields = structs.asdict(self)
         for name in ("format", "lockstep", "python", "shard", "programs"):
             del fields[name]
@@ -143,11 +143,6 @@ def read_terms(folder: Folder) -> Terms | None:
         return None
     path = f"{folder.location}/{CAMPAIGN}"
     document = parse_json(decode(content, path), path)
-    if isinstance(document, dict) and document.get("format") == "lockstep-campaign/1":
-        raise UsageError(
-            f"{folder.location}: is a campaign of an older version, which cannot go on;"
-            " start another one"
-        )
     try:
         return msgspec.convert(document, Terms)
     except ValidationError as error:
@@ -173,15 +168,6 @@ def require_version(location: str, begun: Versions) -> None:
                 f"{location}: was begun with {name} {getattr(begun, name)}, and this is"
                 f" {version}, which may draw other programs; use that version"
             )
-
-
-def write_terms(folder: Folder, terms: Terms) -> None:
-    """Raises UsageError if the folder cannot be written."""
-    content = (json.dumps(structs.asdict(terms), indent=1) + "\n").encode()
-    try:
-        folder.replace(CAMPAIGN, content)
-    except OSError as error:
-        raise UsageError(describe_unwritable(folder, error)) from None
 
 
 def describe_unwritable(folder: Folder, error: OSError) -> str:
