@@ -169,14 +169,15 @@ UPDATE = {"op": "update", "length": 2}
 
 
 def test_the_calls_of_a_script(mlx_lm: Backend, snapshot: SnapshotAssertion) -> None:
-    """Caches may be called like modules, or like nothing that Python allows."""
+    """Caches may be called like modules, or like nothing that Python allows; what a file
+    tells of its failure, such as a step that there is not, is not heeded."""
     ops = [
         {"op": "clone", "into": "sys"},
         {**UPDATE, "cache": "sys"},
         {**UPDATE, "cache": "-1.exit"},
         {"op": "update", "length": 12, "cache": "sys"},
     ]
-    meta = {"signature": "x\n__import__('os')", "what": "EVIL", "backend": "EVIL\n"}
+    meta = {"signature": "x\n__import__('os')", "backend": "EVIL\n", "step": 10**30}
     text = write(make(UPDATE, *ops, kind="rotating", window=4, meta=meta), "mlx-lm")
     assert text == write(make(UPDATE, *ops, kind="rotating", window=4), "mlx-lm")
     assert text[text.index("\nbackend = ") :] == snapshot
