@@ -24,7 +24,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,18 +35,17 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import click  # noqa: E402
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from ci.bench.options import JSON, print_table  # noqa: E402
-from ci.bench.speed.kernels import (  # noqa: E402
-    Case,
-    Form,
-    Work,
-    list_cases,
-    measure_steps,
-)
-from lockstep.impl.torch.kernels import choose  # noqa: E402
+from lockstep.impl.shared.causal import Sizes  # noqa: E402
+from lockstep.impl.torch.causal import CausalCache  # noqa: E402
+from lockstep.impl.torch.graphs import FixedStep  # noqa: E402
+from lockstep.impl.torch.kernels import Kernels, Table, choose  # noqa: E402
+from lockstep.impl.torch.rope import Rope  # noqa: E402
 
+Work = Callable[[], object]
 Timer = Callable[[Work], float]
 """Microseconds for a piece of work."""
 
@@ -51,6 +53,217 @@ ROUNDS, REPLAYS = 15, 20
 
 ROOM = 12 << 30
 """Bytes of the device."""
+
+COPIES = 4
+"""Masks in a row, each into memory of its own: one alone would stay in the L2 cache."""
+
+LAUNCHES = "launches; its bytes stay in the L2 cache"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The sizes of the measured cases.
+
+    Attributes:
+        layers, heads, dim: the sizes of the model.
+        cells: the number of cells of a pool.
+        chunk: the number of rows of a long pass.
+        rows, columns: the shape of a mask.
+        sequences: the number of sequences of a step, which sees `visible` columns.
+    """
+
+    layers: int = 32
+    heads: int = 8
+    dim: int = 128
+    cells: int = 1 << 15
+    chunk: int = 8192
+    rows: int = 512
+    columns: int = 1 << 16
+    sequences: int = 64
+    visible: int = 8192
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured case.
+
+    Attributes:
+        bound: the maximal allowed ratio of the times.
+        moved: the number of bytes that our kernel moves.
+        limited_by: the resource that limits our kernel.
+    """
+
+    name: str
+    ours: Work
+    limit: Work
+    moved: int
+    bound: float | None = None
+    limited_by: str = "memory"
+
+
+# --- the work of the kernels ------------------------------------------------------------
+
+
+def list_cases(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    yield from list_copies(form, kernels, like)
+    yield make_mask_case(form, kernels, like)
+    yield from list_steps(form, kernels, like)
+
+
+def list_copies(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    pool = (form.layers, 1, form.heads)
+    pools = tuple(like.new_zeros((*pool, form.cells, form.dim)) for _ in "kv")
+    tokens = tuple(like.new_ones((*pool, form.chunk, form.dim)) for _ in "kv")
+    others = tuple(map(torch.empty_like, tokens))
+    rope = Rope((1e4,), form.layers, form.dim, like.device)
+    source = np.random.default_rng(1)
+    scattered = source.permutation(form.cells)[: form.chunk]
+    moved = 4 * tokens[0].nbytes  # K and V, read and written
+
+    def copy_pair() -> None:
+        others[0].copy_(tokens[0])
+        others[1].copy_(tokens[1])
+
+    for name, cells in (("put", np.arange(form.chunk)), ("put, scattered", scattered)):
+        index = kernels.place(cells, like.device)
+
+        def put(index: Any = index) -> None:
+            kernels.scatter(pools, tokens, index, False)
+
+        yield Case(name, put, copy_pair, moved, 1 / 0.85)
+    index = kernels.place(scattered, like.device)
+    yield Case("save", lambda: kernels.gather(pools, index, False), copy_pair, moved)
+    yield Case(
+        "turn",
+        lambda: kernels.turn(pools[0], index, rope, -3),
+        lambda: others[0].copy_(tokens[0]),
+        moved // 2,
+    )
+
+
+def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
+    """A chunk behind a long context of one sequence; a second one is in between."""
+    positions, owners = np.divmod(np.arange(form.columns), 2)
+    table = torch.from_numpy(np.stack((positions, 1 << owners))).to(like.device)
+    high = np.arange(form.rows) + form.columns // 2 - form.rows
+    limits = torch.from_numpy(np.stack((high * 0 + 1, high * 0, high))).to(like.device)
+    outs = [like.new_empty((form.rows, form.columns)) for _ in range(COPIES)]
+
+    def ours() -> None:
+        for out in outs:
+            kernels.mask(Table(table, True, True), limits, 0, out, alone=True)
+
+    def limit() -> None:
+        for out in outs:
+            out.fill_(1)
+
+    return Case("mask", ours, limit, COPIES * outs[0].nbytes, 1 / 0.8)
+
+
+class Decoding:
+    """A step in which each of several sequences gets a token."""
+
+    def __init__(self, form: Form, kernels: Kernels, like: torch.Tensor) -> None:
+        sizes = Sizes(form.sequences, form.cells // form.sequences, form.visible)
+        options: dict[str, Any] = {"like": like, "mask": like, "kernels": kernels}
+        self.form = form
+        self.cache = CausalCache(sizes, form.layers, **options)
+        self.position = form.visible // form.sequences - 1
+        for owner in range(form.sequences):
+            self.cache.forward(range(self.position), [owner] * self.position)
+        shape = (form.layers, 1, form.heads, form.sequences, form.dim)
+        self.tokens = like.new_ones(shape), like.new_ones(shape)
+        self.step = FixedStep(self.cache, form.sequences, form.visible)
+
+    def put_each(self) -> None:
+        for layer, tokens in enumerate(zip(*self.tokens, strict=True)):
+            self.step.put(layer, *tokens)
+
+    def run(self) -> None:
+        """Runs a whole step with a CUDA graph."""
+        self.do_step(self.step.run)
+
+    def run_eagerly(self) -> None:
+        """Runs a whole step, with a launch for each layer and a launch for the mask."""
+        self.do_step(self.put_and_get)
+
+    def put_and_get(self) -> None:
+        for layer, tokens in enumerate(zip(*self.tokens, strict=True)):
+            self.cache.put(layer, *tokens)
+            self.cache.get(layer)
+
+    def do_step(self, work: Work) -> None:
+        """Opens a pass for the work; then takes the tokens back, for which no device
+        works."""
+        rows = range(self.form.sequences)
+        self.cache.forward([self.position] * len(rows), rows)
+        work()
+        for owner in rows:
+            self.cache.remove(owner, self.position, None)
+
+
+def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Case]:
+    decoding = Decoding(form, kernels, like)
+    step, tokens = decoding.step, decoding.tokens
+    step.capture(decoding.put_each)
+    decoding.run()  # so that the inputs are those of a step
+    pools = decoding.cache.keys, decoding.cache.values
+    index = torch.arange(form.sequences, device=like.device) + form.visible
+
+    def limit() -> None:
+        for pool, content in zip(pools, tokens, strict=True):
+            for layer in range(form.layers):
+                pool[layer].index_copy_(2, index, content[layer])
+
+    moved = 4 * tokens[0].nbytes + step.mask.nbytes
+    for name, work in (
+        ("step, layer by layer", decoding.put_each),
+        ("step, all layers at once", lambda: step.put_all(*tokens)),
+    ):
+        ours = partial(step.execute, work)
+        yield Case(name, ours, limit, moved, bound=1.5, limited_by=LAUNCHES)
+
+
+# --- whole steps ------------------------------------------------------------------------
+
+
+def time_step(step: Work, repeats: int, wait: Work) -> tuple[float, float]:
+    """Returns the microseconds of a step: on the host, and until the device is done."""
+    wait()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    issued = time.perf_counter()
+    wait()
+    end = time.perf_counter()
+    return (issued - begin) / repeats * 1e6, (end - begin) / repeats * 1e6
+
+
+def measure_steps(
+    form: Form,
+    kernels: Kernels,
+    like: torch.Tensor,
+    wait: Work,
+    sequences: Sequence[int] = (1, 64, 256),
+    rounds: int = 15,
+    repeats: int = 20,
+) -> list[dict[str, Any]]:
+    """Measures a step of so many sequences as an engine runs it, the work of the host
+    included: each launch by itself, and as one CUDA graph. The first round is dropped."""
+    rows = []
+    for count in sequences:
+        sizes = replace(form, sequences=count, cells=form.visible)
+        decoding = Decoding(sizes, kernels, like)
+        decoding.step.capture(decoding.put_each)
+        for way, step in (("eager", decoding.run_eagerly), ("graph", decoding.run)):
+            times = [time_step(step, repeats, wait) for _ in range(rounds + 1)]
+            host, whole = (median(column) for column in zip(*times[1:], strict=True))
+            row = {"sequences": count, "way": way, "host_us": host, "us": whole}
+            rows.append(row)
+    return rows
+
+
+# --- the kernels alone -------------------------------------------------------------------
 
 
 def capture(work: Work) -> Work:

@@ -19,7 +19,7 @@ import torch
 from gpu import DEVICE, DTYPES, HAS_GPU, import_kernels, run
 from torch.nn.functional import scaled_dot_product_attention
 
-from ci.bench.speed.kernels import LAUNCHES, Form, list_cases, measure_steps
+from ci.bench.kernels import LAUNCHES, Form, list_cases, measure_steps
 from lockstep.harness.core.errors import DeviceLost
 from lockstep.harness.execution.executor import run as execute
 from lockstep.harness.programs.generate.drawer import Drawer
