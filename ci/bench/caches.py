@@ -1,4 +1,4 @@
-"""Measures the speed of our caches: beside released ones, and by the size of their pool.
+"""Measures the speed of our caches beside released caches and bare arrays.
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
@@ -63,23 +63,12 @@ def main() -> None:
 
 @main.command()
 @choose("framework", ["torch", "mlx"], "Default: both on the CPU, torch on CUDA.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
-)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
 @choose("workload", WORKLOADS, "Not all.")
 @choose("dtype", DTYPES, "Default: float16 and float32, on CUDA bfloat16 too.")
 @choose("form", list(HEADS), "Default: both.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--cells",
-    default=POOLS[-1],
-    show_default=True,
-    type=click.IntRange(POOLS[0]),
-    help="Of the largest pool.",
-)
-@click.option(
-    "--save", "is_kept", is_flag=True, help="Keep the numbers of all work on the CPU."
-)
+@click.option("--save", is_flag=True, help="Keep the numbers of all work on the CPU.")
 @JSON
 def compare(
     frameworks: Sequence[str],
@@ -88,8 +77,7 @@ def compare(
     dtypes: Sequence[str],
     forms: Sequence[str],
     rounds: int,
-    cells: int,
-    is_kept: bool,
+    save: bool,
     path: Path | None,
 ) -> None:
     """Ours beside released caches and beside the bare limit."""
@@ -97,36 +85,30 @@ def compare(
     if on_cuda:
         check_cuda(frameworks)
     chosen = frameworks or workloads or dtypes or forms
-    if is_kept and (path or on_cuda or chosen):
+    if save and (path or on_cuda or chosen):
         raise click.UsageError("--save keeps all on the CPU: give no other option to it")
     frameworks = frameworks or (("torch",) if on_cuda else ("torch", "mlx"))
     dtypes = dtypes or DTYPES[: 3 if on_cuda else 2]
-    pools = [size for size in POOLS if size <= cells]
     outcomes: list[Outcome] = []
-    console = Console()
-
-    def save(document: Mapping[str, Any]) -> None:
-        if path:
-            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-    with console.status("") as status:
-        for framework in frameworks:
-            for case in list_all(framework, device, dtypes, forms or [*HEADS], pools):
-                if not workloads or case.workload in workloads:
-                    status.update(f"{len(outcomes) + 1}: {case.describe()}")
-                    outcomes.append(measure(case, rounds))
-                    save(make_report(device, outcomes, (), rounds))  # if it is cut off
-                    gc.collect()
+    with Console().status("") as status:
+        for case in list_all(frameworks, device, dtypes, forms or [*HEADS]):
+            if not workloads or case.workload in workloads:
+                status.update(f"{len(outcomes) + 1}: {case.describe()}")
+                outcomes.append(measure(case, rounds))
+                if path:  # whoever ends this keeps what there is
+                    write(path, make_report(device, outcomes, (), rounds))
+                gc.collect()
     for framework in frameworks:
-        cases = [one for one in outcomes if one.case.framework == framework]
+        cases = [each for each in outcomes if each.case.framework == framework]
         print_outcomes(framework, cases)
     # On a GPU times are measured; ci/bench/kernels.py has its bars.
     verdicts = [] if on_cuda else judge(outcomes, every=not chosen)
     if verdicts:
         print_verdicts(verdicts)
     report = make_report(device, outcomes, verdicts, rounds)
-    save(report)
-    if is_kept:
+    if path:
+        write(path, report)
+    if save:
         keep(report)
     sys.exit(not all(verdict.holds for verdict in verdicts))
 
@@ -144,20 +126,20 @@ def check_cuda(frameworks: Sequence[str]) -> None:
 
 
 def list_all(
-    framework: str,
-    device: str,
-    dtypes: Sequence[str],
-    forms: Sequence[str],
-    pools: Sequence[int],
+    frameworks: Sequence[str], device: str, dtypes: Sequence[str], forms: Sequence[str]
 ) -> Iterator[Case]:
-    for dtype in dtypes:
-        for form in forms:
-            works = open_works(framework, device, dtype, HEADS[form])
-            cell = 2 * HEADS[form] * DIM * (4 if dtype == "float32" else 2)
-            fitting = [cells for cells in pools if cells * cell < get_room(device)]
-            for cells in set(pools) - set(fitting):
-                click.echo(f"not measured, too little memory: {cells:,} cells of {dtype}")
-            yield from list_cases(framework, dtype, HEADS[form], works, fitting)
+    """Yields all cases; those of pools that fit in two thirds of the memory."""
+    for framework in frameworks:
+        for dtype in dtypes:
+            for form in forms:
+                works = open_works(framework, device, dtype, HEADS[form])
+                cell = 2 * HEADS[form] * DIM * (4 if dtype == "float32" else 2)
+                most = get_memory(device) * 2 // 3 // cell
+                for cells in POOLS:
+                    if cells >= most:
+                        click.echo(f"not measured, too little memory: {cells:,} cells")
+                fitting = [cells for cells in POOLS if cells < most]
+                yield from list_cases(framework, dtype, HEADS[form], works, fitting)
 
 
 def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
@@ -172,23 +154,27 @@ def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
     return MLXWorks(device, dtype, heads)
 
 
-def get_room(device: str) -> int:
-    """Returns the maximal size of a pool in bytes: two thirds of the device's memory."""
+def get_memory(device: str) -> int:
+    """Returns the bytes of the device."""
     if device == "cuda":
         import torch
 
-        return torch.cuda.mem_get_info()[1] * 2 // 3
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 3
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # --- the numbers that stay --------------------------------------------------------------
+
+
+def write(path: Path, report: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 def keep(report: Mapping[str, Any]) -> None:
     """Writes the numbers and the chart of this machine, and the page of all machines."""
     name = re.sub(r"[^0-9A-Za-z]+", "-", report["machine"]["processor"]).strip("-")
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    write(path, report)
     path.with_suffix(".svg").write_text(make_svg(report))
     (RESULTS / "README.md").write_text(make_page(load_reports()))
     click.echo(f"written to {path.relative_to(ROOT)}, and to the README beside it")

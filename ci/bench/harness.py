@@ -46,7 +46,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])  # this file has a packag
 
 import click  # noqa: E402
 
-from ci.bench.options import JSON, load, print_table  # noqa: E402
+from ci.bench.options import JSON, print_table  # noqa: E402
 from ci.bench.speed.report import get_processor  # noqa: E402
 from ci.bench.stopwatch import Stopwatch  # noqa: E402
 from lockstep.harness.backends.backend import Backend  # noqa: E402
@@ -59,6 +59,7 @@ from lockstep.harness.programs.generate.hypothesis import generate  # noqa: E402
 from lockstep.harness.programs.ledger import load_ledger  # noqa: E402
 from lockstep.harness.programs.program import Program  # noqa: E402
 from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
+from lockstep.harness.workers.registry import load  # noqa: E402
 from lockstep.harness.workers.slices import is_watched  # noqa: E402
 
 KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]

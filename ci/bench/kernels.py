@@ -263,7 +263,7 @@ def measure_steps(
     return rows
 
 
-# --- the kernels alone -------------------------------------------------------------------
+# --- the kernels alone ------------------------------------------------------------------
 
 
 def capture(work: Work) -> Work:

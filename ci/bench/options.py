@@ -1,4 +1,4 @@
-"""What the benchmarks share: the option --json, backends by name, tables."""
+"""What the benchmarks share: the option --json, and tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
-
-from lockstep.harness.backends.backend import Backend
-from lockstep.harness.core.errors import Unavailable, Unloadable, UsageError
-from lockstep.harness.workers.registry import load as load_or_raise
 
 
 def check_folder(
@@ -30,14 +26,6 @@ JSON = click.option(
     callback=check_folder,
     help="Write the numbers there.",
 )
-
-
-def load(name: str) -> Backend:
-    """Loads a backend; raises click.UsageError if the backend cannot run here."""
-    try:
-        return load_or_raise(name)
-    except (Unavailable, Unloadable, UsageError) as error:
-        raise click.UsageError(f"{name}: {error}") from error
 
 
 def print_table(

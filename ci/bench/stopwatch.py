@@ -66,9 +66,14 @@ class Stopwatch:
 
     def take(self) -> float:
         """Returns the seconds since the last `take`, without the overhead of timing."""
-        spent = self.spent - self.calls * measure_empty_call()
+        spent, calls = self.spent, self.calls
+        empty = []
+        for _ in range(2000):
+            self.spent = 0.0
+            self.time(int)
+            empty.append(self.spent)
         self.spent, self.calls = 0.0, 0
-        return spent
+        return spent - calls * median(empty)
 
 
 def unwrap(value: Any) -> Any:
@@ -118,15 +123,3 @@ class TimedCache:
         if name in ANSWERS:
             return partial(watch.time, watch.wait, member)
         return partial(watch.time, member)
-
-
-def measure_empty_call(times: int = 2000) -> float:
-    """Returns the measured time of a call that does nothing, in seconds."""
-    watch = Stopwatch.__new__(Stopwatch)
-    watch.spent, watch.calls, watch.is_running = 0.0, 0, False
-    seen = []
-    for _ in range(times):
-        watch.spent = 0.0
-        watch.time(int)
-        seen.append(watch.spent)
-    return median(seen)

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ci.bench.speed.measure import Outcome
 from ci.bench.speed.workloads import SEQUENCES, SMALL_POOL, SMALLEST, K
 
 
+@dataclass(frozen=True)
 class Bar:
-    """The maximal allowed ratio of two contenders' times.
+    """The maximal allowed ratio of our time to that of another contender.
 
-    Args:
+    Attributes:
         name: a description of the comparison.
         bound: the maximal ratio.
         to: the contender whose time is the divisor; None for the fastest peer.
-        workload, framework, sizes: select the cases to which the limit applies.
+        workload: the workload to which the limit applies.
+        fields: fields and sizes that select cases of this workload.
         of: our contender, whose time is the dividend.
     """
 
-    def __init__(
-        self,
-        name: str,
-        bound: float,
-        to: str | None,
-        workload: str,
-        framework: str | None = None,
-        of: str = "ours",
-        **sizes: int,
-    ) -> None:
-        self.name, self.bound, self.to, self.of = name, bound, to, of
-        self.fields: dict[str, Any] = {"workload": workload, **sizes}
-        if framework:
-            self.fields["framework"] = framework
+    name: str
+    bound: float
+    to: str | None
+    workload: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    of: str = "ours"
 
     def get_ratio(self, outcome: Outcome) -> float | None:
         """Returns the ratio; None if the bar does not apply or a contender is missing."""
-        fields = {**vars(outcome.case), **outcome.case.sizes}
-        if any(fields.get(name) != value for name, value in self.fields.items()):
+        has = {**vars(outcome.case), **outcome.case.sizes}
+        if not {**self.fields, "workload": self.workload}.items() <= has.items():
             return None
         return outcome.get_ratio(self.to or outcome.get_best("peer"), self.of)
 
@@ -64,35 +58,31 @@ class Verdict:
 
 STATIC, RING = "transformers static", "mlx-lm RotatingKVCache"
 ONE, CHUNK, MASK = "one-token step", "chunk of 512", "mask, 512 rows"
+TORCH, MLX = {"framework": "torch"}, {"framework": "mlx"}
 RING_1K = {"heads": 8, "window": K, "wrapped": True}
 RING_4K = {"window": 4 * K, "wrapped": True}
-ROWS_512, ROW, TABLES = "mask of a pool, 512 rows", "mask of a pool, 1 row", "paged step"
+ROWS_512, ROW = "mask of a pool, 512 rows", "mask of a pool, 1 row"
 LARGER = f"step of {SEQUENCES} sequences, larger pools / {SMALLEST:,} cells"
+RING_STEP = f"{ONE}, window 1,024, wrapped, torch / {STATIC}"
+RING_CHUNK = f"{CHUNK}, window 4,096, wrapped, mlx / {RING}"
+WRITTEN = f"{MASK}, mlx, written out / best peer"
 BARS = (
-    Bar(f"{ONE}, kv, torch / {STATIC}", 1.0, STATIC, "step", "torch"),
-    Bar(f"{ONE}, kv, mlx / mlx-lm KVCache", 1.0, "mlx-lm KVCache", "step", "mlx"),
-    Bar(
-        f"{ONE}, window 1,024, wrapped, torch / {STATIC}",
-        *(0.05, STATIC, "window step", "torch"),
-        **RING_1K,
-    ),
-    Bar(
-        f"{CHUNK}, window 4,096, wrapped, mlx / {RING}",
-        *(0.25, RING, "window chunk", "mlx"),
-        **RING_4K,
-    ),
+    Bar(f"{ONE}, kv, torch / {STATIC}", 1.0, STATIC, "step", TORCH),
+    Bar(f"{ONE}, kv, mlx / mlx-lm KVCache", 1.0, "mlx-lm KVCache", "step", MLX),
+    Bar(RING_STEP, 0.05, STATIC, "window step", {**TORCH, **RING_1K}),
+    Bar(RING_CHUNK, 0.25, RING, "window chunk", {**MLX, **RING_4K}),
     Bar(f"{CHUNK}, kv at 4k / best peer", 1.0, None, "chunk"),
     Bar(f"{CHUNK}, kv at 4k / plain copy", 1.5, "plain copy", "chunk"),
     Bar(f"{MASK} / best peer", 0.7, None, "mask"),
-    Bar(f"{MASK}, mlx, written out / best peer", 0.7, None, "mask", "mlx", "written out"),
-    Bar(f"{ROWS_512} / best peer", 0.7, None, "unified mask", rows=512),
-    Bar(f"{ROW} / best peer", 1.05, None, "unified mask", rows=1),
+    Bar(WRITTEN, 0.7, None, "mask", MLX, "written out"),
+    Bar(f"{ROWS_512} / best peer", 0.7, None, "unified mask", {"rows": 512}),
+    Bar(f"{ROW} / best peer", 1.05, None, "unified mask", {"rows": 1}),
     Bar(LARGER, 1.3, SMALL_POOL, "unified step"),
-    Bar("attention through tables / best peer", 1.05, None, TABLES, "torch"),
+    Bar("attention through tables / best peer", 1.05, None, "paged step", TORCH),
     Bar("batch: step / best peer", 1.05, None, "batch step"),
     Bar("batch: mask / best peer", 1.05, None, "batch mask"),
     Bar("batch: filter / best peer", 0.5, None, "batch filter"),
-    Bar("batch: extend / best peer", 0.5, None, "batch extend", room=True),
+    Bar("batch: extend / best peer", 0.5, None, "batch extend", {"room": True}),
     Bar("batch: extract / best peer", 0.5, None, "batch extract"),
 )
 

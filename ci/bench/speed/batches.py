@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -57,37 +56,23 @@ class OurBatch(Batch):
         return self.finish(self.cache.extract(row).update(*token))
 
 
-class BatchWorks(ABC):
+class BatchWorks:
     """The workloads of our batches and of the batches that they are compared with.
+
+    Subclasses define
+
+    * `make(length, rows=1)`: K and V of `length` tokens;
+    * `repeat(array, rows)`: a view of the array in which its row is repeated;
+    * `own(batch)`: our batch, after its clone was written to memory;
+    * `open_batch_peers(old, lengths, window)`: released batches with prompts of these
+      lengths, and a token more if they have a window; the last of them grows;
+    * `limit_clone(pair)`: copies into fresh memory.
 
     Attributes:
         batched: makes our batch; its arguments are rows, window and step.
     """
 
     batched: Callable[..., Any]
-
-    @abstractmethod
-    def make(self, length: int, rows: int = 1) -> Pair:
-        """Makes K and V of `length` tokens."""
-
-    @abstractmethod
-    def repeat(self, array: Any, rows: int) -> Any:
-        """Returns a view of the array in which its row is repeated `rows` times."""
-
-    @abstractmethod
-    def own(self, batch: Any) -> Any:
-        """Returns our batch, after its clone was written to memory."""
-
-    @abstractmethod
-    def open_batch_peers(
-        self, old: Pair, lengths: list[int], window: int | None
-    ) -> list[Batch]:
-        """Makes released batches with prompts of these lengths, and a token more if they
-        have a window; the last of them grows."""
-
-    @abstractmethod
-    def limit_clone(self, pair: Pair) -> Contender:
-        """Copies into fresh memory."""
 
     def finish(self, arrays: Any) -> object:
         """Returns arrays once a lazy framework has computed them."""
@@ -113,11 +98,10 @@ class BatchWorks(ABC):
         lengths = [tokens - row % SHORTER * uneven for row in range(ROWS)]
         ours = self.open_batch(old, lengths, window, tokens + STEPS)
         batches = [ours, *self.open_batch_peers(old, lengths, window)]
+        start = (lambda _: None) if window else (lambda batch: batch.rewind(tokens))
         return [
-            Contender(
-                *(batch.name, batch.role, partial(batch.step, *new)),
-                (lambda: None) if window else partial(batch.rewind, tokens),
-                batch.most,
+            batch.contend(
+                *(batch.step, *new), start=partial(start, batch), most=batch.most
             )
             for batch in batches
         ]
@@ -128,7 +112,7 @@ class BatchWorks(ABC):
         lengths = [tokens - row % SHORTER for row in range(ROWS)]
         ours = self.open_batch(old, lengths, window, tokens + 1)
         batches = [ours, *self.open_batch_peers(old, lengths, window)[-1:]]
-        return [Contender(batch.name, batch.role, batch.mask) for batch in batches]
+        return [batch.contend(batch.mask) for batch in batches]
 
     def batch_filter(self, tokens: int, window: int | None, dropped: str) -> Contenders:
         """Measures the removal of a row."""
@@ -137,10 +121,7 @@ class BatchWorks(ABC):
         rows = [row for row in range(ROWS) if row != DROPPED[dropped]]
         batches = [ours, *self.open_batch_peers(old, lengths, window)[-1:]]
         return [
-            Contender(
-                *(batch.name, batch.role, batch.make_filter(rows)),
-                *(batch.start_again(), 1),
-            )
+            batch.contend(batch.make_filter(rows), start=batch.start_again(), most=1)
             for batch in batches
         ]
 
@@ -168,10 +149,8 @@ class BatchWorks(ABC):
         joining = self.open_batch_peers(old, lengths[:1], window)[-1:]
         for peer, single in zip(peers, joining, strict=True):
             if peer.can_join:
-                join = partial(peer.extend, single.cache)
-                contenders.append(
-                    Contender(peer.name, peer.role, join, peer.start_again(), 1)
-                )
+                join = peer.extend, single.cache
+                contenders.append(peer.contend(*join, start=peer.start_again(), most=1))
         return [*contenders, self.limit_clone(old)]
 
     def batch_extract(self, tokens: int, window: int | None) -> Contenders:
@@ -180,7 +159,5 @@ class BatchWorks(ABC):
         ours = self.open_batch(old, lengths, window, tokens + 1)
         peers = self.open_batch_peers(old, lengths, window)[-1:]
         batches = [ours, *(peer for peer in peers if peer.can_join)]
-        work = [partial(batch.extract, 5, token) for batch in batches]
-        names = [(batch.name, batch.role) for batch in batches]
-        contenders = [Contender(*name, do) for name, do in zip(names, work, strict=True)]
+        contenders = [batch.contend(batch.extract, 5, token) for batch in batches]
         return [*contenders, self.limit_clone(old)]

@@ -33,12 +33,6 @@ class Released(Subject):
     def update(self, keys: Any, values: Any) -> object:
         return mx.eval(self.cache.update_and_fetch(keys, values))
 
-    def rewind(self, old: Pair) -> None:
-        self.cache.trim(self.cache.offset - old[0].shape[2])
-
-    def clear(self) -> None:
-        self.cache.trim(self.cache.offset)
-
     def trim(self, count: int) -> object:
         self.cache.trim(count)
         return mx.eval(self.cache.keys, self.cache.values)  # as ours

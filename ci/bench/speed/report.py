@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,23 +20,18 @@ FORMAT = "lockstep-speed/1"
 
 
 def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints a row for each case: our time, and its ratio to the fastest peer and limit.
-    Each other way of ours that counts its bytes has a row of its own."""
+    """Prints a row for each case: our time, and its ratio to the fastest peer and limit."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
-    rows = [row for outcome in outcomes for row in list_rows(outcome)]
-    print_table(title, columns, rows)
+    print_table(title, columns, map(make_row, outcomes))
 
 
-def list_rows(outcome: Outcome) -> Iterator[list[str]]:
-    peer, limit = outcome.get_best("peer"), outcome.get_best("limit")
-    for name in {"ours": 0, **outcome.held}:
-        work = outcome.case.format_work() + (f", {name}" if name != "ours" else "")
-        if name in outcome.held:
-            work += f": {outcome.held[name] / 1e6:,.1f} MB"
-        ratios = [format_ratio(outcome.get_ratio(other, name)) for other in (peer, limit)]
-        time = f"{outcome.get_time(name):,.1f}"
-        yield [work, outcome.case.dtype, str(outcome.case.heads), time, *ratios]
+def make_row(outcome: Outcome) -> list[str]:
+    case, roles = outcome.case, ("peer", "limit")
+    ratios = (outcome.get_ratio(outcome.get_best(role)) for role in roles)
+    time = f"{outcome.get_time('ours'):,.1f}"
+    row = [case.format_work(), case.dtype, str(case.heads), time]
+    return [*row, *map(format_ratio, ratios)]
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -22,8 +21,8 @@ def cut(pair: Pair, begin: int | None, end: int | None) -> Pair:
     return keys, values
 
 
-class Subject(ABC):
-    """A cache of one sequence.
+class Implementation:
+    """A cache, or several rows of it, that does the work of contenders.
 
     Attributes:
         cache: the cache itself.
@@ -36,21 +35,30 @@ class Subject(ABC):
     def __init__(self, name: str, cache: Any) -> None:
         self.name, self.cache = name, cache
 
-    @abstractmethod
-    def update(self, keys: Any, values: Any) -> object: ...
+    def contend(self, work: Callable[..., object], *given: Any, **more: Any) -> Contender:
+        work = partial(work, *given) if given else work
+        return Contender(self.name, self.role, work, **more)
 
-    @abstractmethod
-    def rewind(self, old: Pair) -> object:
-        """Goes back to the tokens of `old`, which it begins with."""
+
+class Subject(Implementation):
+    """A cache of one sequence.
+
+    Subclasses define `update(keys, values)` and, for the workload `snapshot`,
+    `restore(saved)`.
+    """
+
+    def rewind(self, old: Pair) -> None:
+        """Goes back to the tokens of `old`, with which the cache begins."""
+        self.cache.trim(self.cache.offset - old[0].shape[2])
+
+    def clear(self) -> None:
+        """Removes all tokens."""
+        self.cache.trim(self.cache.offset)
 
     def fill(self, old: Pair) -> None:
         """Appends in two parts: some layers return the first as it is, and keep it."""
         self.update(*cut(old, None, -1))
         self.update(*cut(old, -1, None))
-
-    def clear(self) -> None:
-        """Removes all tokens."""
-        raise NotImplementedError(self.name)
 
     def refill(self, old: Pair) -> None:
         self.clear()
@@ -69,14 +77,8 @@ class Subject(ABC):
             self.update(*token)
         self.restore(saved)
 
-    def restore(self, saved: Any) -> object:
-        raise NotImplementedError(self.name)
-
     def copy_and_update(self, new: Pair) -> object:
         return deepcopy(self).update(*new)
-
-    def contend(self, work: Callable[..., object], *given: Any, **more: Any) -> Contender:
-        return Contender(self.name, self.role, partial(work, *given), **more)
 
 
 class Ours(Subject):
@@ -94,12 +96,6 @@ class Ours(Subject):
 
     def update(self, keys: Any, values: Any) -> object:
         return self.finish(self.cache.update(keys, values))
-
-    def rewind(self, old: Pair) -> None:
-        self.cache.trim(self.cache.offset - old[0].shape[2])
-
-    def clear(self) -> None:
-        self.cache.trim(self.cache.offset)
 
     def trim(self, count: int) -> object:
         self.cache.trim(count)
@@ -119,42 +115,15 @@ class Ours(Subject):
         return int(self.cache.held()["bytes"])
 
 
-class Batch(ABC):
+class Batch(Implementation):
     """A cache of several rows, padded as it likes.
 
-    Attributes:
-        can_join: whether rows of another batch can be appended, and one taken out.
+    Subclasses define `mask()`; `step(keys, values)`, which makes the mask of a token for
+    each row and appends the token; `rewind(tokens)`, which goes back to `tokens` columns;
+    `make_filter(rows)`, which returns work that keeps these rows; and `start_again()`,
+    which returns a function that brings back the arrays of now (peers replace their
+    arrays, so that these need no copy). If rows can join and leave: `extend(other)` and
+    `extract(row, token)`.
     """
 
-    role: Role = "peer"
-    most = STEPS
     can_join = True
-
-    def __init__(self, name: str, cache: Any) -> None:
-        self.name, self.cache = name, cache
-
-    @abstractmethod
-    def step(self, keys: Any, values: Any) -> object:
-        """Makes the mask of a token for each row, and appends the token."""
-
-    @abstractmethod
-    def mask(self) -> object: ...
-
-    @abstractmethod
-    def rewind(self, tokens: int) -> object:
-        """Goes back to `tokens` columns."""
-
-    @abstractmethod
-    def make_filter(self, rows: list[int]) -> Callable[[], object]:
-        """Returns work that keeps these rows."""
-
-    @abstractmethod
-    def start_again(self) -> Callable[[], object]:
-        """Returns a function that brings back the arrays of now. Peers replace their
-        arrays, so that these need no copy."""
-
-    def extend(self, other: Any) -> object:
-        raise NotImplementedError(self.name)
-
-    def extract(self, row: int, token: Pair) -> object:
-        raise NotImplementedError(self.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
@@ -13,7 +12,7 @@ import numpy as np
 from ci.bench.speed.batches import BatchWorks
 from ci.bench.speed.measure import STEPS, Contender
 from ci.bench.speed.pools import Decoding, Removing, Sharing
-from ci.bench.speed.subjects import Ours, Pair, Subject
+from ci.bench.speed.subjects import Ours, Pair
 from ci.bench.speed.workloads import SMALL_POOL, SMALLEST, Contenders
 from lockstep.impl.prefix.trie import Trie
 
@@ -51,7 +50,25 @@ class Prompts:
 class Works(BatchWorks):
     """The workloads of our caches, and of the caches that they are compared with.
 
-    The workloads are the same on each framework.
+    The workloads are the same on each framework. Besides what `BatchWorks` needs,
+    subclasses define
+
+    * `open(sizes)`: a pool of cells of some sizes;
+    * `open_peers(window=None, room=0)`: released caches; the last cache grows, and can be
+      copied and trimmed;
+    * `wait()`: waits for the device;
+    * `mask(rows, width, form)`: contenders for a causal mask [rows, width] of the last
+      rows of a context of `width`; form: bool, or additive in the dtype;
+    * `unified_mask(rows, width)`: the same from a table of cells, additive;
+
+    and what the framework takes without a cache:
+
+    * `limit_writes(new, room, most)`: K and V go to memory that is there: as far apart as
+      that of a cache, or what is written last would still be at hand;
+    * `limit_decode(cells, rows, width)`: writes rows into a pool, each time into other
+      cells of the last `width`, and a mask;
+    * `limit_free(cells)`: writes to a table of cells that half of them are free;
+    * `limit_copy(keys)`: copies into memory that is there, if the framework can.
 
     Attributes:
         kv: makes our cache without a window.
@@ -60,18 +77,6 @@ class Works(BatchWorks):
 
     kv: Callable[[], Any]
     rotating: Callable[..., Any]
-
-    @abstractmethod
-    def open(self, sizes: Any) -> Any:
-        """Makes a pool of cells of some sizes."""
-
-    @abstractmethod
-    def open_peers(self, window: int | None = None, room: int = 0) -> list[Subject]:
-        """Makes released caches; the last cache grows, and can be copied and trimmed."""
-
-    @abstractmethod
-    def wait(self) -> object:
-        """Waits for the device."""
 
     def finish_cache(self, cache: Any) -> object:
         """Returns a cache once a lazy framework has computed all that it holds."""
@@ -230,32 +235,3 @@ class Works(BatchWorks):
     def begin_peers(self, prompts: Prompts, pair: Pair, token: Pair) -> Contenders:
         """Returns released caches of prompts; pair: K and V of each stored prompt."""
         return []
-
-    @abstractmethod
-    def mask(self, rows: int, width: int, form: str) -> Contenders:
-        """[rows, width], causal, the last rows of a context of `width`; form: bool, or
-        additive in the dtype."""
-
-    @abstractmethod
-    def unified_mask(self, rows: int, width: int) -> Contenders:
-        """The same from a table of cells, additive."""
-
-    # --- what the framework takes without a cache ---------------------------------------
-
-    @abstractmethod
-    def limit_writes(self, new: Pair, room: int, most: int) -> Contenders:
-        """K and V go to memory that is there: as far apart as that of a cache, or what is
-        written last would still be at hand."""
-
-    @abstractmethod
-    def limit_decode(self, cells: int, rows: int, width: int) -> Contender:
-        """Writes rows into a pool, each time into others of the last `width` cells, and a
-        mask."""
-
-    @abstractmethod
-    def limit_free(self, cells: int) -> Contender:
-        """Writes to a table of cells that half of them are free."""
-
-    @abstractmethod
-    def limit_copy(self, keys: Any) -> Contender:
-        """Copies into memory that is there, if the framework can."""
