@@ -1,5 +1,4 @@
-"""Makes mechanical mutants of a module and looks for each: with generated programs, or
-with a command.
+"""Makes mechanical mutants of our caches, and looks for each with generated programs.
 
 python ci/mutants.py --count 100 --seed 1
 """
@@ -11,13 +10,11 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 os.environ.update(THREADS)  # before a framework is imported
@@ -26,21 +23,16 @@ sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
 
-from ci.mutation.command import list_tests, run_command  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKENDS,
     Baseline,
-    Ended,
     call,
     check_mutant,
     measure_baseline,
 )
 
-CACHES = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
-"""Folders whose mutants are looked for with programs, and which are the default."""
-
-FOLDERS = "impl", "harness", "reference"
+FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
 VERDICTS = "found", "explained", "survived", "not reached"
 EXPLAINED = "file", "function", "original", "mutated"
 
@@ -48,16 +40,11 @@ EXAMPLES = """\b
 Examples:
   python ci/mutants.py --count 100 --seed 1            a sample of all caches
   python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
-  python ci/mutants.py harness/jobs/fold.py --count 9  with the tests that import it
-  python ci/mutants.py reference/kv.py --run "lockstep check -b torch-cpu -k kv"
   python ci/mutants.py --mutant impl/shared/sequence_index.py:54:44-46:drop-sign
 """
 
 Explanations = dict[tuple[str, ...], str]
 """Why no program can find a mutant, by the values of its fields EXPLAINED."""
-
-Try = Callable[[Mutant], Ended | None]
-"""Looks for a mutant: the answer is what has found it. None: nothing runs its line."""
 
 
 @dataclass(frozen=True)
@@ -90,34 +77,26 @@ class Outcome:
         text = f"{self.verdict}: {mutant.id} in {mutant.function or 'the module'}"
         return f"{text}\n- {mutant.original}\n+ {mutant.mutated}{why}\n"
 
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self.mutant) | vars(self) | {"id": self.mutant.id}
-        return {
-            name: fields[name] for name in fields.keys() - {"mutant", "source", "lines"}
-        }
-
 
 def get_key(mutant: Mutant) -> tuple[str, ...]:
     return tuple(getattr(mutant, name) for name in EXPLAINED)
 
 
-def try_mutant(mutant: Mutant, attempt: Try, explanations: Explanations) -> Outcome:
+def try_mutant(
+    mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
+) -> Outcome:
+    """Runs the programs that reach the mutant's line, then others of their kinds."""
     started = time.monotonic()
-    ended = attempt(mutant)
-    seconds = round(time.monotonic() - started, 2)
+    runs = baseline.list_runs(mutant.file, mutant.lines)
+    ended = None
+    if runs:
+        ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
+    programs, taken = ended.beats if ended else 0, time.monotonic() - started
     if ended and (how := ended.answer or ended.why):
-        return Outcome(mutant, "found", how, ended.beats, seconds)
+        return Outcome(mutant, "found", how, programs, taken)
     how = explanations.get(get_key(mutant), "")
     verdict = "explained" if how else "survived" if ended else "not reached"
-    return Outcome(mutant, verdict, how, ended.beats if ended else 0, seconds)
-
-
-def try_programs(baseline: Baseline, seconds: float, mutant: Mutant) -> Ended | None:
-    """Runs the programs that reach the mutant's line, then others of their kinds."""
-    runs = baseline.list_runs(mutant.file, mutant.lines)
-    if not runs:
-        return None
-    return call(check_mutant, mutant.module, mutant.source, runs, seconds)
+    return Outcome(mutant, verdict, how, programs, taken)
 
 
 def list_stale(
@@ -179,31 +158,12 @@ def measure(programs: int, seed: int) -> Baseline:
     return baseline
 
 
-def open_programs(
-    files: Sequence[str], programs: int, seed: int, seconds: float
-) -> tuple[list[str], Try]:
-    """Returns the files that programs run, and a function that tests a mutant."""
-    baseline = measure(programs, seed)
+def list_used(files: Sequence[str], baseline: Baseline) -> list[str]:
+    """Lists the files that programs run."""
     unused = [file for file in files if not baseline.list_runs(file)]
     if unused:
         click.echo(f"not run on {' and '.join(BACKENDS)}: {', '.join(unused)}", err=True)
-    used = [file for file in files if file not in unused]
-    return used, partial(try_programs, baseline, seconds)
-
-
-def open_command(files: Sequence[str], command: str) -> tuple[list[str], Try]:
-    """Does the same with a command; without one, with the tests that import a module.
-    Raises ClickException if one of these fails without any mutation."""
-    commands = {file: command or list_tests(ROOT, file) for file in files}
-    for line in sorted({*commands.values()} - {""}):
-        click.echo(f"$ {line}", err=True)
-        if why := run_command(ROOT, line):
-            raise click.ClickException(f"without any mutation: {line}: {why}")
-
-    def attempt(mutant: Mutant) -> Ended:
-        return Ended(run_command(ROOT, commands[mutant.file], mutant), None, 0)
-
-    return [file for file in files if commands[file]], attempt
+    return [file for file in files if file not in unused]
 
 
 @click.command(epilog=EXAMPLES)
@@ -211,7 +171,6 @@ def open_command(files: Sequence[str], command: str) -> tuple[list[str], Try]:
 @click.option("--count", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of sample and programs.")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Only this one.")
-@click.option("--run", "command", default="", help="Look for mutants with this command.")
 @click.option("--programs", type=click.IntRange(1), default=200, help="For each kind.")
 @click.option(
     "--time",
@@ -227,30 +186,25 @@ def open_command(files: Sequence[str], command: str) -> tuple[list[str], Try]:
     default=Path(__file__).parent / "mutants.json",
     help="Explanations of survivors; default: ci/mutants.json.",
 )
-@click.option("--json", "out", type=click.Path(path_type=Path), help="Write outcomes.")
 def main(
     paths: Sequence[str],
     count: int,
     seed: int,
     ids: Sequence[str],
-    command: str,
     programs: int,
     seconds: float,
     explained: Path,
-    out: Path | None,
 ) -> None:
     """Makes mechanical mutants and looks for each.
 
-    Mutates the given files, by default all of our caches, in memory only. Each mutant of
-    a cache runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
-    generated programs that run the changed line. For modules of the harness and the
-    reference, and with --run, a command runs: by default, the tests that import the
-    module. It finds the mutant if it fails.
+    Mutates the given files, by default all of our caches, in memory only. Each mutant
+    runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
+    generated programs that run the changed line.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.
     """
-    files = list_files(paths or CACHES)
+    files = list_files(paths or FOLDERS)
     explanations = load_explanations(explained, files)
     mutants = [
         each for file in files for each in list_mutants(file, (ROOT / file).read_bytes())
@@ -259,15 +213,13 @@ def main(
     outcomes: list[Outcome] = []
     is_complete = False
     try:
-        if command or not all(file.startswith(CACHES) for file in files):
-            used, attempt = open_command(files, command)
-        else:
-            used, attempt = open_programs(files, programs, seed, seconds)
+        baseline = measure(programs, seed)
         if not sample:
+            used = list_used(files, baseline)
             drawn = [mutant for mutant in mutants if mutant.file in used]
             sample = Random(seed).sample(drawn, min(count, len(drawn)))
         for number, mutant in enumerate(sample, 1):
-            outcomes.append(try_mutant(mutant, attempt, explanations))
+            outcomes.append(try_mutant(mutant, baseline, explanations, seconds))
             click.echo(f"{number}/{len(sample)}  {outcomes[-1].describe()}")
         is_complete = True
     except KeyboardInterrupt:
@@ -279,11 +231,6 @@ def main(
     click.echo(f"{len(outcomes)} mutants: {counts}")
     stale = list_stale(explanations, mutants, outcomes)
     click.echo("".join(f"{line}\n" for line in stale), err=True, nl=False)
-    if out:
-        document = {"format": "lockstep-mutants/1", "seed": seed, "programs": programs}
-        document |= {"complete": is_complete, "totals": totals, "stale": stale}
-        document["mutants"] = [outcome.to_json() for outcome in outcomes]
-        out.write_text(json.dumps(document, indent=1) + "\n")
     missed = any(each.verdict in VERDICTS[2:] for each in outcomes)
     sys.exit(130 if not is_complete else 2 if stale or not outcomes else int(missed))
 

@@ -55,14 +55,10 @@ class Mutant:
     mutated: str
     source: bytes
 
-    @staticmethod
-    def get_module(file: str) -> str:
-        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        return f"lockstep.{name}"
-
     @property
     def module(self) -> str:
-        return self.get_module(self.file)
+        name = self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return f"lockstep.{name}"
 
     @property
     def id(self) -> str:

@@ -194,7 +194,6 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("compare", "--save", "--workload", "mask"), "--save keeps all"),
-        (("compare", "--cells", "7"), "7 is not in the range"),
         (("compare", "--json", "/nowhere/at/all"), "there is no folder /nowhere/at"),
         (("compare", "--device", "cuda", "--framework", "mlx"), "leave out mlx"),
     ],

@@ -20,7 +20,7 @@ FORMAT = "lockstep-speed/1"
 
 
 def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints a row for each case: our time, and its ratio to the fastest peer and limit."""
+    """Prints for each case our time, and its ratio to the fastest peer and limit."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
     print_table(title, columns, map(make_row, outcomes))
