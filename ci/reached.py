@@ -1,11 +1,14 @@
-"""Lines and branches of our caches that the ci profile reaches: nearly all.
+"""Lines and branches that the ci profile reaches: all of the reference, or nearly all of
+our caches.
 
-    python ci/impl_coverage.py                   slice by slice, until all is reached
-    python ci/impl_coverage.py --kind trie --programs 250
+    python ci/reached.py reference --quick       most programs are only drawn, which takes
+                                                 the reference along, too
+    python ci/reached.py caches --kind trie --programs 250
 
 Code that no program runs is checked by nobody. The programs are those of `lockstep check`
-on torch-cpu and mlx-cpu. `unreached.json` names what none of them can reach, and why.
-Exit status 1 if something else is left after the last slice, or a reason is out of date.
+on torch-cpu and mlx-cpu, slice by slice until all is reached. `unreached.json` names what
+none of them can reach of our caches, and why. Exit status 1 if something else is left
+after the last slice, or a reason is out of date.
 """
 
 from __future__ import annotations
@@ -27,12 +30,16 @@ os.environ.update(THREADS)  # before a framework is imported
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
+CODE = {
+    "reference": ["reference"],
+    "caches": ["impl/shared", "impl/torch", "impl/mlx", "impl/prefix"],
+}
+IS_REFERENCE = "reference" in sys.argv
 
 # What is imported below is measured from its first line on.
 REACHED = coverage.Coverage(
     branch=True,
-    source=[str(ROOT / folder) for folder in FOLDERS],
+    source=[str(ROOT / name) for name in CODE["reference" if IS_REFERENCE else "caches"]],
     data_file=None,
     config_file=False,
 )
@@ -40,14 +47,26 @@ REACHED.start()
 
 import click  # noqa: E402
 
-from ci.work import list_work  # noqa: E402
+from ci.work import Work, list_different, list_work  # noqa: E402
+from lockstep.harness.contracts import CONTRACTS  # noqa: E402
 from lockstep.harness.jobs.settings import PROFILES, Settings  # noqa: E402
 
-BACKENDS = "torch-cpu", "mlx-cpu"
+FILES = {
+    **dict.fromkeys(("swa", "swa-memory", "chunked"), "causal"),
+    **dict.fromkeys(("batch-kv", "batch-rotating", "batch-state"), "batched"),
+    "batch-list": "list",
+    **dict.fromkeys(CONTRACTS["paged"].kinds, "paged"),
+}
+"""The file of the reference in which a kind is described, if it has another name."""
+
+QUICK = 9
+"""Programs of each slice that are run, and not only drawn, if it is to be quick: the last
+of them is the first with every check."""
 
 EVERYTHING = "*"
-Unreached = Mapping[str, Mapping[str, Sequence[str]]]
-UNREACHED: Unreached = json.loads((ROOT / "ci" / "unreached.json").read_text())
+UNREACHED: Mapping[str, Mapping[str, Sequence[str]]] = (
+    {} if IS_REFERENCE else json.loads((ROOT / "ci" / "unreached.json").read_text())
+)
 """File → why no program reaches it on a CPU → functions, lines, or EVERYTHING."""
 
 
@@ -64,20 +83,18 @@ class Missed(NamedTuple):
     line: int
     target: int | None
 
-    @property
-    def text(self) -> str:
-        return getline(str(ROOT / self.file), self.line).strip()
-
     def list_names(self) -> tuple[str, str, str]:
         """Lists the names in `UNREACHED` that would explain it."""
-        return EVERYTHING, self.function, self.text
+        return EVERYTHING, self.function, self.get_text()
+
+    def get_text(self) -> str:
+        return getline(str(ROOT / self.file), self.line).strip()
 
     def is_explained(self) -> bool:
-        names = list_explained(self.file)
-        return any(name in names for name in self.list_names())
+        return not list_explained(self.file).keys().isdisjoint(self.list_names())
 
     def __str__(self) -> str:
-        text = f"{self.file}:{self.line}  {self.text}"
+        text = f"{self.file}:{self.line}  {self.get_text()}"
         if self.target is None:
             return text
         end = "the end" if self.target < 0 else f"line {self.target}"
@@ -115,40 +132,59 @@ def list_missed(files: Mapping[str, Any]) -> Iterator[Missed]:
 
 def list_stale(missed: Sequence[Missed]) -> Iterator[str]:
     """Iterates over the names in `UNREACHED` that explain nothing: reached, or gone."""
-    used = {(one.file, name) for one in missed for name in one.list_names()}
+    used = {(each.file, name) for each in missed for name in each.list_names()}
     for file in UNREACHED:
         names = list_explained(file)
         yield from (f"{file}: {name}" for name in names if (file, name) not in used)
 
 
+def choose(works: Sequence[Work], files: set[str]) -> Sequence[Work]:
+    """Returns the works whose kinds are described in these files of the reference; all
+    works if there are others among the files."""
+    described = [f"reference/{FILES.get(work.kind, work.kind)}.py" for work in works]
+    if not files <= {*described}:
+        return works
+    return [work for work, file in zip(works, described, strict=True) if file in files]
+
+
 @click.command()
-@click.option("--backend", "names", multiple=True, default=BACKENDS, show_default=True)
+@click.argument("code", type=click.Choice([*CODE]))
+@click.option("--backend", "names", multiple=True, default=["torch-cpu", "mlx-cpu"])
 @click.option("--kind", "kinds", multiple=True, help="Only this kind.")
 @click.option("--programs", default=PROFILES["ci"].programs, show_default=True)
-def main(names: Sequence[str], kinds: Sequence[str], programs: int) -> None:
-    """Runs the ci profile until it has reached every line and branch of our caches."""
+@click.option("--quick", is_flag=True, help="Run a few programs, only draw the others.")
+def main(
+    code: str, names: Sequence[str], kinds: Sequence[str], programs: int, quick: bool
+) -> None:
+    """Runs the ci profile until it has reached every line and branch."""
     started, works = time.monotonic(), list(list_work(names, kinds))
+    if IS_REFERENCE:
+        works = list_different(works)
     files: Mapping[str, Any] = {}
     missed: list[Missed] = []
-    left: list[str] = []
-    ran = 0
+    left: list[Missed] = []
+    ran, chosen = 0, works
     for number, size in Settings(programs=programs).list_slices():
-        for work in works:
-            work.check(number, size, size)
+        for work in chosen:
+            work.check(number, size, QUICK if quick else size)
         files, ran = measure(), ran + size
         missed = list(list_missed(files))
-        left = [str(one) for one in missed if not one.is_explained()]
+        left = [each for each in missed if not each.is_explained()]
         seconds = time.monotonic() - started
         print(f"{ran} programs of a kind, {seconds:.0f} s: {len(left)} left", flush=True)
         if not left:
             break
+        if IS_REFERENCE:
+            chosen = choose(works, {each.file for each in left})
     REACHED.stop()
     stale = list(list_stale(missed))
     report(files, left, stale)
     sys.exit(1 if left or stale else 0)
 
 
-def report(files: Mapping[str, Any], left: Sequence[str], stale: Sequence[str]) -> None:
+def report(
+    files: Mapping[str, Any], left: Sequence[Missed], stale: Sequence[str]
+) -> None:
     """Prints how much of each file was reached, and what is left."""
     for file, numbers in sorted(files.items()):
         share = numbers["summary"]["percent_covered"]
