@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # ci is not installed
-
+from ci.bench import caches
 from ci.bench.speed import bars, measure, on_mlx, on_torch, page, workloads
 from ci.bench.speed.measure import Case, Contender, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHES = ROOT / "ci" / "bench" / "caches.py"
 RESULTS = ROOT / "ci" / "bench" / "results"
 K = workloads.K
 
@@ -171,23 +168,18 @@ def test_a_slow_cache_is_measured_as_slow() -> None:
     assert outcome.get_best("limit") == "limit"
 
 
-def run_command(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CACHES), *options]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
     path = tmp_path / "speed.json"
     few = ("--rounds", "1", "--dtype", "float16", "--form", "grouped")
     work = ("--workload", "prefix copy", "--json", str(path))
-    done = run_command("compare", *few, *work)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(caches.main, ["compare", *few, *work])
+    assert done.exit_code == 0, done.output
     report = json.loads(path.read_text())
     assert {case["framework"] for case in report["cases"]} == {"torch", "mlx"}
     assert all(case["times"]["ours"] > 0 for case in report["cases"])
     assert report["versions"]["torch"]
     assert report["bars"] == []
-    assert "prefix copy" in done.stdout
+    assert "prefix copy" in done.output
 
 
 @pytest.mark.parametrize(
@@ -199,18 +191,14 @@ def test_the_command_writes_what_it_measured(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused(options: tuple[str, ...], message: str) -> None:
-    done = run_command(*options)
-    assert done.returncode == 2 and message in " ".join(done.stderr.split())
+    done = CliRunner().invoke(caches.main, options)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.replace("│", " ").split())
 
 
-def test_the_document_shows_the_runs_that_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_document_shows_the_runs_that_are_kept() -> None:
     """It has every case, no less: 404 of them. Its rows fit a window of 80 columns."""
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the script changes its own
-    from ci.bench.caches import load_reports
-
-    reports = load_reports()
+    reports = caches.load_reports()
     text = (RESULTS / "README.md").read_text()
     assert reports and text == page.make_page(reports)
     for name, report in reports.items():

@@ -35,7 +35,7 @@ def run(*commands: Sequence[object]) -> list[tuple[int, str, str]]:
         The exit status, the output and the errors of each.
     """
     pytest.importorskip("torch")
-    few = [[FILE, "--programs", "3", "--time", "1", *map(str, one)] for one in commands]
+    few = [[FILE, "--programs", "1", "--time", "1", *map(str, one)] for one in commands]
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps(few),
@@ -107,7 +107,7 @@ BAD = [
     (["harness"], "harness is not in one of impl/shared, impl/torch"),
     (["impl/shared/nothing.py"], "there is no such file or folder"),
     (["--count", "-1"], "-1 is not in the range"),
-    (["--mutant", "nothing"], "there is no mutant nothing"),
+    ([FILE, "--mutant", "nothing"], "there is no mutant nothing"),
     (["--explained", str(ROOT / "README.md")], "README.md: cannot be read"),
 ]
 
@@ -120,7 +120,8 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
 
 
 def test_the_script_finds_its_modules() -> None:
-    command = [sys.executable, ROOT / "ci" / "mutants.py", "--mutant", "nothing"]
+    script = ROOT / "ci" / "mutants.py"
+    command = [sys.executable, script, FILE, "--mutant", "nothing"]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True)
     assert (done.returncode, "there is no mutant nothing" in done.stderr) == (2, True)
 

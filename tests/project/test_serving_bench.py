@@ -27,7 +27,6 @@ def test_a_day_is_played_with_and_without_memory(tmp_path: Path) -> None:
 
 def test_a_memory_that_mixes_slots_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the script changes its own
     from ci.bench import serving
 
     manager = serving.Stored(1024)
