@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
-PROGRAM = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv", "step": 1, "conv_width": 2},
-    "ops": [{"op": "update", "length": 3}],
-    "meta": {"signature": "layer-kv-update-contents"},
-}
+from tests.harness.building import SMALL, make, update
+
+META = {"signature": "layer-kv-update-contents"}
+PROGRAM = {**make(update(3), **SMALL).to_json(), "meta": META}
 
 AGREES = "from tests.harness.misbehaving import correct as make\n"
 SHOWS = """from tests.harness.misbehaving import show

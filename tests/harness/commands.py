@@ -15,10 +15,20 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.cli.main import main
 from lockstep.harness.execution.record import Record
-from lockstep.harness.workers.messages import Event, Task, decode_event, encode
+from lockstep.harness.workers.messages import (
+    Event,
+    RandomTask,
+    SliceDone,
+    Task,
+    decode_event,
+    encode,
+)
 from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.runner import Runner
+from lockstep.harness.workers.slices import RandomSlice
 from lockstep.harness.workers.worker import Worker, decode_task
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +143,16 @@ def run_here(
             yield from ((task, decode_event(encode(event), task)) for event in events)
             events.clear()
             watch()
+
+
+def run_slice(
+    folder: Path, backend: Backend, programs: int, *pair: str, **more: Any
+) -> tuple[SliceDone, list[Any]]:
+    """Runs programs of a contract and a kind, if none is given of kv; its answer, and
+    its events. more: fields of the task."""
+    events: list[Any] = []
+    names = "b", *(pair or ("layer", "kv")), 0
+    task = RandomTask(*names, **{"seed": 1, "programs": programs, **more})
+    with closing(Record(folder / "record")) as record:
+        done = RandomSlice(Runner(record, events.append), backend, task).check()
+    return done, events

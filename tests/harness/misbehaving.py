@@ -430,7 +430,6 @@ def loses_its_device_late() -> Backend:
     return lose(declare(LateCache))
 
 
-exits = misbehave(lambda *_: os._exit(3))
 dies = from_third_token(die)
 dies_in_open, hangs_in_open, interrupts_in_open = map(
     open_two_heads, (die, lambda: time.sleep(3600), interrupt)

@@ -21,7 +21,6 @@ from lockstep.reference.paged import Group, PagedCache
 from lockstep.reference.recurrent import RecurrentCache, Slot
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.slots import REFUSALS, Slots
-from lockstep.reference.slots import Slot as TextSlot
 from lockstep.reference.snapshot import Captures, Snapshot
 from lockstep.reference.state import StateCache
 from lockstep.reference.token import SharedToken, Token
@@ -53,14 +52,17 @@ class Mistake(NamedTuple):
 MISTAKES: dict[str, Mistake] = {}
 
 
-def mistake(
-    kind: str, relation: str, owner: Any, method: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def note(wrong: Callable[..., Any]) -> Callable[..., Any]:
+def mistake(kinds: str, relation: str, owner: Any, method: str) -> Callable[[Any], Any]:
+    """Notes what is decorated as a mistake of each of these kinds."""
+
+    def note(wrong: Any) -> Any:
         is_property = isinstance(getattr(owner, method), property)
-        name = wrong.__name__.replace("_", "-")
         new = property(wrong) if is_property else wrong
-        MISTAKES[name] = Mistake(kind, relation, owner, method, new)
+        first, *others = kinds.split()
+        name = wrong.__name__.replace("_", "-")
+        MISTAKES[name] = Mistake(first, relation, owner, method, new)
+        for kind in others:
+            MISTAKES[f"{name}-{kind}"] = Mistake(kind, relation, owner, method, new)
         return wrong
 
     return note
@@ -210,9 +212,7 @@ def reading_forgets(self: RotatingCache) -> list[Token]:
 
 
 @mistake("rotating", "return", RotatingCache, "restore")
-def sinks_are_forgotten(
-    self: RotatingCache, snapshot: Snapshot | None, target: int
-) -> bool:
+def sinks_are_forgotten(self: RotatingCache, snapshot: Any, target: int) -> bool:
     """A restore brings the latest tokens, not the first ones."""
     done = restore_ring(self, snapshot, target)
     if done and snapshot is not None and self.offset > self.window:
@@ -221,9 +221,7 @@ def sinks_are_forgotten(
 
 
 @mistake("state", "recompute", StateCache, "can_restore")
-def state_restores_before_its_end(
-    self: StateCache, snapshot: Snapshot | None, target: int
-) -> bool:
+def state_restores_before_its_end(self: StateCache, snapshot: Any, target: int) -> bool:
     if snapshot is None:
         return target == self.offset
     return target in (snapshot.end, snapshot.end - 1)
@@ -258,7 +256,7 @@ def rows_stay_in_order(self: BatchedCache, numbers: Sequence[int]) -> None:
 
 @mistake("batch-kv", "cut", BatchedCache, "update")
 def announcements_are_not_counted_down(
-    self: BatchedCache, length: int, tags: Sequence[Sequence[int]]
+    self: BatchedCache, length: int, tags: Any
 ) -> None:
     """A short row goes on to get tokens until the longest row has all."""
     for row, own in zip(self.rows, tags, strict=True):
@@ -354,9 +352,7 @@ remove = CausalCache.remove
 
 
 @mistake("causal", "gap", CausalCache, "remove")
-def middle_moves_too_far(
-    self: CausalCache, sequence: int, begin: int, end: int | None
-) -> None:
+def middle_moves_too_far(self: Any, sequence: int, begin: int, end: int | None) -> None:
     """Two tokens taken out of the middle: what follows moves up by three."""
     remove(self, sequence, begin, end)
     if end is not None and end - begin == 2:
@@ -369,9 +365,7 @@ def middle_moves_too_far(
 
 
 @mistake("causal", "return", CausalCache, "drop")
-def end_of_another_goes(
-    self: CausalCache, sequence: int, begin: float, end: float
-) -> None:
+def end_of_another_goes(self: Any, sequence: int, begin: float, end: float) -> None:
     """To remove the end of one sequence takes shared tokens from all."""
     self.tokens = [
         token
@@ -460,9 +454,7 @@ def checkpoint_is_the_state(self: RecurrentCache, slot: Slot) -> None:
 
 
 @mistake("recurrent", "resume", RecurrentCache, "remove")
-def cut_state_keeps_its_end(
-    self: RecurrentCache, sequence: int, begin: int, end: int | None
-) -> None:
+def cut_state_keeps_its_end(self: Any, sequence: int, begin: int, end: Any) -> None:
     """The cells go, what was read of them stays read."""
     remove(self, sequence, begin, end)
     if begin == 0:
@@ -484,9 +476,7 @@ remove_images = EncoderCache.remove
 
 
 @mistake("encoder", "rename", EncoderCache, "remove")
-def image_belongs_to_a_sequence(
-    self: EncoderCache, sequence: int, begin: int, end: int | None
-) -> None:
+def image_belongs_to_a_sequence(self: Any, sequence: int, begin: int, end: Any) -> None:
     """Only sequence 0 can remove it."""
     if sequence == 0:
         remove_images(self, sequence, begin, end)
@@ -494,7 +484,7 @@ def image_belongs_to_a_sequence(
 
 @mistake("wrapper", "room", WrapperCache, "forward")
 def one_refuses_the_others_keep(
-    self: WrapperCache, batch: Batch, tags: Sequence[int], reserve: bool = False
+    self: WrapperCache, batch: Batch, tags: Any, reserve: bool = False
 ) -> None:
     """Only the first cache is asked whether there is room."""
     batch.check(self.caches[0].sequences, self.caches[0].batch)
@@ -505,9 +495,7 @@ def one_refuses_the_others_keep(
 
 
 @mistake("wrapper", "return", WrapperCache, "remove")
-def the_last_cache_is_not_cut(
-    self: WrapperCache, sequence: int, begin: int, end: int | None
-) -> None:
+def the_last_cache_is_not_cut(self: Any, sequence: int, begin: int, end: Any) -> None:
     self.close()
     for cache in self.caches[:-1]:
         cache.remove(sequence, begin, end)
@@ -540,17 +528,13 @@ def the_wrong_middle_goes(self: Slots, number: int, begin: int, end: int | None)
 
 
 @mistake("slots", "oldest", Slots, "rank")
-def newest_slot_is_taken(
-    self: Slots, slot: TextSlot, tokens: Sequence[int]
-) -> tuple[bool, int, int]:
+def newest_slot_is_taken(self: Slots, slot: Any, tokens: Any) -> tuple[bool, int, int]:
     parts, age, number = rank(self, slot, tokens)
     return parts, -age if self.several_users else age, number
 
 
 @mistake("slots", "oldest", Slots, "rank")
-def the_first_free_slot_is_taken(
-    self: Slots, slot: TextSlot, tokens: Sequence[int]
-) -> tuple[bool, int, int]:
+def the_first_free_slot_is_taken(self: Slots, slot: Any, tokens: Any) -> Any:
     ranked = rank(self, slot, tokens)
     return ranked if self.several_users else (False, 0, slot.number)
 
@@ -652,7 +636,7 @@ def rejected_drafts_stay(
     accept(self, name, len(self.requests[name].drafts), sampled, drafts)
 
 
-@mistake("paged-full", "return", PagedCache, "let_go")
+@mistake("paged-full paged-state", "return", PagedCache, "let_go")
 def one_who_goes_takes_all(self: PagedCache, name: str, reuse: bool) -> None:
     """Where nobody may hit what a request has computed, all that ended is forgotten."""
     let_go(self, name, reuse)
@@ -665,10 +649,8 @@ def window_is_too_wide(self: Group, query: int) -> int:
     return max(0, first(self, query) - 1)
 
 
-@mistake("paged-sliding", "rename", PagedCache, "can_hit")
-def a_token_is_never_hit(
-    self: PagedCache, name: str, hit: int, in_step: bool = True
-) -> bool:
+@mistake("paged-sliding paged-state paged-hybrid", "rename", PagedCache, "can_hit")
+def a_token_is_never_hit(self: Any, name: str, hit: int, in_step: bool = True) -> bool:
     """Token 1 stands for padding."""
     known = self.get(name).tokens[:hit]
     return can_hit(self, name, hit, in_step) and not (hit and 1 in known)
@@ -684,29 +666,6 @@ def chunk_is_a_window(self: Group, query: int) -> int:
     return max(0, query - self.width + 1)
 
 
-@mistake("paged-state", "rename", PagedCache, "can_hit")
-def a_token_is_never_hit_by_a_state(
-    self: PagedCache, name: str, hit: int, in_step: bool = True
-) -> bool:
-    known = self.get(name).tokens[:hit]
-    return can_hit(self, name, hit, in_step) and not (hit and 1 in known)
-
-
-@mistake("paged-state", "return", PagedCache, "let_go")
-def a_state_that_goes_takes_all(self: PagedCache, name: str, reuse: bool) -> None:
-    let_go(self, name, reuse)
-    if not reuse:
-        self.past = []
-
-
 @mistake("paged-hybrid", "mask", Group, "first")
 def windows_are_too_narrow(self: Group, query: int) -> int:
     return min(query, first(self, query) + (self.type == "sliding"))
-
-
-@mistake("paged-hybrid", "rename", PagedCache, "can_hit")
-def a_token_is_never_hit_in_a_hybrid(
-    self: PagedCache, name: str, hit: int, in_step: bool = True
-) -> bool:
-    known = self.get(name).tokens[:hit]
-    return can_hit(self, name, hit, in_step) and not (hit and 1 in known)

@@ -20,9 +20,8 @@ from lockstep.harness.contracts.tables import replace_block
 from lockstep.harness.core.document import LENGTH, Schema
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import RandomSource
-from lockstep.harness.programs.program import Program, parse_program, trace
+from lockstep.harness.programs.program import Program, trace
+from tests.harness.building import draw_some, make
 from tests.harness.misbehaving import OPERATIONS as PLAIN
 from tests.harness.misbehaving import Cache, declare
 
@@ -49,14 +48,7 @@ def declare_with(name: str, open_cache: Callable[[], Cache]) -> Backend:
 
 
 def draw(backend: Backend, count: int = 40) -> list[Program]:
-    declared = backend.contracts["layer"]["kv"]
-    drawer, source = Drawer("layer", "kv", declared, ("float32",)), RandomSource(1)
-    return [drawer.draw(source) for _ in range(count)]
-
-
-def parse(*ops: Op) -> Program:
-    document = {"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"}}
-    return parse_program({**document, "ops": list(ops)}, "here")
+    return draw_some(count, "layer", "kv", backend.contracts["layer"]["kv"], 1)
 
 
 def test_the_generated_files_are_up_to_date() -> None:
@@ -74,7 +66,7 @@ def test_a_class_without_a_declaration_is_refused(missing: str) -> None:
 
 def test_without_it_such_a_program_is_refused() -> None:
     with pytest.raises(UsageError, match='unknown "rollback"'):
-        parse({"op": "rollback", "count": 1})
+        make({"op": "rollback", "count": 1})
 
 
 # --- an operation that leaves the backend a choice --------------------------------------
@@ -137,9 +129,9 @@ def test_the_reference_follows_what_is_allowed(
 ) -> None:
     monkeypatch.setitem(OPERATIONS, "shed", Shed())
     backend = declare_with("shed", shedding(says, keeps))
-    divergence = run(parse(*PROGRAM), backend, every=True).divergence
+    divergence = run(make(*PROGRAM), backend, every=True).divergence
     assert (divergence and divergence.message) == message
-    assert trace(parse(*PROGRAM))[3] == {"tags": list(range(8))}, "where nobody answers"
+    assert trace(make(*PROGRAM))[3] == {"tags": list(range(8))}, "where nobody answers"
 
 
 def test_programs_with_choices_are_drawn_and_agree(

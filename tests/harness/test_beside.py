@@ -14,9 +14,6 @@ from msgspec import structs
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Answer, Op
-from lockstep.harness.contracts.paged.model import PagedModel
-from lockstep.harness.contracts.paged.operations import Schedule
 from lockstep.harness.execution.executor import (
     Coverage,
     Run,
@@ -39,13 +36,10 @@ from lockstep.harness.workers.messages import (
     Event,
     Found,
     OfGroup,
-    Progress,
     Ran,
     RandomTask,
     Shown,
     SliceDone,
-    decode_event,
-    encode,
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
@@ -177,7 +171,6 @@ OPENS_TWO = Duty({"op": "open", "requests": [2, None]}, "more than two requests"
         (paging.Manager, paging.Manager, {"refuses": False}),
         (paging.Manager, paging.Manager, {"duties": (OPENS_TWO,)}),
         (Idle, Idle, {}),
-        (paging.Manager, Miscounting, {}),
         (Miscounting, Miscounting, {}),
         (Failing, paging.Manager, {}),
     ],
@@ -211,22 +204,6 @@ def test_an_answer_is_compared_without_its_layout() -> None:
         assert not is_same(first, {**second, "visible": [[1]]})
     assert is_same({"error": "usage", "why": "a"}, {"error": "usage", "why": "b"})
     assert not is_same({"error": "usage", "why": "a"}, {"error": "shared", "why": "a"})
-
-
-def test_no_backend_is_checked_against_what_another_has_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run_backend, held = Schedule.run_backend, []
-
-    def look(self: Schedule, op: Op, system: Any, model: PagedModel) -> Answer:
-        request = model.cache.requests.get(op["request"])
-        held.append(request and request.scheduled)
-        return run_backend(self, op, system, model)
-
-    monkeypatch.setattr(Schedule, "run_backend", look)
-    for _ in run_paged(paging.declare(), paging.declare()):
-        assert held[::2] == held[1::2]
-        held.clear()
 
 
 def test_a_backend_that_chooses_otherwise_runs_alone() -> None:
@@ -331,13 +308,6 @@ def test_a_digest_is_that_of_the_programs_as_a_backend_declares_them(
         assert isinstance(done, SliceDone) and done.digest != first.digest
         digests.append(done.digest)
     assert digests[0] == digests[1]
-
-
-def test_an_event_about_a_backend_that_the_task_has_not() -> None:
-    task = RandomTask(*("first", "layer", "kv", 0), seed=1, programs=1)
-    event = encode(OfGroup(1, Progress(Counts())))
-    with pytest.raises(ValueError, match="no backend of the number 1"):
-        decode_event(event, task)
 
 
 # --- which backends ---------------------------------------------------------------------

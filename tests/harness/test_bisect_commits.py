@@ -166,8 +166,6 @@ sys.meta_path.append(Finder)
 """
 """What an editable install may put into an environment."""
 
-IMPORTS = "import toy_cache, other, sys; print(sys.prefix)"
-
 
 def test_what_is_installed_comes_before_what_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,12 +182,9 @@ def test_what_is_installed_comes_before_what_is_shared(
     finder = FINDER.format(path=str(tmp_path / "built" / "toy_cache.py"))
     (packages / "_finder.py").write_text(finder)
     (packages / "__editable__.toy.pth").write_text("import _finder\n")
+    code = "import toy_cache, other, sys; print(sys.prefix)"
     ended = subprocess.run(
-        [
-            folder / "bin" / "python",
-            "-c",
-            "import toy_cache, other, sys; print(sys.prefix)",
-        ],
+        [folder / "bin" / "python", "-c", code],
         env=variables,
         capture_output=True,
         text=True,

@@ -234,15 +234,6 @@ def test_the_first_writer_wins(folder: Folder) -> None:
     assert folder.list() == ["c.json"]
 
 
-def test_no_draft_is_left(tmp_path: Path) -> None:
-    folder = LocalFolder(str(tmp_path))
-    folder.put("shards/x.json", b"1")
-    folder.put("shards/x.json", b"2")
-    assert [path.name for path in tmp_path.rglob("*.*")] == ["x.json"]
-    (tmp_path / "shards" / ".y.json.1-a.tmp").write_bytes(b"ha")
-    assert folder.list("shards") == ["shards/x.json"]
-
-
 def test_programs_that_are_fatal_are_left_out_of_a_slice(tmp_path: Path) -> None:
     """With the same digest, since the same programs are drawn."""
     backend = "tests.harness.misbehaving:raises"

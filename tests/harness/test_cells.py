@@ -48,14 +48,6 @@ def draw_slice(drawer: Drawer, number: int, programs: int) -> list[Program]:
     return drawn
 
 
-def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
-    """Without `extract` no program comes upon one, and every other cell is reached."""
-    declared = Kind(frozenset({"open", "update"}))
-    cells = CONTRACTS["batched"].list_cells("batch-kv", declared)
-    programs = draw_some(200, "batched", "batch-kv", declared)
-    assert set(count_cells(programs)) == set(cells)
-
-
 @every_kind
 def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str) -> None:
     """Each of them often, so that none is missed where a pair may end early."""

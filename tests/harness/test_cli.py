@@ -179,7 +179,7 @@ def test_what_was_skipped_is_said(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *HOMES, "vectors verify"])
-def test_help(run: Run, name: str) -> None:
+def test_help(run: Run, name: str, snapshot: Any) -> None:
     """It fits, and its examples name options that exist."""
     ended = run(*name.split(), "--help")
     assert ended.status == 0
@@ -188,6 +188,7 @@ def test_help(run: Run, name: str) -> None:
     for line in re.findall(rf"^    lockstep {name} .*", ended.out, re.M):
         command = line.strip().partition("   ")[0].split()
         assert {word for word in command if word.startswith("--")} <= known
+    assert ended.out == snapshot
 
 
 def test_version(run: Run) -> None:

@@ -30,22 +30,22 @@ WRAPPER: dict[str, Any] = {"kind": "wrapper"}
 SLOTS: dict[str, Any] = {"kind": "slots", "layers": ["causal"]}
 LARGE = {"sequences": 32, "heads": 64, "key_dim": 1024, "value_dim": 1024, "layers": 3}
 
-UNIFIED = [
-    ({"kind": "swa"}, "swa needs a window"),
-    ({"kind": "swa-memory", "window": 2}, "swa-memory needs a memory"),
-    ({"kind": "chunked"}, "chunked needs a chunk"),
-    ({"window": 2}, "window does not belong to causal"),
-    ({"slots": 2}, "slots does not belong to causal"),
-    ({"kind": "swa-memory", "window": 4, "memory": 2}, "smaller than the window of 4"),
-    ({"kind": "swa-memory", "window": 0, "memory": 2}, "than the window of all tokens"),
-    (WRAPPER, "a wrapper needs caches"),
-    ({"caches": [{"kind": "causal"}]}, "only a wrapper has them"),
-    ({**WRAPPER, "caches": [WRAPPER]}, "caches[0][kind]"),
-    ({**WRAPPER, "caches": [{"kind": "swa"}]}, "swa needs a window"),
-    ({**WRAPPER, "caches": [{"kind": "causal"}] * 5}, "5 items; at most 4"),
-    ({"key_dim": 3}, "a key of 3 numbers has no pairs to turn"),
-    ({"capacity": 65_536, "heads": 64, "key_dim": 64}, "has room for"),
-    ({"kind": "recurrent", **LARGE}, "has room for"),
+UNIFIED: list[dict[str, Any]] = [
+    {"kind": "swa"},
+    {"kind": "swa-memory", "window": 2},
+    {"kind": "chunked"},
+    {"window": 2},
+    {"slots": 2},
+    {"kind": "swa-memory", "window": 4, "memory": 2},
+    {"kind": "swa-memory", "window": 0, "memory": 2},
+    WRAPPER,
+    {"caches": [{"kind": "causal"}]},
+    {**WRAPPER, "caches": [WRAPPER]},
+    {**WRAPPER, "caches": [{"kind": "swa"}]},
+    {**WRAPPER, "caches": [{"kind": "causal"}] * 5},
+    {"key_dim": 3},
+    {"capacity": 65_536, "heads": 64, "key_dim": 64},
+    {"kind": "recurrent", **LARGE},
 ]
 
 LIST: dict[str, Any] = {"kind": "batch-list"}
@@ -53,45 +53,50 @@ OPEN: dict[str, Any] = {"op": "open", "rows": 1}
 KV, WIDE = {"kind": "batch-kv"}, {"kind": "batch-kv", "heads": 64, "key_dim": 1024}
 
 BATCHED = [
-    (LIST, "a list needs caches"),
-    ({"kind": "batch-kv", "caches": [KV]}, "only a list has them"),
-    ({**LIST, "caches": [LIST]}, "caches[0][kind]"),
-    ({**LIST, "caches": [KV] * 5}, "5 items; at most 4"),
-    ({**LIST, "caches": [KV], "window": 2}, "window, keep, record, chunk of a list"),
-    ({**LIST, "caches": [KV, {"kind": "batch-rotating"}]}, "needs a window"),
-    ({**LIST, "caches": [{**KV, "window": 2}]}, "belong to rotating caches"),
+    LIST,
+    {"kind": "batch-kv", "caches": [KV]},
+    {**LIST, "caches": [LIST]},
+    {**LIST, "caches": [KV] * 5},
+    {**LIST, "caches": [KV], "window": 2},
+    {**LIST, "caches": [KV, {"kind": "batch-rotating"}]},
+    {**LIST, "caches": [{**KV, "window": 2}]},
 ]
 
-SESSION = [
-    ({"limit": 3}, "limit belongs to trie, not to session"),
-    ({"kind": "trie", "slots": 2}, "slots belongs to slots, not to trie"),
-    ({"layers": ["rotating"]}, '"rotating" is not a layer; write rotating:window'),
-    ({"layers": ["kv:3"]}, '"kv:3" is not a layer; write kv'),
-    ({"layers": ["swa:2"]}, "session has no layer of kind swa"),
-    ({"layers": ["rotating:0"]}, "a window of 0"),
-    ({"layers": []}, "layers"),
-    ({"kind": "slots"}, "slots has no layer of kind kv"),
-    ({**SLOTS, "layers": [None]}, "slots need a cache in every layer"),
-    ({**SLOTS, "keep": 4, "context": 4}, "keep 4 must be less than context 4"),
-    ({**SLOTS, "layers": ["swa-memory:4:2"]}, "memory 2 is smaller than the window of 4"),
-    ({"kind": "trie", "limit": -1}, "limit"),
+SESSION: list[dict[str, Any]] = [
+    {"limit": 3},
+    {"kind": "trie", "slots": 2},
+    {"layers": ["rotating"]},
+    {"layers": ["kv:3"]},
+    {"layers": ["swa:2"]},
+    {"layers": ["rotating:0"]},
+    {"layers": []},
+    {"kind": "slots"},
+    {**SLOTS, "layers": [None]},
+    {**SLOTS, "keep": 4, "context": 4},
+    {**SLOTS, "layers": ["swa-memory:4:2"]},
+    {"kind": "trie", "limit": -1},
 ]
+make_batched = partial(make, contract="batched")
 
 
 @pytest.mark.parametrize(
-    ("build", "config", "words"),
+    ("build", "op", "configs"),
     [
-        *((partial(make_unified, forward([0], [0])), *case) for case in UNIFIED),
-        *((partial(make_prefix, BEGIN), *case) for case in SESSION),
-        *((partial(make, OPEN, contract="batched"), *case) for case in BATCHED),
+        (make_unified, forward([0], [0]), UNIFIED),
+        (make_prefix, BEGIN, SESSION),
+        (make_batched, OPEN, BATCHED),
     ],
+    ids=["unified", "prefix", "batched"],
 )
 def test_a_config_that_breaks_a_rule_is_refused(
-    build: Any, config: dict[str, Any], words: str
+    build: Any, op: Any, configs: list[dict[str, Any]], snapshot: Any
 ) -> None:
-    with pytest.raises(UsageError, match=r"^here: config") as refused:
-        build(**config)
-    assert words in str(refused.value)
+    said = []
+    for config in configs:
+        with pytest.raises(UsageError, match=r"^here: config") as refused:
+            build(op, **config)
+        said.append(f"{config} {refused.value}")
+    assert said == snapshot
 
 
 def test_the_numbers_of_all_parts_of_a_list_count() -> None:
@@ -101,22 +106,24 @@ def test_the_numbers_of_all_parts_of_a_list_count() -> None:
         make(OPEN, update, contract="batched", **LIST, caches=[WIDE, WIDE])
 
 
-@pytest.mark.parametrize(
-    ("op", "words"),
-    [
-        ({"op": "begin", "tokens": 3}, "tokens: 3 is not of type 'array'"),
-        ({"op": "begin", "tokens": [[1]]}, "tokens[0]"),
-        ({"op": "begin", "tokens": [1] * 3000}, "has 3000 items; at most 2048"),
-        ({**BEGIN, "user": "../x"}, "user"),
-        (feed(-1), "count"),
-        (feed(1, generate=[[1]]), "generate[0]"),
-        ({"op": "break", "count": 0, "layers": 1}, "count"),
-    ],
+NO_OPERATIONS: tuple[dict[str, Any], ...] = (
+    {"op": "begin", "tokens": 3},
+    {"op": "begin", "tokens": [[1]]},
+    {"op": "begin", "tokens": [1] * 3000},
+    {**BEGIN, "user": "../x"},
+    feed(-1),
+    feed(1, generate=[[1]]),
+    {"op": "break", "count": 0, "layers": 1},
 )
-def test_an_operation_that_is_none_is_refused(op: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=r"^here: ops\[0\]") as refused:
-        make_prefix(op)
-    assert words in str(refused.value)
+
+
+def test_an_operation_that_is_none_is_refused(snapshot: Any) -> None:
+    said = []
+    for op in NO_OPERATIONS:
+        with pytest.raises(UsageError, match=r"^here: ops\[0\]") as refused:
+            make_prefix(op)
+        said.append(str(refused.value))
+    assert said == snapshot
 
 
 # --- what is skipped --------------------------------------------------------------------
@@ -255,29 +262,23 @@ def test_slots_answer_with_what_the_slot_holds() -> None:
     ]
 
 
-def test_every_operation_says_what_it_does() -> None:
-    part = {"count": 2, "layers": 1}
-    said = {
-        "begin": ({"tokens": [1, 2], "user": "b"}, "user b: begin [1 2]"),
-        "feed": ({"count": 3, "generate": [5]}, "feed 3 tokens, generate [5]"),
-        "close": ({}, "close"),
-        "cancel": ({"user": "c"}, "user c: cancel"),
-        "break": (part, "a pass of 2 tokens breaks off after 1 layer"),
-        "refuse": ({"layers": [0, 2]}, "layers 0, 2 refuse to go back the next time"),
-        "checkpoint": ({"offsets": [3]}, "capture the next request after 3 tokens"),
-        "count": ({}, "count what is stored"),
-        "overrun": (
-            {"count": 2},
-            "all layers compute 2 more, and the request is not told",
-        ),
-        "statistics": ({}, "count requests, reused tokens and what is stored"),
-        "limit": ({"bytes": None}, "store any number of bytes from now on"),
-        "free": ({}, "free everything"),
-        "open": ({"context": 2, "keep": 3}, "open a cache with context 2, keep 3"),
-        "reserve": ({"slot": 1, "count": 2}, "reserve 2 tokens in slot 1"),
-        "commit": ({"slot": 1, "count": 2}, "commit 2 tokens in slot 1"),
+FIELDS: dict[str, dict[str, Any]] = {
+    "begin": {"tokens": [1, 2], "user": "b"},
+    "feed": {"count": 3, "generate": [5]},
+    "cancel": {"user": "c"},
+    "break": {"count": 2, "layers": 1},
+    "refuse": {"layers": [0, 2]},
+    "checkpoint": {"offsets": [3]},
+    "overrun": {"count": 2},
+    "limit": {"bytes": None},
+    "open": {"context": 2, "keep": 3},
+    "reserve": {"slot": 1, "count": 2},
+    "commit": {"slot": 1, "count": 2},
+}
+
+
+def test_every_operation_says_what_it_does(snapshot: Any) -> None:
+    assert snapshot == {
+        name: operation.describe({**operation.get_defaults(), **FIELDS.get(name, {})})
+        for name, operation in PREFIX.operations.items()
     }
-    assert said.keys() == PREFIX.operations.keys()
-    for name, (fields, words) in said.items():
-        operation = PREFIX.operations[name]
-        assert operation.describe({**operation.get_defaults(), **fields}) == words

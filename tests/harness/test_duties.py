@@ -10,14 +10,12 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind, list_unchecked
 from lockstep.harness.core.errors import Unloadable
-from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import walk
-from lockstep.harness.workers.messages import Found, RandomTask
+from lockstep.harness.workers.messages import Found
 from lockstep.harness.workers.registry import check_declaration
-from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.building import draw_some, make, trim, update
+from tests.harness.commands import run_slice
 from tests.harness.misbehaving import Cache, correct
 
 NO_TRIM = Duty({"op": "trim", "offset": [3, None]}, "trim of three tokens or more")
@@ -40,11 +38,7 @@ def declare(*duties: Duty) -> Backend:
 
 def get_signatures(backend: Backend, tmp_path: Path) -> set[str]:
     """What a slice of 100 programs finds."""
-    events: list[Any] = []
-    record = Record(tmp_path / "record.json")
-    task = RandomTask("b", "layer", "kv", 0, seed=1, programs=100)
-    RandomSlice(Runner(record, events.append), backend, task).check()
-    record.close()
+    _, events = run_slice(tmp_path, backend, 100)
     found = [event for event in events if type(event) is Found]
     return {each.divergence.get_signature(each.parsed) for each in found}
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lockstep.harness.execution.record import Record
-from lockstep.harness.workers.messages import Found, RandomTask
-from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice
-from tests.harness.commands import HERE, Run
+from lockstep.harness.workers.messages import Found
+from tests.harness.commands import HERE, Run, run_slice
 from tests.harness.misbehaving import raises_at_length
 
 
@@ -80,12 +76,7 @@ def test_what_cannot_be_searched_is_told(
 
 def count_programs(enough: int, tmp_path: Path) -> tuple[int, int]:
     """The programs of 40 that ran, and the operations of the shortest found."""
-    events: list[Any] = []
-    record = Record(tmp_path / "record")
-    names = "mine", "layer", "kv", 0
-    task = RandomTask(*names, seed=1, programs=40, enough=enough)
-    done = RandomSlice(Runner(record, events.append), raises_at_length(), task).check()
-    record.close()
+    done, events = run_slice(tmp_path, raises_at_length(), 40, enough=enough)
     found = [len(event.parsed.ops) for event in events if type(event) is Found]
     return done.counts.programs, min(found)
 

@@ -38,7 +38,6 @@ def list_cases() -> list[Any]:
         "folder": (FOLDERS, ("replay", "--backend", CORRECT)),
         "outcome": (OUTCOMES, ("report", "--format", "markdown")),
         "set": (SETS, ("vectors", "verify")),
-        "snippet of": (FILES, ("snippet", "--backend", CORRECT)),
         "driver": (DRIVERS, ("snippet", "../good.json", "--backend")),
     }
     listed = []

@@ -13,7 +13,6 @@ import pytest
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.shards import Shards
@@ -21,9 +20,8 @@ from lockstep.harness.programs.condition import parse_condition
 from lockstep.harness.programs.ledger import find_known, load_ledger
 from lockstep.harness.programs.program import load_programs, walk
 from lockstep.harness.workers.messages import Agreed, Found, RandomTask
-from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.building import draw_some, forward, make, trim, update
+from tests.harness.commands import run_slice
 from tests.harness.misbehaving import Cache, correct
 
 PROGRAM = make(update(2), trim(1)).to_json()
@@ -291,13 +289,7 @@ def check(tmp_path: Path, cache: type[Cache], entry: dict[str, Any]) -> Any:
     folder.mkdir()
     write(folder, "one", {**entry, "backend": "misbehaving"})
     backend = replace(correct(), open=lambda _: cache(), ledger=str(folder))
-    events: list[Any] = []
-    record = Record(tmp_path / "record.json")
-    runner = Runner(record, events.append)
-    task = RandomTask("b", "layer", "kv", 0, seed=1, programs=200)
-    done = RandomSlice(runner, backend, task).check()
-    record.close()
-    return done, events
+    return run_slice(tmp_path, backend, 200)
 
 
 TWO = make(update(2), trim(2)).to_json()

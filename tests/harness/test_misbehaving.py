@@ -28,7 +28,6 @@ BLAMED = [
     ("raises_at_length", "error", 1, "raised RuntimeError: xxx"),
     ("raises_the_unspeakable", "error", 1, "raised Unspeakable"),
     ("exits_politely", "crash", 1, "exit"),
-    ("exits", "crash", 1, "the process ended with exit status 3"),
     (
         "loses_its_device",
         "crash",

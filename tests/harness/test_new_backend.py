@@ -188,10 +188,6 @@ def test_a_skeleton_is_completed_by_its_classes(
     ("kind", "first"),
     [
         ("kv", "update"),
-        ("state", "boundaries"),
-        ("causal", "forward"),
-        ("batch-kv", "offsets"),
-        ("batch-state", "offsets"),
         ("batch-list", "offsets"),
         ("paged-full", "open_request"),
     ],

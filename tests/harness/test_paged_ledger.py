@@ -13,8 +13,6 @@ import pytest
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.record import Record
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import (
     Entry,
     find_known,
@@ -23,9 +21,10 @@ from lockstep.harness.programs.ledger import (
     load_ledger,
 )
 from lockstep.harness.workers.backend_run import tidy
-from lockstep.harness.workers.messages import Agreed, Found, RandomTask
+from lockstep.harness.workers.messages import Agreed, Found
 from lockstep.harness.workers.runner import Runner, Search
-from lockstep.harness.workers.slices import RandomSlice
+from tests.harness.building import draw_some
+from tests.harness.commands import run_slice
 from tests.harness.paging import GROUPS, RUN, Manager, ask, declare
 from tests.harness.paging import make as program
 
@@ -153,12 +152,10 @@ def test_what_was_left_out_is_shown_by_a_program_of_its_own(known: list[Entry]) 
 
 def test_no_generator_leaves_out_what_only_a_run_can_judge(known: list[Entry]) -> None:
     declared = declare(Losing).contracts["paged"]["paged-full"]
-    drawn = []
-    for avoid in ((), known):
-        drawer = Drawer("paged", "paged-full", declared, ["float32"], avoid)
-        source = RandomSource(2)
-        drawn.append([drawer.draw(source) for _ in range(20)])
-        assert not drawer.known
+    drawn = [
+        draw_some(20, "paged", "paged-full", declared, 2, avoid=avoid)
+        for avoid in ((), known)
+    ]
     assert drawn[0] == drawn[1]
     assert find_known(program(*SHOWS), known) is None
 
@@ -176,15 +173,8 @@ def check(folder: Path, cache: type[Manager], programs: int = 100) -> Any:
     """Runs a slice of programs with the ledger in a folder."""
     config = {"groups": GROUPS, "data": ("tags",)}
     backend: Backend = replace(declare(cache, config=config), ledger=folder)
-    events: list[Any] = []
-    record = Record(folder / "record")
-    task = RandomTask(
-        *("paging", "paged", "paged-full", 0),
-        seed=1,
-        programs=programs,
-    )
-    done = RandomSlice(Runner(record, events.append), backend, task).check()
-    record.close()
+    kind = "paged", "paged-full"
+    done, events = run_slice(folder, backend, programs, *kind)
     return done.counts, events
 
 

@@ -147,14 +147,6 @@ def test_layers_that_do_something_else_are_told(path: Path) -> None:
     assert recording.lines == [f"{path}: not recorded: {'; '.join(told)}"]
 
 
-def test_an_engine_that_fails_between_layers_made_no_difference(path: Path) -> None:
-    first, second = Cache(), Cache()
-    recording = begin(path, first, second)
-    first.update(1)
-    recording.close(is_cut=True)
-    assert recording.lines == []
-
-
 def test_a_layer_that_goes_ahead_is_one_that_differs(path: Path) -> None:
     first, second = Cache(), Cache()
     with begin(path, first, second) as recording:
@@ -199,18 +191,6 @@ def test_a_form_that_is_learned_late_changes_the_whole_file(path: Path) -> None:
     recording.close()
     assert read(path)[3:] == []  # 9,600 tags
     assert "counts eight times in batches" in recording.lines[0]
-
-
-def test_a_form_with_too_many_tokens_is_not_taken(path: Path) -> None:
-    cache = Cache()
-    with begin(path, cache) as recording:
-        cache.update(1200)
-        draft = recording.open_tape("layer 0", KV).draft
-        draft.turn(Form("mlx-lm-batched", "batched", {"kind": "batch-kv"}))
-        cache.update(1)
-    (program,) = load_programs(path)
-    assert (program.contract, len(program.ops)) == ("layer", 1)
-    assert "as a batched program" in recording.lines[0]
 
 
 @pytest.mark.parametrize("written", [0, 3, 20, None])

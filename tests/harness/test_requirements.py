@@ -13,16 +13,10 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.workers.registry import GROUP, load
 from lockstep.harness.workers.requirements import list_extras, list_requirements
+from tests.harness.building import make, update
 from tests.harness.commands import CORRECT, Run
 
 HERE = {one.name for one in distributions()}
-
-PROGRAM = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv"},
-    "ops": [{"op": "update", "length": 3}],
-}
 
 
 def register(folder: Path, *requirements: str, extra: str = "engine") -> None:
@@ -78,7 +72,7 @@ def test_a_version_that_is_not_tested_runs_where_it_is_asked_for(
 ) -> None:
     register(tmp_path, "numpy<1; extra == 'engine'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "p.json").write_text(json.dumps(PROGRAM))
+    (tmp_path / "p.json").write_text(json.dumps(make(update(3)).to_json()))
     assert run("replay", "p.json", "--backend", "mine").status == 2
     ended = run("replay", "p.json", "--backend", "mine", "--unsupported", "--json")
     (replayed,) = json.loads(ended.out)["replayed"]

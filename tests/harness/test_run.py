@@ -16,12 +16,8 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.execution.executor import Coverage, run
-from lockstep.harness.execution.record import Record
 from lockstep.harness.programs.program import Program
-from lockstep.harness.workers.messages import RandomTask
-from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice
-from tests.harness.commands import handling_ctrl_c
+from tests.harness.commands import handling_ctrl_c, run_slice
 from tests.harness.misbehaving import Cache, correct, misbehave
 
 BACKEND = correct()
@@ -176,12 +172,7 @@ def test_one_program_of_a_slice_in_16_gets_all_checks(
 ) -> None:
     """Each of its updates, on full caches as on empty ones; no other program has any."""
     backend, programs, watched = watch_updates(monkeypatch)
-    record = Record(tmp_path / "record")
-    runner = Runner(record, lambda event: None)
-    names = backend.name, "layer", "kv", 0
-    task = RandomTask(*names, seed=1, programs=120)
-    RandomSlice(runner, backend, task).check()
-    record.close()
+    run_slice(tmp_path, backend, 120)
     assert len(programs) > 120  # some are derived
     with_all = programs[8::16]
     assert watched == [offset for program in with_all for offset in program]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Backend
-from lockstep.harness.execution.record import Record
 from lockstep.harness.jobs.check import MAX_SAVED, list_saved_files, plan_saved
 from lockstep.harness.jobs.failures import make_failure, save
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.jobs.shards import Shards
 from lockstep.harness.programs.program import Divergence, Program, load_programs
-from lockstep.harness.workers.messages import RandomTask
 from lockstep.harness.workers.runner import Runner
-from lockstep.harness.workers.slices import RandomSlice
 from tests.harness.building import SMALL, make, trim, update
-from tests.harness.commands import CORRECT, HERE, Ended, Run
+from tests.harness.commands import CORRECT, HERE, Ended, Run, run_slice
 from tests.harness.misbehaving import WrongTwice, correct, declare, wrong_twice
 
 SIGNATURE = "layer-kv-update-contents"
@@ -56,17 +52,12 @@ def list_files() -> set[Path]:
 @pytest.fixture(scope="module")
 def blind(tmp_path_factory: pytest.TempPathFactory) -> int:
     """A seed whose first program shows nothing that is wrong."""
-    record = Record(tmp_path_factory.mktemp("blind") / "record")
-    runner, backend = Runner(record, lambda event: None), wrong_twice()
-    names = WRONG, "layer", "kv", 0
-    with closing(record):
-        return next(
-            seed
-            for seed in range(SEEDS)
-            if not RandomSlice(runner, backend, RandomTask(*names, seed=seed, programs=1))
-            .check()
-            .counts.signatures
-        )
+    folder, backend = tmp_path_factory.mktemp("blind"), wrong_twice()
+    return next(
+        seed
+        for seed in range(SEEDS)
+        if not run_slice(folder, backend, 1, seed=seed)[0].counts.signatures
+    )
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,17 @@ from syrupy.assertion import SnapshotAssertion
 
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.scripts.script import try_script, write_script
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
+from tests.harness.building import SMALL
+from tests.harness.building import make as build
 from tests.harness.commands import CORRECT, HERE, Run
 
 UPDATE = {"op": "update", "length": 2}
 TRIM = {"op": "trim", "count": 1}
-PLAIN = {"kind": "kv", "heads": 1, "step": 1, "conv_width": 2}
+make = partial(build, heads=1, **SMALL)
 FILE = Path(__file__).parent / "exec" / "driver.py"
 DRIVER = f"exec:{sys.executable} {FILE}"
-
-
-def make(*ops: Any, meta: Any = None) -> Program:
-    document = {"format": "lockstep/1", "contract": "layer", "config": PLAIN}
-    return parse_program({**document, "ops": list(ops), "meta": meta}, "here")
 
 
 def save(program: Program, file: str = "p.json") -> str:
@@ -64,13 +63,13 @@ def test_without_the_mistake_the_script_agrees() -> None:
 def test_nothing_that_a_file_says_is_in_a_script() -> None:
     meta = {"signature": "x\n__import__('os')", "what": "EVIL", "backend": "EVIL\n"}
     evil = {"op": "state", "cache": "EVIL"}
-    script = write_script(make(UPDATE, evil, meta=meta), load(CORRECT), CORRECT)
+    script = write_script(replace(make(UPDATE, evil), meta=meta), load(CORRECT), CORRECT)
     assert "EVIL" not in script
     assert "__import__" not in script
 
 
 def test_a_script_ends_where_the_program_failed() -> None:
-    longer = make(UPDATE, UPDATE, UPDATE, meta={"step": 1})
+    longer = replace(make(UPDATE, UPDATE, UPDATE), meta={"step": 1})
     shorter = make(UPDATE, UPDATE)
     correct = load(CORRECT)
     assert write_script(longer, correct, CORRECT) == write_script(

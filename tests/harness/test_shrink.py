@@ -46,7 +46,7 @@ from tests.harness.misbehaving import correct
 Fails = Callable[[Program], bool]
 DTYPES = ("float32", "bfloat16")
 
-every_seed = pytest.mark.parametrize("seed", range(4))
+every_seed = pytest.mark.parametrize("seed", range(2))
 
 
 def shrink(contract: str, kind: str, declared: Kind, fails: Fails, seed: int) -> Program:
@@ -155,25 +155,6 @@ def test_names_end_in_the_order_of_their_appearance() -> None:
     assert small[3]["snapshot"] in ("s0", "s1", None)
 
 
-@pytest.mark.parametrize(
-    ("value", "schema", "simpler"),
-    [
-        (7, {"minimum": 1}, [1, 2, 3, 4, 6]),
-        (1, {"minimum": 1}, []),
-        (5, {"minimum": 0, "default": 9}, [9, 0, 1, 2, 3, 4]),
-        (-3, {"minimum": -9}, [0]),
-        ("b", {"default": "a"}, ["a"]),
-        ("a", {"default": "a"}, []),
-        ([4, 5], {}, [[5], [4], [0, 5], [2, 5], [3, 5], [4, 0], [4, 3]]),
-        (["s0", "s1"], {}, [["s1"], ["s0"]]),
-        (False, {"default": True}, [True]),
-        (None, {"default": None}, []),
-    ],
-)
-def test_simpler_values(value: Any, schema: dict[str, Any], simpler: list[Any]) -> None:
-    assert get_simpler(value, schema) == simpler
-
-
 @pytest.mark.parametrize("value", [65_535, [65_535]])
 def test_a_large_number_comes_down_in_few_runs(value: Any) -> None:
     runs = 0
@@ -280,7 +261,7 @@ def test_names_do_not_count() -> None:
     assert get_rank(talk(7, 9)) == get_rank(talk(1, 2))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
 def test_a_result_never_ranks_worse(kind: str, seed: int) -> None:
     declared = Kind(frozenset(CONTRACTS["layer"].list_operations(kind)), CONFIG[kind])
@@ -356,7 +337,7 @@ def test_failures_are_clustered() -> None:
 OPS = 12
 
 
-@pytest.mark.parametrize("failing", range(2, 40))
+@pytest.mark.parametrize("failing", [2, 3, 5, 8, 12, 19, 20, 39])
 def test_a_step_that_is_reported_is_a_step_of_the_shrunk_program(
     failing: int, tmp_path: Path
 ) -> None:

@@ -10,11 +10,8 @@ import pytest
 from lockstep.harness.backends import Backend
 from lockstep.harness.backends.twins import Twins
 from lockstep.harness.execution.executor import run
-from lockstep.harness.programs.generate.drawer import Drawer
-from lockstep.harness.programs.generate.sources import RandomSource
+from tests.harness.building import draw_some
 from tests.harness.paging import GROUPS, Manager, declare, make
-
-PROGRAMS, SEED = 100, 3
 
 
 def make_twins(other: type[Manager]) -> Backend:
@@ -26,10 +23,7 @@ def make_twins(other: type[Manager]) -> Backend:
 def find(backend: Backend) -> tuple[str, str] | None:
     """The signature and the message of the first divergence."""
     declared = backend.contracts["paged"]["paged-full"]
-    drawer = Drawer("paged", "paged-full", declared, backend.dtypes)
-    source = RandomSource(SEED)
-    for _ in range(PROGRAMS):
-        program = drawer.draw(source)
+    for program in draw_some(100, "paged", "paged-full", declared, 3):
         divergence = run(program, backend).divergence
         if divergence is not None:
             return divergence.get_signature(program), divergence.message

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.harness.jobs.watch import build, take_stamps, wait_for_change
+from tests.harness.building import make, trim, update
 from tests.harness.commands import START, Run
 
 SOURCE = """
@@ -30,12 +31,7 @@ def make():
 """
 BROKEN, MENDED = SOURCE.format(wrong=" + 1"), SOURCE.format(wrong="")
 MISSPELT = MENDED.replace("count):", "count:")
-PROGRAM = {
-    "format": "lockstep/1",
-    "contract": "layer",
-    "config": {"kind": "kv"},
-    "ops": [{"op": "update", "length": 2}, {"op": "trim", "count": 1}],
-}
+PROGRAM = make(update(2), trim(1)).to_json()
 SECONDS = 600.0
 
 

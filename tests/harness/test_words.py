@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 
 from lockstep.harness.contracts.operation import Op
-from lockstep.harness.programs.program import Program, parse_program
+from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_failure
 from tests.harness.building import make, trim, update
 
@@ -19,10 +19,9 @@ RESUME: Op = {"op": "can_resume", "sequence": 1, "position": 1}
 RESTORE: Op = {"op": "restore", "snapshot": None, "target": 1}
 
 
-def unify(*ops: Op, **config: Any) -> Program:
-    document = {"format": "lockstep/1", "contract": "unified"}
-    config = {"kind": "causal", "sequences": 2, "capacity": 8, "batch": 16, **config}
-    return parse_program({**document, "config": config, "ops": [*ops]}, "a test")
+unify = partial(
+    make, contract="unified", kind="causal", sequences=2, capacity=8, batch=16
+)
 
 
 def tell(program: Program, step: int | None = None) -> list[str]:
@@ -63,8 +62,7 @@ def test_nothing_is_told_behind_a_choice_of_the_backend() -> None:
         {"op": "run"},
         {"op": "schedule", "request": "a"},
     ]
-    config = {"kind": "paged-full", "groups": [{"type": "full", "block": 1, "layers": 1}]}
-    document = {"format": "lockstep/1", "contract": "paged", "config": config}
-    steps = tell(parse_program({**document, "ops": run}, "a test"))
+    groups = [{"type": "full", "block": 1, "layers": 1}]
+    steps = tell(make(*run, contract="paged", kind="paged-full", groups=groups))
     assert len(steps) == len(run)
     assert "→" not in steps[1]

@@ -78,50 +78,42 @@ def test_what_json_has_not_in_words_that_every_parser_reads() -> None:
     assert mask.mask.data == ["nan", "inf", "-inf", None]  # type: ignore[attr-defined]
 
 
-def test_infinity_is_written_as_a_text() -> None:
+def test_infinity_is_written_as_a_text_and_nan_as_null() -> None:
     """A number such as 1e999 stops the parsers of Go and Rust."""
     for _ in range(2):
-        array = Tensor(np.array([np.inf, 0.5, -np.inf], np.float32), "float32")
-        assert json.loads(array.to_json())["data"] == ["inf", 0.5, "-inf"]
-
-
-def test_nan_is_written_as_null() -> None:
-    """Padding of a batch holds it, more than once."""
-    for _ in range(2):
-        array = Tensor(np.array([0.5, np.nan, np.nan, -0.5], np.float32), "float32")
-        assert json.loads(array.to_json())["data"] == [0.5, None, None, -0.5]
+        array = Tensor(np.array([np.inf, 0.5, -np.inf, np.nan], np.float32), "float32")
+        assert json.loads(array.to_json())["data"] == ["inf", 0.5, "-inf", None]
 
 
 ONE = {"shape": [1], "data": [1.0]}
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([1.0], "keys is [1.0]; expected an object"),
-        ({"data": [1.0]}, "keys has no shape"),
-        ({"shape": [1], "data": ["1.0"]}, 'keys.data[0] is "1.0"; expected a number'),
-        ({"shape": [1], "data": [[1.0]]}, "keys.data[0] is [1.0]; expected a number"),
-        (
-            {"shape": [1], "data": ["inf"], "dtype": "bool"},
-            'keys.data[0] is "inf"; expected 0 or 1',
-        ),
-        ({"shape": [1], "data": [True]}, "keys.data[0] is true; expected a number"),
-        ({"shape": [1.0], "data": [1.0]}, "keys.shape[0] is 1.0; expected an integer"),
-        ({"shape": [-1], "data": [1.0]}, "keys.shape[0] is -1; expected an integer >= 0"),
-        ({"shape": [2], "data": [1.0]}, "keys has 1 numbers, but its shape [2] is for 2"),
-        ({"shape": [0, 1 << 39, 1 << 39], "data": []}, "keys has no numbers, but its"),
-        ({"shape": [1] * 9, "data": [1.0]}, "keys.shape is a list of 9; expected a list"),
-        ({"shape": [1], "data": [10**400]}, "keys has an integer of over 300 digits"),
-        ({**ONE, "dtype": "double"}, 'keys.dtype is "double"; expected one of float32, '),
-        ({**ONE, "data": [2], "dtype": "bool"}, "keys.data[0] is 2; expected 0 or 1"),
-        ({**ONE, "data": [0.0], "dtype": "bool"}, "keys.data[0] is 0.0; expected 0 or 1"),
-    ],
+MALFORMED: tuple[Any, ...] = (
+    [1.0],
+    {"data": [1.0]},
+    {"shape": [1], "data": ["1.0"]},
+    {"shape": [1], "data": [[1.0]]},
+    {"shape": [1], "data": ["inf"], "dtype": "bool"},
+    {"shape": [1], "data": [True]},
+    {"shape": [1.0], "data": [1.0]},
+    {"shape": [-1], "data": [1.0]},
+    {"shape": [2], "data": [1.0]},
+    {"shape": [0, 1 << 39, 1 << 39], "data": []},
+    {"shape": [1] * 9, "data": [1.0]},
+    {"shape": [1], "data": [10**400]},
+    {**ONE, "dtype": "double"},
+    {**ONE, "data": [2], "dtype": "bool"},
+    {**ONE, "data": [0.0], "dtype": "bool"},
 )
-def test_an_array_that_is_malformed(value: Any, words: str) -> None:
-    with pytest.raises(Malformed) as caught:
-        read_array(value)
-    assert words in str(caught.value)
+
+
+def test_an_array_that_is_malformed(snapshot: Any) -> None:
+    said = []
+    for value in MALFORMED:
+        with pytest.raises(Malformed) as caught:
+            read_array(value)
+        said.append(str(caught.value))
+    assert said == snapshot
 
 
 def read_array(value: Any) -> Tensor:

@@ -230,7 +230,6 @@ def test_a_driver_that_has_ended_though_its_child_has_not() -> None:
     [
         ("segfault", "crash"),
         ("silent", "hang"),
-        ("exit-after", "crash"),
         ("silent-after", "hang"),
     ],
 )

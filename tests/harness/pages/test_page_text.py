@@ -17,11 +17,8 @@ from lockstep.harness.reports.pages.gather import make_report
 from lockstep.harness.reports.pages.markdown import (
     MOST,
     MOST_BYTES,
-    code,
-    fence,
     render_annotations,
     render_markdown,
-    write_command,
 )
 from tests.harness.building import make, update
 from tests.harness.commands import Run
@@ -69,19 +66,6 @@ def test_nothing_from_a_file_is_markup() -> None:
     for line in text.split("\n"):
         if line.startswith("|"):
             assert line.count("|") == 3
-
-
-@pytest.mark.parametrize("text", ["", "`", "a`", "``a```b", "|", " ", "\x1b[1m"])
-def test_a_span_is_one_span(text: str) -> None:
-    span = code(text)
-    assert strip_code(span) == ""
-    assert "|" not in span and "\n" not in span and "\x1b" not in span
-
-
-def test_a_block_is_closed_by_its_own_fence_only() -> None:
-    block = fence(["```", "a", "````"])
-    assert block[0] == "`````text" and block[-1] == "`````"
-    assert not any(line.startswith("`````") for line in block[1:-1])
 
 
 def test_it_is_bounded() -> None:
@@ -167,19 +151,6 @@ def test_no_text_of_a_file_ends_a_line_or_begins_a_command() -> None:
     assert [level for level, _, _ in lines] == ["error"] * 4 + ["warning"]
     assert "%0A" in lines[0][2]  # as it stood there, not as a break
     assert not any("\x1b" in part or "\r" in part for line in lines for part in line)
-
-
-@pytest.mark.parametrize(
-    ("title", "message", "line"),
-    [
-        ("b", "a", "::error title=b::a\n"),
-        ("b", "50 %\nnext, here: yes", "::error title=b::50 %25%0Anext, here: yes\n"),
-        ("b", "%0A", "::error title=b::%250A\n"),
-        ("a:b,c%", "", "::error title=a%3Ab%2Cc%25::\n"),
-    ],
-)
-def test_how_a_command_is_written(title: str, message: str, line: str) -> None:
-    assert write_command("error", title, message) == line
 
 
 @pytest.mark.parametrize(
