@@ -26,7 +26,7 @@ from tests.harness.hostile.programs import PROGRAMS
 from tests.harness.hostile.sets import SETS
 from tests.harness.hostile.zips import ZIPS
 
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 def list_cases() -> list[Any]:
@@ -144,7 +144,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
-        timeout=60,
+        timeout=600,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )
     assert (done.returncode, done.stderr) == (0, b"")

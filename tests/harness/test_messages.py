@@ -190,7 +190,7 @@ def test_what_an_idle_worker_writes_is_said(tmp_path: Path) -> None:
     with Pool(1, tmp_path / "running") as one:
         first = one.run(deque([RunProgram(backend, make(update(3), **SMALL).to_json())]))
         assert [type(event) for _, event in first] == [Ran]
-        wait([one.processes[0].channel.end], 10)
+        wait([one.processes[0].channel.end], 600)
         second = list(one.run(deque([RunProgram(CORRECT, PROGRAM)])))
     (blamed, died), (task, answer) = second
     assert (blamed.backend, task.backend) == (backend, CORRECT)

@@ -234,7 +234,7 @@ def test_a_driver_that_has_ended_though_its_child_has_not() -> None:
     ],
 )
 def test_the_program_to_blame_is_kept_and_replays(run: Run, way: str, what: str) -> None:
-    backend, time = name_driver(way), ("--step-time", 0.3)
+    backend, time = name_driver(way), ("--step-time", 2)
     checked = run("check", "--backend", backend, "--programs", 12, *time)
     assert checked.status == 1
     assert "Traceback" not in checked.text
