@@ -78,7 +78,7 @@ class PrefixContract(Contract):
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (None, 1, 2, 3)}
     facts: ClassVar[Mapping[str, str]] = {
         "beyond": "tokens that the conversation which was closed last, of those that"
-        " begin with the request, has behind it; null if there is none",
+        " begin with the request, has behind it; null if there is none"
     }
     why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)

@@ -15,10 +15,7 @@ from lockstep.harness.contracts.memory import count_state_bytes, count_token_byt
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.system import Setup, System
 from lockstep.harness.contracts.unified.model import CONFIG as UNIFIED_CONFIG
-from lockstep.harness.contracts.unified.model import (
-    NEEDS,
-    SIMPLE,
-)
+from lockstep.harness.contracts.unified.model import NEEDS, SIMPLE
 from lockstep.harness.contracts.unified.model import (
     why_illegal_config as why_illegal_unified,
 )

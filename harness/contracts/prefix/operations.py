@@ -167,18 +167,10 @@ class Limit(PrefixOperation):
         if few and not parting_first and source.below(8):
             return None
         stored = model.describe_store()["bytes"]
-        limits = [
-            stored - 1,
-            stored // 2,
-            None,
-            stored - 1,
-            stored * 5 // 6,
-            stored,
-            0,
-            None,
-        ]
+        lower = stored - 1
+        limits = [lower, stored // 2, None, lower, stored * 5 // 6, stored, 0, None]
         if parting_first and source.below(2):
-            limits = [stored - 1, stored * 2 // 3]
+            limits = [lower, stored * 2 // 3]
         limit = source.pick(limits)
         return {"bytes": limit if limit is None else max(0, limit)}
 

@@ -111,15 +111,7 @@ class Forward(UnifiedOperation):
 
     name, weight = "forward", 16
     effect = Effect.ADDS
-    messages = {
-        "forward": (
-            {
-                **dict.fromkeys(LISTS, list[int]),
-                "reserve": bool,
-            },
-            {},
-        )
-    }
+    messages = {"forward": ({**dict.fromkeys(LISTS, list[int]), "reserve": bool}, {})}
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "positions": {**NUMBERS, JOINT: True},
