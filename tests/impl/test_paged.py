@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged import BlockManager
+from lockstep.impl.shared.paged_host import TieredManager
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
 FULL = {"type": "full", "block": 2}
@@ -85,3 +87,15 @@ def test_a_hit_may_end_inside_of_a_block_whose_end_is_gone(kind: str) -> None:
     cache.blocks.keys[block].remove(key)
     cache.open("b", [1, 1, 2, 3], None)
     assert cache.match("b") == 1
+
+
+@pytest.mark.parametrize("move", ["offload", "load"])
+def test_a_transfer_needs_a_new_name(move: str) -> None:
+    """Programs draw such a call once in some hundred programs."""
+    manager = TieredManager((FULL,), 8, 24, host=8)
+    compute(manager, "a", 1, 2, 3)
+    manager.open("b", (1, 2, 3), None)
+    manager.offload("a", "out")
+    with pytest.raises(MisuseError, match="there is a transfer out already"):
+        getattr(manager, move)({"offload": "a", "load": "b"}[move], "out")
+    assert list(manager.transfers) == ["out"]
