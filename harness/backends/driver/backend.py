@@ -104,11 +104,17 @@ def split_command(name: str) -> list[str]:
     program, *arguments = command
     located = shutil.which(program, path=f".{os.pathsep}{os.environ.get('PATH', '')}")
     if located is None:
-        raise UsageError(
-            f"--backend {name}: {program} is neither a program in the current folder,"
-            f" {Path.cwd()}, nor on PATH; if it is a script, chmod +x {program}, or name"
-            " what runs it before it, as in exec:python3 driver.py"
-        )
+        path = Path(program)
+        if path.is_file():
+            problem = (
+                f"cannot be executed; chmod +x {program}, or name the program that runs"
+                " it first, as in exec:python3 driver.py"
+            )
+        elif path.is_dir():
+            problem = "is a folder; name a program in it"
+        else:
+            problem = f"is neither in the current folder, {Path.cwd()}, nor on PATH"
+        raise UsageError(f"--backend {name}: {program} {problem}")
     return [str(Path(located).absolute()), *arguments]
 
 

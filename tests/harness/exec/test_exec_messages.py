@@ -202,7 +202,7 @@ def make_example(of: Any) -> Any:
     if "$ref" in of:
         return make_example(DOCUMENTS["common"]["$defs"][of["$ref"].rpartition("/")[2]])
     if "enum" in of:
-        return of["enum"][0]
+        return of["enum"][-1]  # an event with an entry
     if "anyOf" in of:
         return make_example(of["anyOf"][0])
     if of.get("type") == "object" and "properties" in of:
@@ -267,8 +267,9 @@ def test_a_schema_allows_what_is_read_and_nothing_else() -> None:
 
 WRONG = (None, {"no": "such"}, "2", 1.5, -1, True, [])
 
-BEYOND = ("'shape': []", "'data': []", "'shape': [0]")
-"""Where the numbers of an array are not as many as its shape says."""
+BEYOND = ("'shape': []", "'data': []", "'shape': [0]", "'stored', 'entry': None")
+"""Rules between fields: an array has as many numbers as its shape says, and only the event
+"cleared" has no entry."""
 
 CHECKED_LATER = ("contracts", "config")
 """Fields whose content is checked kind by kind, and as for every backend."""

@@ -167,9 +167,9 @@ def test_a_kind_that_is_declared_and_not_there() -> None:
 COMMANDS = [
     ("exec:", "names no program; give one as exec:./my-driver"),
     ("exec:'./x", "no closing quotation"),
-    ("exec:./there-is-none", "./there-is-none is neither a program in the current"),
-    ("exec:tests", "tests is neither a program in the current folder"),
-    ("exec:README.md --x", "nor on PATH; if it is a script, chmod +x README.md, or name"),
+    ("exec:./there-is-none", "./there-is-none is neither in the current folder"),
+    ("exec:tests", "tests is a folder; name a program in it"),
+    ("exec:README.md --x", "README.md cannot be executed; chmod +x README.md, or"),
 ]
 
 
