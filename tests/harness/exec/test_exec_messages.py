@@ -268,8 +268,8 @@ def test_a_schema_allows_what_is_read_and_nothing_else() -> None:
 WRONG = (None, {"no": "such"}, "2", 1.5, -1, True, [])
 
 BEYOND = ("'shape': []", "'data': []", "'shape': [0]", "'stored', 'entry': None")
-"""Rules between fields: an array has as many numbers as its shape says, and only the event
-"cleared" has no entry."""
+"""Rules between fields: an array has as many numbers as its shape says, and only the
+event "cleared" has no entry."""
 
 CHECKED_LATER = ("contracts", "config")
 """Fields whose content is checked kind by kind, and as for every backend."""
