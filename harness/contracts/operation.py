@@ -411,6 +411,10 @@ def number_names(
 # --- the loop over operations and the reference -----------------------------------------
 
 
+NOT_FOLLOWED: Answer = {"followed": False}
+"""Differs from each answer of an operation."""
+
+
 @dataclass(slots=True, eq=False)
 class Step:
     """One operation of a program, to be run on the reference.
@@ -424,7 +428,8 @@ class Step:
         skipped: the reason why the operation is illegal now; None if it is legal.
         states: the abstract states before the operation; None if not recorded.
         answer: the expected answer; None until `run_reference` is called.
-        resolved: the answer that the reference has followed; None before `resolve`.
+        resolved: the answer that the reference has followed; None before `resolve`, and
+            `NOT_FOLLOWED` if `resolve` failed.
         is_finished: whether `finish` was called.
     """
 
@@ -446,8 +451,9 @@ class Step:
 
     def resolve(self, observed: Answer) -> None:
         """Updates the reference to an allowed answer of the backend."""
-        self.resolved = observed
+        self.resolved = NOT_FOLLOWED
         self.operation.resolve(self.op, self.model, observed)
+        self.resolved = observed
 
     @property
     def follows(self) -> bool:
