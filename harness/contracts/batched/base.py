@@ -48,9 +48,9 @@ class BatchedOperation(CacheOperation):
     """An operation on the batch that it names.
 
     Attributes:
-        happened: the abstract state that it leads to.
-        renews: the abstract states of what happened before are over.
-        answers_each: a list answers for each of its caches.
+        happened: the abstract state after the operation; empty for none.
+        renews: whether the operation ends the abstract states of earlier events.
+        answers_each: whether the answer of a list contains one answer for each cache.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
@@ -101,7 +101,7 @@ class BatchedOperation(CacheOperation):
         return answer
 
     def note(self, op: Op, model: BatchedModel) -> None:
-        """Notes in the model that it has happened."""
+        """Records the operation in the model's past events."""
         past = model.past[op["cache"]]
         if self.renews:
             past.clear()
@@ -112,7 +112,7 @@ class BatchedOperation(CacheOperation):
 
 
 def nest(schema: Schema) -> Schema:
-    """Makes the schema of the answer of a list, whose caches answer so."""
+    """Makes the schema of the answer of a list from the schema of one cache's answer."""
     nested = []
     for option in list_alternatives(schema):
         fields = dict(option["properties"])
@@ -135,7 +135,7 @@ class OnEither(BatchedOperation):
         return OF_A_LAYER[self.name]
 
     def narrow(self, op: Op) -> Op:
-        """Returns the operation as the layer contract has it."""
+        """Returns the operation in the form of the layer contract."""
         fields = {name: op[name] for name in self.single.fields if name in op}
         return self.single.complete({"op": self.name, **fields})
 
@@ -175,7 +175,7 @@ class OnEither(BatchedOperation):
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
-    """Draws columns of an update: often so many that a row reaches a boundary."""
+    """Draws the length of an update in columns; often a row then reaches a boundary."""
     edges, members = [1, 2, 3], list_part_configs(model.config)
     sizes = [member[name] for member in members for name in ("window", "chunk", "step")]
     for offset in {min(batch.offsets), max(batch.offsets), batch.width}:

@@ -1,4 +1,4 @@
-"""Lists, several caches for each layer: the reference, and how a backend runs them."""
+"""Defines the reference and the backend system of lists: several caches per layer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ListSingles(LayerModel):
 
 
 class ListModel(BatchedModel):
-    """The batches whose rows are lists; each part gives its own answer."""
+    """The batches whose rows are lists; an answer contains the answer of each part."""
 
     def open_singles(self) -> LayerModel:
         config = get_single_config(self.config)
@@ -74,8 +74,10 @@ class ListModel(BatchedModel):
         return ListSingles({**config, "parts": list(members)}, self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
-        """Returns a model of each part: to look at, since rows that leave a batch stay
-        in it."""
+        """Returns a model of each part, for reading only.
+
+        Rows that leave a batch later stay in this model.
+        """
         configs = list_part_configs(self.config)
         return [self.get_part(number, config) for number, config in enumerate(configs)]
 
@@ -114,7 +116,10 @@ def get_part(cache: Any, number: int) -> Cache:
 
 
 class PartOf(Mapping[str, Any]):
-    """Maps the name of a list to one of its parts; a list may replace its parts."""
+    """Maps each list's name to the list's current part with a fixed number.
+
+    A list may replace its parts.
+    """
 
     def __init__(self, lists: Mapping[str, Any], number: int, count: int) -> None:
         self.lists, self.number, self.count = lists, number, count
@@ -130,7 +135,10 @@ class PartOf(Mapping[str, Any]):
 
 
 def visit(members: Iterable[T], call: Callable[[T, int], R]) -> list[R]:
-    """Calls a function with each part and its index; errors name the broken part."""
+    """Calls a function with each part and its index, and returns the results.
+
+    Errors name the broken part.
+    """
     results = []
     for number, member in enumerate(members):
         try:

@@ -29,7 +29,7 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def leave_out(op: Op, row: int) -> Op:
-    """Returns the operation for a batch with one row fewer."""
+    """Returns the operation for the batch without this row."""
     changed: dict[str, Any] = {}
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)
@@ -67,7 +67,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
 
 
 def lower(op: Op, field: str, least: int) -> Iterator[Op]:
-    """Yields the numbers with one number lowered, by the maximum or by one."""
+    """Yields the operation with one number of `field` lowered, to `least` or by 1."""
     for index, number in enumerate(op[field]):
         for smaller in sorted({least, number - 1}):
             if least <= smaller < number:
@@ -75,7 +75,7 @@ def lower(op: Op, field: str, least: int) -> Iterator[Op]:
 
 
 def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes a padding announcement, or one column of it and of a later update."""
+    """Removes a padding announcement, or shortens it and a later update by 1 column."""
     for index, op in find(ops, "pad_right"):
         after = [at for at, _ in find(ops, "finalize") if at > index]
         if after:

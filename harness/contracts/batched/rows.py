@@ -52,9 +52,9 @@ class Keeping(BatchedOperation):
 
 
 class Filter(Keeping):
-    """Keeps these rows in this order, each at most once.
+    """Keeps these rows in this order; no row may be listed twice.
 
-    Answer: `offsets`.
+    Answer: `offsets`: the offset of each row.
     """
 
     name = "filter"
@@ -80,10 +80,10 @@ class Filter(Keeping):
 
 
 class Select(Keeping):
-    """Keeps these rows in this order; one that is named twice becomes two, as in a beam
+    """Keeps these rows in this order; a row that is listed twice is copied, as in a beam
     search.
 
-    Answer: `offsets`.
+    Answer: `offsets`: the offset of each row.
     """
 
     name = "select"
@@ -98,7 +98,7 @@ class Select(Keeping):
 
 
 class Repeat(BatchedOperation):
-    """Repeats each row `times` times, the copies next to each other.
+    """Repeats each row `times` times; copies of a row are adjacent.
 
     Answer: `offsets`.
     """
@@ -120,7 +120,7 @@ class Repeat(BatchedOperation):
 
 
 class Extend(BatchedOperation):
-    """Adds the rows of another batch, which is used up.
+    """Adds the rows of another batch, and consumes that batch.
 
     Answer: `offsets`.
     """
@@ -156,7 +156,7 @@ class Extend(BatchedOperation):
 
 
 class Extract(BatchedOperation):
-    """Makes an independent single cache of one row, as `into`.
+    """Copies one row into an independent single cache `into`.
 
     Answer: `offset`.
     """
@@ -194,8 +194,8 @@ class Extract(BatchedOperation):
 
 
 class Stack(BatchedOperation):
-    """Makes a batch of single caches, which are used up. Released libraries call it
-    merge.
+    """Makes a batch from single caches, and consumes the caches. Released libraries call
+    this operation merge.
 
     Answer: `offsets`.
     """
@@ -266,7 +266,7 @@ class Save(BatchedOperation):
 
 
 class Load(BatchedOperation):
-    """Opens a batch and loads what was saved as `from`.
+    """Opens a batch with the content that was saved as `from`.
 
     Answer: `offsets`.
     """
@@ -305,7 +305,7 @@ class Load(BatchedOperation):
 
 
 class Reading(OnEither):
-    """Reads a batch, which nobody does before the announced padding has ended."""
+    """Reads a batch; illegal from the announcement of padding until `finalize`."""
 
     has_misuse = False
 
@@ -315,9 +315,9 @@ class Reading(OnEither):
 
 
 class State(Reading):
-    """Reads all that is held.
+    """Reads the whole content.
 
-    Answer: `caches`: `tags` for each row.
+    Answer: `caches`: the `tags` of each row.
     """
 
     name, weight = "state", 2
@@ -343,9 +343,9 @@ class State(Reading):
 
 
 class Size(Reading):
-    """Counts the tokens held.
+    """Counts the tokens in each row.
 
-    Answer: `sizes`.
+    Answer: `sizes`: the number of tokens in each row.
     """
 
     name, weight = "size", 2
@@ -373,7 +373,7 @@ class Size(Reading):
 
 
 class Clone(OnEither):
-    """Makes an independent copy, as `into`."""
+    """Makes an independent copy with the name `into`."""
 
     name, weight = "clone", 2
     effect = Effect.MOVES

@@ -74,7 +74,7 @@ class Batches(System):
         singles: the single caches, as the system of a layer program.
         saved: name → the saved content of a batch.
         needed: the required attributes of a batch.
-        parts: the batches of each cache of the layer, which only lists have several of.
+        parts: the systems of the layer's caches; only lists have more than one.
     """
 
     singles: Any

@@ -57,7 +57,7 @@ UPDATED_ROWS = list_of(
 
 
 class Open(BatchedOperation):
-    """Opens a batch of `rows` empty rows, at least 1.
+    """Opens a batch of `rows` empty rows; `rows` must be at least 1.
 
     Answer: `offsets`.
     """
@@ -90,13 +90,14 @@ class Open(BatchedOperation):
 
 
 class Update(OnEither):
-    """Appends `length` columns to each row, or tokens to a single cache. Of row b the
-    first `left[b]` are padding (only into an empty batch, 0 for one row; null: none).
-    Behind `pad_right`, padding comes behind the announced tokens.
+    """Appends `length` columns to each row, or `length` tokens to a single cache. In row
+    b, the first `left[b]` columns are padding (null: no padding). Left padding is allowed
+    only in an empty batch, and at least one row must have none. After `pad_right`, the
+    columns after the announced tokens of a row are padding.
 
-    Answer: `caches`: for each row `position` of its first new token, if there is one,
-    `offset` after it, unless padding is announced, and `visible` of its new tokens. Of a
-    single cache as in the layer contract.
+    Answer: `caches`: for each row, `position` of the first new token, if there is any;
+    `offset` after the update, unless padding is announced; and `visible`: the tags that
+    each new token sees. For a single cache, the answer of the layer contract.
     """
 
     name, weight = "update", 24
@@ -171,7 +172,7 @@ class Update(OnEither):
         return model.tell(lambda member: self.answer_rows(member, name))
 
     def answer_rows(self, model: BatchedModel, name: str) -> Answer:
-        """Returns, for each row, the positions of its new tokens and what they see."""
+        """Returns the answer: the position, offset and visible tags of each row."""
         batch, tells = model.batches[name], model.config["offsets"] == "rows"
         rows = []
         for row, tags in zip(batch.rows, model.written, strict=True):
@@ -251,11 +252,11 @@ def get_row_tags(
 
 
 class PadRight(BatchedOperation):
-    """Announces that the next updates bring `lengths[b]` tokens to row b, and as many
-    columns as the longest; then `finalize` comes. Engines do so only if some row has
-    padding.
+    """Announces padding on the right: the next updates append `lengths[b]` tokens to row
+    b, and in total max(`lengths`) columns; then `finalize` follows. Engines make this
+    call only if some row has padding.
 
-    Answer: `offsets` are not told until then.
+    Answer: `offsets`; omitted until `finalize`.
     """
 
     name, weight = "pad_right", 5
@@ -288,7 +289,7 @@ class PadRight(BatchedOperation):
 
 
 class Finalize(BatchedOperation):
-    """Ends the padding on the right.
+    """Ends the padding on the right, which `pad_right` announced.
 
     Answer: `offsets`.
     """
@@ -331,10 +332,10 @@ class Taking(BatchedOperation):
     """Removes the last tokens of each row.
 
     A ring that counts padding may have dropped columns although no row has dropped a
-    token. Then it may refuse, or must with `ring` "columns".
+    token. Such a ring may refuse; with `ring` "columns", it must refuse.
 
     Attributes:
-        result: the field of the answer that holds what the method returns.
+        result: the field of the answer with the value that the method returned.
     """
 
     kinds = SLICED
@@ -398,9 +399,9 @@ def may_have_turned(batch: BatchedCache) -> bool:
 
 
 class Trim(OnEither, Taking):
-    """Removes the last `count` tokens of each row, of all rows or of none.
+    """Removes the last `count` tokens of each row; a refusal changes no row.
 
-    Answer: `trimmed`: `count`, or 0 if refused (a ring that has dropped columns);
+    Answer: `trimmed`: `count`, or 0 if refused (by a ring that has dropped columns);
     `offsets`.
     """
 
@@ -425,9 +426,9 @@ class Trim(OnEither, Taking):
 
 
 class Rollback(Taking):
-    """Removes the last `counts[b]` tokens of each row, of all rows or of none.
+    """Removes the last `counts[b]` tokens of each row b; a refusal changes no row.
 
-    Answer: `done`, `offsets`.
+    Answer: `done`: false if refused; `offsets`.
     """
 
     name, weight, result = "rollback", 4, "done"

@@ -126,12 +126,14 @@ dtype. For a state, "length" means a length of 0 or a write past a capture."""
 
 
 class Update(LayerOperation):
-    """Appends the K and V of `length` tokens, or, with `wrong`, arrays that must be
-    refused: another batch, heads, key_dim, value_dim or dtype than those before, K and V
-    of different lengths (a state: none), or a state past a scheduled capture.
+    """Appends the K and V of `length` tokens. If `wrong` is set, passes invalid arrays,
+    which the cache must refuse. `wrong` names the invalid property: a batch, heads,
+    key_dim, value_dim or dtype that differs from earlier arrays; "length": K and V of
+    different lengths (for a state, no tokens); "capture": a state that is written
+    past a scheduled capture.
 
-    Answer: `offset` after it; `visible`: for each new token the tags it sees. Of a
-    state: the tags that it has read, in order.
+    Answer: `offset`: the offset after the update; `visible`: for each new token, the
+    tags that it sees. For a state, the tags that the state has read, in order.
     """
 
     name, weight = "update", 20
@@ -184,7 +186,7 @@ class Update(LayerOperation):
         return {"length": length if 1 <= length <= longest else 1 + length % 5}
 
     def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:
-        """Lists the update lengths that end at a boundary, one before or one after it."""
+        """Lists update lengths that end at, just before or just after a boundary."""
         config, edges = model.config, list[int]()
         if window := config["window"]:
             room = window - offset
@@ -241,9 +243,10 @@ def has_capture_within(cache: Cache, length: int) -> bool:
 
 
 class State(LayerOperation):
-    """Reads all that is held.
+    """Reads the whole content.
 
-    Answer: `tags`, sorted; of rotating those in the window.
+    Answer: `tags`: the tags of all tokens, sorted; for a rotating cache, of the tokens in
+    the window.
     """
 
     name, weight = "state", 2
@@ -259,9 +262,9 @@ class State(LayerOperation):
 
 
 class View(State):
-    """Reads the same, and may not change anything.
+    """Reads the same content as `state`, and must not change the cache.
 
-    Answer: `tags`, as of `state`.
+    Answer: `tags`, as in the answer of `state`.
     """
 
     name = "view"
@@ -269,9 +272,9 @@ class View(State):
 
 
 class Size(LayerOperation):
-    """Counts the tokens held.
+    """Counts the tokens in the cache.
 
-    Answer: `size`.
+    Answer: `size`: the number of tokens.
     """
 
     name = "size"
@@ -291,8 +294,8 @@ class Size(LayerOperation):
 class Trim(LayerOperation):
     """Removes the last `count` tokens.
 
-    Answer: `trimmed`: how many; 0 if refused (rotating that has dropped tokens; state).
-    `offset` after it.
+    Answer: `trimmed`: the number of removed tokens; 0 if refused (by a rotating cache
+    that has dropped tokens, and by a state). `offset`: the offset after the trim.
     """
 
     name, weight = "trim", 3
@@ -393,9 +396,9 @@ SNAPSHOTS = ("s0", "s1", "s2", "s3", "s4")
 
 
 class TakeSnapshot(LayerOperation):
-    """Copies what is held from position `from` on, as snapshot `into`.
+    """Copies the content from position `from` to the end into a new snapshot `into`.
 
-    Answer: `range` [begin, end], or null if there is nothing.
+    Answer: `range`: [begin, end] of the snapshot, or null if there is no content.
     """
 
     name, weight = "snapshot", 4
@@ -417,9 +420,9 @@ class TakeSnapshot(LayerOperation):
 
 
 class Restore(LayerOperation):
-    """Goes back to `target` with a snapshot, or without one (null).
+    """Restores the offset `target` from a snapshot, or from the cache's tokens (null).
 
-    Answer: `ok`, `offset`; a refusal changes nothing.
+    Answer: `ok`: false if refused, and then nothing changes; `offset`.
     """
 
     name, weight = "restore", 5
@@ -469,9 +472,9 @@ SIDES = ("parent", "child")
 
 
 class Split(LayerOperation):
-    """Cuts a snapshot in two, and uses it up.
+    """Splits a snapshot into two snapshots, and consumes it.
 
-    Answer: The ranges of `parent` and `child`, null where there is none.
+    Answer: The ranges of `parent` and `child`; null for a missing snapshot.
     """
 
     name, weight = "split", 2
@@ -519,9 +522,9 @@ class Split(LayerOperation):
 
 
 class Merge(LayerOperation):
-    """Joins two adjacent snapshots, and uses them up.
+    """Joins two adjacent snapshots into one snapshot, and consumes both.
 
-    Answer: `range`.
+    Answer: `range`: [begin, end] of the new snapshot.
     """
 
     name, weight = "merge", 3
@@ -592,7 +595,7 @@ class Merge(LayerOperation):
 
 
 class Close(LayerOperation):
-    """Closes a snapshot through the cache that made it, whatever `cache` says."""
+    """Closes a snapshot through the cache that made it; `cache` is ignored."""
 
     name = "close"
     effect = Effect.CONTROL
@@ -616,8 +619,8 @@ class Close(LayerOperation):
 
 
 class Prepare(LayerOperation):
-    """Schedules a capture for when the writes reach each of these offsets; one reaches
-    the offset where it begins, too."""
+    """Schedules a capture at each of these offsets. A capture is made when a write begins
+    at its offset or reaches it."""
 
     name, weight = "prepare", 3
     effect = Effect.CONTROL
@@ -665,9 +668,9 @@ class Prepare(LayerOperation):
 
 
 class Take(LayerOperation):
-    """Takes the captures, under these names.
+    """Takes the scheduled captures as snapshots with these names.
 
-    Answer: `ranges`, one for each offset, null where there is none.
+    Answer: `ranges`: one range for each scheduled offset; null for a missing capture.
     """
 
     name, weight = "take", 2

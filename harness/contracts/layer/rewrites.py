@@ -105,9 +105,9 @@ def move_offsets(op: Op, by: int) -> Op:
 
 
 def list_passed_on(op: Op) -> list[tuple[str, str, str]]:
-    """Lists (sort, input, output) of an operation whose output its input can replace.
+    """Lists the outputs of an operation that an input can replace.
 
-    The sort is "snapshot" or "cache".
+    Each item is (sort, input, output); the sort is "snapshot" or "cache".
     """
     halves = [op[half] for half in ("parent", "child") if op.get(half)]
     if op["op"] == "clone":

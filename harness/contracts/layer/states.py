@@ -21,12 +21,12 @@ class Situation:
         length: the number of tokens of an update, else 0.
         past_window: the offset minus the window.
         step: the growth step.
-        after_step: the number of tokens behind the last growth step.
-        in_chunk: the number of tokens behind the last chunk boundary.
+        after_step: the number of tokens after the last growth step.
+        in_chunk: the number of tokens after the last chunk boundary.
         past_chunk: the offset minus the chunk size.
 
-    The last four are NaN, which is neither equal to nor less or greater than any number,
-    while the cache is empty and if it has no window, steps or chunks.
+    The last four are NaN while the cache is empty, and if the cache has no window, steps
+    or chunks. NaN is neither equal to, less than nor greater than any number.
     """
 
     def __init__(self, op: Op, model: LayerModel) -> None:

@@ -45,7 +45,7 @@ class LayerSystem(System):
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         self.snapshots: dict[str | None, OpenSnapshot] = {}
         self.caches: dict[str, Any] = {}
-        # What is quantized, or left to no later query by chunks, may take less.
+        # A quantized token or a token before the current chunk may take fewer bytes.
         is_exact = not backend.tolerance and config["chunk"] is None
         self.memory = LayerMemory(config, declared.held, is_exact)
         self.open: Mapping[str, Snapshot] = {}  # the reference's snapshots
@@ -122,9 +122,12 @@ class LayerSystem(System):
     # --- operations that move arrays ----------------------------------------------------
 
     def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
-        """Appends the tokens with these tags and reads what their queries see.
+        """Appends the tokens with these tags; reads the tokens that their queries see.
 
-        tokens: all of the cache, in the order of positions, as the reference has them.
+        Args:
+            name: the name of the cache.
+            tags: the tags of the new tokens.
+            tokens: all tokens of the reference cache, in the order of positions.
         """
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
@@ -212,8 +215,8 @@ class LayerSystem(System):
     # --- checks beside the answer -------------------------------------------------------
 
     def cut_mask(self, mask: Array, length: int) -> Array:
-        """Cuts padding rows off a mask; gives it two axes, without which frameworks
-        do not take one."""
+        """Returns the mask without padding rows and with at least two axes, as frameworks
+        require."""
         missing = 2 - self.arrays.to_numpy(mask).ndim
         return mask[(None,) * missing] if missing > 0 else mask[..., :length, :]
 

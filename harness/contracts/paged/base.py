@@ -39,7 +39,7 @@ def leave(values: Sequence[Any]) -> Any:
 
 
 def chosen(**fields: Schema) -> Schema:
-    """Makes the schema of an answer whose field the backend chooses, or of a refusal."""
+    """Makes the schema of an answer whose fields the backend chooses, or of a refusal."""
     return any_of(record(**{name: left_open(fields[name]) for name in fields}), USAGE)
 
 
@@ -51,7 +51,7 @@ class PagedOperation(Operation):
     """An operation of a scheduler, which calls the method with the operation's name.
 
     Attributes:
-        result: the field of the answer that takes the value which the method returns.
+        result: the field of the answer with the value that the method returned.
     """
 
     has_misuse = True
@@ -73,7 +73,7 @@ class OnRequest(PagedOperation):
     """An operation on one request.
 
     Attributes:
-        filling: values of the other fields without a default, for invalid calls.
+        filling: field → value in invalid calls, for other fields without a default.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST}
@@ -81,7 +81,7 @@ class OnRequest(PagedOperation):
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         request = model.cache.requests.get(op["request"])
-        if request is None:  # a misuse, where that must be refused
+        if request is None:  # an invalid call, which must be refused
             return None
         return self.why_illegal_here(op, model, request)
 

@@ -1,4 +1,4 @@
-"""Operations that take slots away, and that go on elsewhere."""
+"""Operations that release slots, drop blocks, and fork or rewind requests."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from lockstep.reference.paged import Request
 
 
 class LettingGo(OnRequest):
-    """Takes the slots of a request. What it has not computed is never hit.
+    """Releases the slots of a request.
 
-    A transfer goes on without it.
+    Tokens that the request has not computed are never hit. A transfer continues without
+    the request.
     """
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Those whose blocks a transfer still needs, or has filled."""
+        """Returns the requests whose blocks a transfer still needs or has filled.
+
+        Returns all `names` if there are none, or if `goes_far` is False.
+        """
         owners = set(map(model.find_owner, model.transfers))
         loaded = {name for name in names if "loaded" in model.past[name]}
         preferred = [name for name in names if name in owners | loaded]
@@ -45,7 +49,7 @@ class LettingGo(OnRequest):
 
 
 class Preempt(LettingGo):
-    """Takes all slots of a request, which waits without drafts.
+    """Releases all slots of a request, which then waits without drafts.
 
     Answer: `{}` or `error`.
     """
@@ -64,13 +68,13 @@ class Preempt(LettingGo):
         model.note_letting_go(name, reuse=True)
         answer = ask(lambda: model.cache.preempt(name))
         if "error" not in answer:
-            model.past[name] = {"preempted"}  # all else is over
+            model.past[name] = {"preempted"}  # earlier events no longer count
             model.leaning.discard(name)
         return answer
 
 
 class Free(LettingGo):
-    """Ends a request; `reuse` false: nobody may hit what it computed.
+    """Ends a request; if `reuse` is false, its computed tokens must not be reused.
 
     Answer: `{}` or `error`.
     """
@@ -103,10 +107,9 @@ class Free(LettingGo):
 
 
 class Fork(OnRequest):
-    """Opens one more request with what `source` has computed, and these tokens behind
-    it.
+    """Opens a request `target` with the computed tokens of `source`, and then `tokens`.
 
-    Answer: `ok`: false if there is no room.
+    Answer: `ok`: false if there are too few blocks.
     """
 
     name, weight, result = "fork", 3, "ok"
@@ -154,7 +157,7 @@ class Fork(OnRequest):
         name = source.pick(names)
         target, tokens = free[1], [1]
         if name in legal and source.below(2):
-            target = name  # there is one already
+            target = name  # the name is in use
         elif name in legal:
             tokens = []
         return {"op": self.name, "source": name, "target": target, "tokens": tokens}
@@ -168,7 +171,7 @@ class Fork(OnRequest):
         return {"ok": leave([True] if self.has_room(op, model) else [False, True])}
 
     def has_room(self, op: Op, model: PagedModel) -> bool:
-        """Says whether a copy of all that the source holds must fit."""
+        """Tells whether the backend must have blocks to copy all slots of the source."""
         holding = [name for name, item in model.cache.requests.items() if item.is_held]
         needed = sum(
             model.count_blocks(name, *model.spans[name]) + len(model.cache.groups)
@@ -193,9 +196,9 @@ class Fork(OnRequest):
 
 
 class Rewind(OnRequest):
-    """Goes back to the first `to` tokens of a request, and on with these.
+    """Truncates a request to its first `to` tokens, then appends `tokens`.
 
-    Answer: `ok`: false if a group has dropped what lies there.
+    Answer: `ok`: false if a group has dropped the content that is needed there.
     """
 
     name, weight, result = "rewind", 2, "ok"
@@ -225,8 +228,8 @@ class Rewind(OnRequest):
         return {"to": to, "tokens": draw_tokens(source, min(room, 1 + source.below(3)))}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws a way back to where it has not come, or on with nothing, of one that can
-        go back."""
+        """Draws a call for an invalid request, or for a valid one with an invalid
+        `to` or without tokens."""
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)
@@ -261,7 +264,7 @@ class Rewind(OnRequest):
 class Evict(PagedOperation):
     """Drops up to `count` blocks that can be hit and that no request holds.
 
-    Answer: `evicted`.
+    Answer: `evicted`: the number of dropped blocks.
     """
 
     name, weight, result = "evict", 2, "evicted"
@@ -274,7 +277,7 @@ class Evict(PagedOperation):
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if model.offloaded and source.below(4):
-            return {"count": 256}  # so that all of it must be loaded again
+            return {"count": 256}  # all offloaded content must then be loaded again
         return {"count": source.pick((1, 2, 4, 256))}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
@@ -290,10 +293,10 @@ class Evict(PagedOperation):
 
 
 class Reset(PagedOperation):
-    """Forgets all that can be hit.
+    """Drops all content that can be hit.
 
-    Answer: `ok`: false, and nothing changes, while a request holds slots or a transfer
-    is under way.
+    Answer: `ok`: false while a request holds slots or a transfer is in progress; then
+    nothing changes.
     """
 
     name, result, has_misuse = "reset", "ok", False

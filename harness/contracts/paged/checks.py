@@ -240,7 +240,7 @@ def check_entries(
 def follow_events(
     counted: Counter[Prefix], events: Iterable[tuple[str, Entry | None]]
 ) -> None:
-    """Updates the number of entries of each prefix by events."""
+    """Updates `counted`, the number of entries of each prefix, by these events."""
     for name, entry in events:
         if entry is None:
             counted.clear()

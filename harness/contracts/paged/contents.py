@@ -26,7 +26,8 @@ class Need(NamedTuple):
 
     Attributes:
         group: the number of the group.
-        position: the position, or for a state the position of the last token it has read.
+        position: the position; for a state, the position of the last token that the
+            state has read.
         tag: the tag of the content.
     """
 
@@ -46,8 +47,15 @@ def locate(config: Config, table: Table, group: int, position: int) -> Slot | No
 
 
 def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
-    """Lists the contents of a request's slots that its next token needs, and all contents
-    from there to `end`: the end of the computed tokens, or the end of the step."""
+    """Yields the contents that the slots of a request must hold.
+
+    These are the contents from the oldest position that the next token needs up to `end`.
+
+    Args:
+        model: the reference.
+        request: the request.
+        end: the end of the computed tokens, or the end of the step.
+    """
     for number, group in enumerate(model.cache.groups):
         positions: Sequence[int] = range(group.first(request.computed), end)
         if group.type == "state":
@@ -60,7 +68,10 @@ def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
 def list_slots(
     model: PagedModel, name: str, tables: Tables, end: int
 ) -> Iterator[tuple[Slot | None, Need]]:
-    """Yields what a request needs up to `end`, with the slots; leaves out rings."""
+    """Yields (slot, content) for each content that a request needs up to `end`.
+
+    The contents of rings are skipped.
+    """
     for need in list_needs(model, model.cache.requests[name], end):
         table = tables[need.group]
         if not isinstance(table, Ring):
@@ -68,8 +79,16 @@ def list_slots(
 
 
 def list_state_positions(start: int, end: int, block: int) -> list[int]:
-    """Lists the last positions of the states that may exist: at the end of a step, and
-    within the step at the end of each block. Without a step, of the computed tokens."""
+    """Lists the position of the last token of each state that may exist.
+
+    A state exists at `end`, and may exist at each end of a block between `start` and
+    `end`.
+
+    Args:
+        start: the number of computed tokens.
+        end: the end of the step; without a step, the number of computed tokens.
+        block: the block size.
+    """
     inside = range(start // block * block + block, end, block)
     return [stop - 1 for stop in (*inside, end)] if end else []
 

@@ -45,7 +45,7 @@ from lockstep.reference.paged import Request
 
 
 class Open(PagedOperation):
-    """Opens a request, which waits and holds nothing.
+    """Opens a request, which waits and holds no slots.
 
     Answer: `{}` or `error`.
     """
@@ -124,17 +124,21 @@ class Open(PagedOperation):
 
 
 class GoingOn(OnRequest):
-    """A step of a request, or what follows it."""
+    """An operation that schedules a step of a request, or that follows the step."""
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Those with drafts, which are kept or rejected two operations later."""
+        """Returns the requests with drafts, or all `names` if no request has drafts.
+
+        Drafts are kept or rejected two operations later.
+        """
         return [name for name in names if model.cache.requests[name].drafts] or names
 
 
 class Match(OnRequest):
-    """Asks how many tokens a waiting request could reuse now. Nothing changes.
+    """Asks for the number of tokens that a waiting request could reuse now. Nothing
+    changes.
 
-    Answer: `hit`, less than its length.
+    Answer: `hit`: this number, which is less than the request's length.
     """
 
     name, result = "match", "hit"
@@ -156,11 +160,11 @@ class Match(OnRequest):
 
 
 class Schedule(GoingOn):
-    """Gives slots to the next tokens and drafts of a request, to all if there are fewer;
-    one that waits first reuses a beginning.
+    """Gives slots to the next `count` tokens and drafts of a request, or to all if fewer
+    remain. A waiting request first reuses a prefix.
 
-    Answer: `start`, the position of the first one; null if there is no room, and nothing
-    changes.
+    Answer: `start`: the position of the first token with a new slot; null if there are
+    too few blocks, and then nothing changes.
     """
 
     name, weight, result = "schedule", 12, "start"
@@ -246,10 +250,10 @@ class Schedule(GoingOn):
 class Run(PagedOperation):
     """Computes the step: each layer writes all new positions, then reads.
 
-    Answer: `caches`: for each request of the step, in order, for each group: `first`,
-    the oldest position that its tokens attend to, and `slots`, the tags from there on;
-    of a state group `state`, the tag of the last token that the state has read before
-    the step, if there is one.
+    Answer: `caches`: an entry for each group of each request, in the order of the step.
+    `first`: the oldest position that the request's tokens attend to; `slots`: the tags
+    from `first` on. For a state group, `state`: the tag of the last token that the state
+    had read before the step, if there is any.
     """
 
     name, weight = "run", 8
@@ -271,8 +275,11 @@ class Run(PagedOperation):
         return {} if model.cache.step else None
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        """Says what each request reads: of a state group the state before its tokens, of
-        others all that some token of it attends to."""
+        """Computes the step, and returns the content that each request reads.
+
+        A state group reads the state before the request's tokens. Another group reads all
+        tokens that at least one token of the request attends to.
+        """
         answers: list[Answer] = []
         model.ran = []
         for name in model.cache.step:
@@ -297,8 +304,8 @@ class Run(PagedOperation):
 
 
 class Accept(GoingOn):
-    """Goes on behind the last computed token: keeps `kept` drafts, appends a token,
-    takes new drafts.
+    """Continues after the last computed token: keeps `kept` drafts, appends the token
+    `sampled`, and adds new `drafts`.
 
     Answer: `{}` or `error`.
     """
@@ -340,7 +347,7 @@ class Accept(GoingOn):
         return not model.cache.has_sampled(request)
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws more kept drafts than there are, of one that can go on."""
+        """Draws a call for an invalid request, or one that keeps too many drafts."""
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)

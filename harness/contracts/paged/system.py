@@ -28,7 +28,7 @@ Step = Sequence[tuple[str, int, int]]
 
 
 class GroupStep(NamedTuple):
-    """One group of one request in a step, which begins and ends at these positions."""
+    """The positions [start, end) of one request in a step, and its table in one group."""
 
     name: str
     start: int
@@ -86,7 +86,7 @@ class PagedSystem(System):
     # --- operations ---------------------------------------------------------------------
 
     def call(self, op: Op, fields: Iterable[str], result: str = "") -> Answer:
-        """Calls the method of an operation; overwrites the lists that it was given.
+        """Calls the method of an operation; overwrites the passed lists afterwards.
 
         Args:
             op: the operation.
@@ -128,7 +128,7 @@ class PagedSystem(System):
     # --- transfers ----------------------------------------------------------------------
 
     def begin(self, op: Op, copies: Any, leaves: bool) -> Answer:
-        """Begins a transfer; returns the number of the copies that the backend named."""
+        """Begins a transfer; returns {"copied": the number of the backend's copies}."""
         pairs = reading.read_copies(copies, op["op"])
         self.contents.begin(op["transfer"], pairs, leaves)
         return {"copied": len(pairs)}
@@ -144,7 +144,7 @@ class PagedSystem(System):
             checks.check_landed(model, blocks, host, self.list_host_entries())
 
     def fail(self, op: Op, fields: Iterable[str], result: str) -> Answer:
-        """Ends a transfer of which at least the last copy has not arrived."""
+        """Ends a transfer whose last copy, or several copies, have not arrived."""
         transfer, arrived = self.contents.transfers.get(op["transfer"]), 0
         if transfer is not None:
             arrived = min(op["arrived"], max(0, len(transfer.pairs) - 1))
@@ -168,7 +168,7 @@ class PagedSystem(System):
         """Acts as the model: copies blocks, then writes and reads in every layer.
 
         Args:
-            model: the reference after the step, which is in `model.ran`.
+            model: the reference after the step; `model.ran` describes the step.
         """
         self.copy_blocks()
         tasks = [

@@ -1,4 +1,4 @@
-"""Operations that copy blocks to other memory and back, and that save all of it."""
+"""Operations that copy blocks to host memory and back, and that save all content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from lockstep.reference.paged import Content, Request
 TRANSFER: Schema = {**NAME, NAMES: "transfer"}
 
 MOST_TRANSFERS = 3
-"""Drawn at once; there may be more."""
+"""The maximum number of transfers that are drawn at the same time; a program file may
+have more."""
 
 
 def name_transfer(number: int) -> str:
@@ -33,7 +34,7 @@ def name_transfer(number: int) -> str:
 
 
 def find_new(model: PagedModel) -> str:
-    """Returns the first name that no transfer has."""
+    """Returns the first name that no transfer uses."""
     names = map(name_transfer, count())
     return next(name for name in names if name not in model.cache.transfers)
 
@@ -45,8 +46,13 @@ def why_no_host(model: PagedModel) -> str | None:
 def list_waiting(
     model: PagedModel, contents: Sequence[Content], can_hit: bool = True
 ) -> list[str]:
-    """Lists the requests that wait and that begin as one of these contents does; those
-    that can hit something, or those that cannot."""
+    """Lists the waiting requests whose first unit also begins one of these contents.
+
+    Args:
+        model: the reference.
+        contents: the contents to compare with.
+        can_hit: whether to list only the requests with a hit, or only those without.
+    """
     return [
         name
         for name, item in model.cache.requests.items()
@@ -58,15 +64,17 @@ def list_waiting(
 
 
 def list_away(model: PagedModel) -> list[str]:
-    """Lists the requests to load: what they begin with is not on the device any more, or
-    nobody may reuse it."""
+    """Lists the requests to load.
+
+    The first tokens of such a request are no longer on the device, or must not be reused.
+    """
     away = [name for name in list_waiting(model, model.away) if not model.is_live(name)]
     return away or list_waiting(model, model.withdrawn, can_hit=False)
 
 
 def propose_next(model: PagedModel) -> Sequence[str]:
-    """Lists the operations that lead on to something that is loaded, or that give away
-    blocks which a transfer still needs."""
+    """Lists operations that lead to a load, use loaded content, or reassign blocks which
+    a transfer still needs."""
     if model.last == "save":
         return ("restore",)
     requests = model.cache.requests
@@ -98,7 +106,7 @@ def propose_next(model: PagedModel) -> Sequence[str]:
 
 
 def list_new(model: PagedModel) -> list[str]:
-    """Lists the requests that have something to offload."""
+    """Lists the requests that have new content to offload."""
     requests = model.cache.requests.items()
     return [
         name
@@ -134,7 +142,7 @@ class Begin(OnRequest):
         return {"request": name, "transfer": find_new(model)}
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws one of a wrong request, or with a name that is taken."""
+        """Draws a call for an invalid request, or with a transfer name that is in use."""
         if why_no_host(model):
             return None
         op = super().draw_misuse(source, model)
@@ -151,8 +159,8 @@ class Begin(OnRequest):
 
 
 class Offload(Begin):
-    """Begins to copy what a request has computed to other memory, whole blocks, under
-    the name of a transfer; it goes on as before.
+    """Begins a transfer that copies the computed whole blocks of a request to host
+    memory; the request continues as before.
 
     Answer: `{}` or `error`.
     """
@@ -186,11 +194,12 @@ class Offload(Begin):
 
 
 class Load(Begin):
-    """Gives slots to the beginning of a waiting request, and begins to copy it from
-    other memory; until that is over it is refused everything but preempt and free.
+    """Gives slots to the first tokens of a waiting request, and begins a transfer that
+    copies their content from host memory. Until the transfer ends, all operations on the
+    request except preempt and free are refused.
 
-    Answer: `loaded`, the tokens that are computed when it has landed; null if nothing is
-    to be copied or there is no room.
+    Answer: `loaded`: the number of computed tokens after the transfer has landed; null if
+    there is nothing to copy, or if there are too few blocks.
     """
 
     name, result = "load", "loaded"
@@ -206,7 +215,11 @@ class Load(Begin):
         return list_away(model)
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        """Nothing need be loaded: it may be there already, or there is no room."""
+        """Returns the allowed answers.
+
+        Null is always allowed: the content may be on the device already, or there may be
+        too few free blocks.
+        """
         name, transfer = op["request"], op["transfer"]
         if self.breaks_usage(op, model):
             return ask(lambda: model.cache.load(name, transfer, 0))
@@ -225,7 +238,7 @@ class Load(Begin):
         name, end = op["request"], observed.get("loaded")
         model.withdrawn = []
         if end is None:
-            model.away = []  # the device has all of it, or no room
+            model.away = []  # the device has all content, or too few free blocks
             return
         model.cache.load(name, op["transfer"], end)
         model.note_leaning(name, end)
@@ -250,8 +263,8 @@ class End(PagedOperation):
 
 
 class Landed(End):
-    """All blocks of a transfer have been copied; a request that loaded goes on behind
-    it.
+    """Reports that all blocks of a transfer have been copied; a request that waited for
+    the load continues after the loaded tokens.
 
     Answer: `{}` or `error`.
     """
@@ -283,11 +296,12 @@ class Landed(End):
 
 
 class Failed(End):
-    """A transfer has ended after `arrived` of its blocks; the last one never arrives. A
-    load keeps what is there and what has arrived, or gives all slots back.
+    """Reports that a transfer has ended after `arrived` blocks; the last block never
+    arrives. After a load, the request keeps tokens that were already on the device or
+    have arrived, or it releases all slots.
 
-    Answer: `kept`, the tokens that the request which loaded has; with 0 it waits and
-    holds nothing.
+    Answer: `kept`: the number of tokens that the request keeps after a load; with 0, it
+    waits and holds no slots.
     """
 
     name, result = "failed", "kept"
@@ -335,10 +349,10 @@ class Failed(End):
 
 
 class Save(PagedOperation):
-    """Stores all that can be hit.
+    """Stores all content that can be hit.
 
-    Answer: `saved`: false, and nothing is stored, while a request holds slots or a
-    transfer is under way.
+    Answer: `saved`: false while a request holds slots or a transfer is in progress; then
+    nothing is stored.
     """
 
     name, has_misuse = "save", False
@@ -361,7 +375,7 @@ class Save(PagedOperation):
 
 
 class Restore(PagedOperation):
-    """Opens another cache with what was stored last; all requests are gone."""
+    """Opens a new cache with the content that was stored last; all requests end."""
 
     name, has_misuse = "restore", False
     effect = Effect.REMOVES | Effect.MOVES
