@@ -17,7 +17,7 @@ class Token(NamedTuple):
     position: int
 
     def __deepcopy__(self, memo: object) -> Token:
-        """Returns itself, since it never changes: most of a cache are tokens."""
+        """Returns the token itself, which is immutable; copying a cache is then fast."""
         return self
 
 
@@ -35,5 +35,5 @@ class SharedToken(NamedTuple):
     sequences: frozenset[int]
 
     def __deepcopy__(self, memo: object) -> SharedToken:
-        """Returns itself, since it never changes: most of a cache are tokens."""
+        """Returns the token itself, which is immutable; copying a cache is then fast."""
         return self

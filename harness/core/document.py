@@ -86,7 +86,7 @@ def parse_json(text: str, where: str) -> Any:
     """
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not a number of JSON")
+        raise ValueError(f"{name} is not a JSON number")
 
     def parse_float(digits: str) -> float:
         number = float(digits)
@@ -282,7 +282,8 @@ def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
 
 
 def suggest(name: Any, options: Mapping[str, Any]) -> str:
-    """Returns a "did you mean" question with the most similar options, or with all."""
+    """Returns a text such as "; did you mean a, b?", with the most similar options if any
+    option is similar, else with all options."""
     near = get_close_matches(str(name), options) or list(options)
     return f"; did you mean {', '.join(near)}?"
 

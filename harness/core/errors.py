@@ -74,7 +74,7 @@ class HarnessError(Exception):
         self.program = program
 
 
-# --- text from outside ------------------------------------------------------------------
+# --- untrusted text ---------------------------------------------------------------------
 
 
 MOST = 300

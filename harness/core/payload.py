@@ -72,7 +72,7 @@ def choose_levels(tolerance: float) -> int:
     up to `tolerance`."""
     able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
     if not able:
-        raise ValueError(f"no numbers can be told apart that are off by {tolerance:g}")
+        raise ValueError(f"tolerance {tolerance:g} is too large to distinguish numbers")
     return able[0]
 
 

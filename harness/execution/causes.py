@@ -164,7 +164,7 @@ def tell_cause(evidence: Sequence[Evidence]) -> str:
         sentence = f"each needs {join(sorted(shared), ' and ')}"
     elif len({failure.steps for failure in evidence}) == 1:
         steps = list(dict.fromkeys(evidence[0].steps))
-        sentence = f"each needs nothing but {join(steps, ' and ')} before it"
+        sentence = f"each needs only {join(steps, ' and ')} before it"
         sentence = sentence if steps else "each fails in the first step"
     else:
         sentence = "the same steps lead to each"
@@ -180,7 +180,7 @@ def join(names: Sequence[str], last: str) -> str:
     return last.join([", ".join(names[:-1]), names[-1]]) if names[1:] else "".join(names)
 
 
-# --- which failures the same steps lead to ----------------------------------------------
+# --- failures with the same steps -------------------------------------------------------
 
 
 FindSignature = Callable[[Program], str | None]

@@ -231,7 +231,7 @@ class Run:
             step.states = self.rules.get_states(op, model)
         expected = self.run_reference(step)
         if not self.refuses and expected.get("error") == "usage":
-            step.skipped = "a misuse, which the backend is not declared to refuse"
+            step.skipped = "an invalid call; the backend need not refuse it"
             self.result.skip(step.skipped)
             return expected, None
         self.cells += [(state, operation.name) for state in step.states or ()]

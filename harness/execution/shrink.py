@@ -19,7 +19,7 @@ from lockstep.harness.contracts.rewrites import list_steps
 from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
 from lockstep.harness.programs.program import Divergence, Flaky, Program
 
-# --- which of two programs is simpler for a person --------------------------------------
+# --- the rank of a program --------------------------------------------------------------
 
 
 class Rank(NamedTuple):
@@ -60,7 +60,7 @@ def get_rank(program: Program) -> Rank:
             else:
                 numbers += count_numbers(value)
                 values = value if isinstance(value, list) else [value]
-                names |= {item for item in values if isinstance(item, str)}
+                names |= {name for name in values if isinstance(name, str)}
     fields = drop_defaults(config, rules.config)
     return Rank(
         operations=len(program.ops),
@@ -292,7 +292,7 @@ def lower_items(values: list[Any]) -> list[list[Any]]:
     ]
 
 
-# --- the result, with other failures that were met on the way ---------------------------
+# --- the result, with other failures that were seen -------------------------------------
 
 
 @dataclass(frozen=True)

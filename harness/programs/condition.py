@@ -122,8 +122,8 @@ def parse_expression(text: str, where: str) -> ast.expr:
         expression = None
     if len(text) > MOST_LETTERS or expression is None or not is_sum(expression):
         raise UsageError(
-            f"{where}: {show(text)} is no number; write a name, or names joined by +, -"
-            " and %, as in offset - count"
+            f"{where}: {show(text)} is not a number; write a name, or names joined"
+            " by +, - and %, such as offset - count"
         )
     return expression
 
@@ -214,14 +214,14 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
         if not is_number(schemas[name]):
             numbers = ", ".join(n for n, schema in schemas.items() if is_number(schema))
             raise UsageError(
-                f"{where}: {name} is not one number, so it has no range; numbers are"
+                f"{where}: {name} is not a number, so it has no range; numbers are"
                 f" {numbers}"
             )
     try:
         low, high = convert(test, type=Range)
     except ValidationError:
         raise UsageError(
-            f"{where}: {text} must be [low, high], null for no bound, not {show(test)}"
+            f"{where}: {text} must be [low, high] (null: no bound), not {show(test)}"
         ) from None
     if low is not None and high is not None and low > high:
         raise UsageError(f"{where}: {text}: {low} is more than {high}")

@@ -81,7 +81,7 @@ def why_refused(members: Sequence[ZipInfo]) -> str | None:
         if reason:
             return f"its member {member.filename!r} {reason}"
     if len({PurePosixPath(member.filename) for member in members}) < len(members):
-        return "has two members of one name"
+        return "has two members with the same name"
     size = sum(member.file_size for member in members)
     if size > MAX_UNPACKED:
         most = f"at most {MAX_UNPACKED >> 20} MiB are read"
@@ -99,14 +99,14 @@ def why_odd(member: ZipInfo) -> str | None:
     if not name.parts:
         return "has no name"
     if name.is_absolute() or ".." in name.parts or set(member.filename) & {"\\", ":"}:
-        return "would lie outside of its folder"
+        return "would be written outside of its folder"
     mode = member.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         return "is a link or a device, not a file"
     if member.flag_bits & ENCRYPTED:
         return "is encrypted; unpack the zip, and give its folder"
     if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        return "is packed in another way than by deflate; give the unpacked folder"
+        return "uses a compression other than deflate; give the unpacked folder"
     return None
 
 

@@ -1,10 +1,10 @@
 """Chooses which programs a backend runs: by its declaration, and by known divergences.
 
 An entry of the ledger is a known divergence of a released cache, with its reason and a
-program as proof. README.md has its format. An entry has three effects. Generation avoids
-the operations that it describes, to explore what follows them. Some programs go on after
-such an operation, and must show the entry's signature. And the entry's program runs in
-each check, and must still fail with that signature.
+program as proof. README.md describes the format. An entry has three effects. Generated
+programs skip the operations that the entry describes, to explore later operations. Some
+programs continue after such an operation, and must show the entry's signature. The
+entry's own program runs in each check, and must still fail with this signature.
 
 If the answers of a backend decide the state, entries and duties are evaluated while the
 program runs; see `execution.executor`.
@@ -132,7 +132,7 @@ def load_ledger(
     if folder is None:
         return []
     if not Path(folder).is_dir():
-        raise UsageError(f"{folder}: is no folder; `Backend.ledger` names the ledger's")
+        raise UsageError(f"{folder}: is not a folder; set `Backend.ledger` to the ledger")
     entries = [load_entry(path) for path in sorted(Path(folder).glob("*.json"))]
     entries = [entry for entry in entries if entry.document.backend == backend]
     return [entry for entry in entries if kind in (None, entry.program.kind)]
@@ -178,7 +178,7 @@ def check_signature(fields: Document, program: Program, path: Path) -> None:
         )
 
 
-# --- what is left out of programs -------------------------------------------------------
+# --- skipped operations -----------------------------------------------------------------
 
 
 def find_reason(
@@ -195,7 +195,7 @@ def find_reason(
     return find_duty(op, model, duties) or find_entry(op, model, avoid)
 
 
-# --- programs that lead to one ----------------------------------------------------------
+# --- programs that lead to known divergences --------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
 
 
 LeftOut = Mapping[int, Entry]
-"""Number of a step → the entry because of which a run has left it out."""
+"""Number of a skipped step → the entry for which the step was skipped."""
 
 
 def leave_out(program: Program, left_out: LeftOut) -> Program:
@@ -275,7 +275,7 @@ def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
     return programs
 
 
-# --- what a backend can run -------------------------------------------------------------
+# --- programs of a backend --------------------------------------------------------------
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:
@@ -336,8 +336,8 @@ def why_callers_must_not(program: Program, backend: Backend) -> str | None:
     for step in walk(program, rows=False):
         if step.skipped is None and (duty := find_duty(step.op, step.model, duties)):
             return (
-                f"{backend.name} leaves to its callers not to do what step {step.number}"
-                f" does: {duty.rule}"
+                f"callers of {backend.name} must not make the call of step {step.number}:"
+                f" {duty.rule}"
             )
     return None
 

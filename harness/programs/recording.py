@@ -73,7 +73,7 @@ class Draft:
         self.file: int | None = None
         self.is_claimed = False
 
-    # --- what tapes tell ----------------------------------------------------------------
+    # --- calls of tapes -----------------------------------------------------------------
 
     @property
     def is_begun(self) -> bool:
@@ -282,7 +282,7 @@ class Recording:
         existing = [path] if path.is_file() else sorted(path.glob("*.json*"))
         if existing:
             raise UsageError(
-                f"{existing[0]}: is there already; remove it, or choose another name"
+                f"{existing[0]}: exists already; remove it, or choose another name"
             )
         folder = path.parent if path.suffix == SUFFIX else path
         try:
@@ -328,8 +328,8 @@ class Recording:
         if self.drafts:
             kinds = [str(draft.form.config["kind"]) for draft in self.drafts.values()]
             raise UsageError(
-                f"{self.path}: holds one program, and the cache has layers of several"
-                f" sorts ({', '.join([*kinds, kind])}); give the name of a folder:"
+                f"{self.path}: holds a single program, but the layers need several"
+                f" ({', '.join([*kinds, kind])}); give the name of a folder:"
                 f" {self.path.with_suffix('')}"
             )
         return self.path

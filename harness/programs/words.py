@@ -31,7 +31,7 @@ def describe_failure(
         most: the number of last steps to list; None for all.
     """
     yield f"{program.kind} cache, {clean(describe_config(program))}"
-    last = len(program.ops) - 1  # of none, if it fails as soon as it is opened
+    last = len(program.ops) - 1  # -1 without operations, if the opening fails
     last = last if step is None else min(step, last)
     first = 0 if most is None else max(0, last + 1 - most)
     if first:
@@ -42,8 +42,8 @@ def describe_failure(
 
 
 MAX_STORY = 1 << 21
-"""Operations times tokens of a program along which a report walks: it may look at every
-token after every step."""
+"""The maximum of operations times tokens for which a report runs a program on the
+reference. A report may look at every token after every step."""
 
 
 def is_long(program: Program) -> bool:
@@ -55,7 +55,7 @@ def is_long(program: Program) -> bool:
 
 
 NEGATIVE = ("result", "ok", "done", "trimmed", "range", "parent", "child")
-"""Fields of answers whose false or null says that an operation had nothing to give."""
+"""Answer fields whose value false or null means that an operation had no result."""
 
 
 REFUSED = "refused: "
@@ -114,7 +114,7 @@ def format_outcome(outcome: str, is_failing: bool) -> str:
     return f" (expected: {outcome})" if outcome.startswith(REFUSED) else ""
 
 
-# --- what is special in a program -------------------------------------------------------
+# --- unusual features of a program ------------------------------------------------------
 
 
 def list_traits(program: Program, op: Op) -> list[str]:
@@ -186,7 +186,7 @@ def format_value(value: Any) -> str:
 
 
 MOST = 4
-"""Tokens whose history is told."""
+"""The maximum number of tokens whose origin is described."""
 
 
 @dataclass

@@ -190,7 +190,7 @@ def test_what_is_no_integer_stays_what_it_is() -> None:
 
 
 def test_a_number_without_end_is_no_number() -> None:
-    with pytest.raises(UsageError, match="1e400 is not a number of JSON"):
+    with pytest.raises(UsageError, match="1e400 is not a JSON number"):
         parse_json('{"ops": [{"op": "begin", "tokens": [1e400]}]}', "here")
 
 

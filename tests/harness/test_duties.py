@@ -65,7 +65,7 @@ def test_a_program_that_breaks_a_duty_is_not_run_and_told_why() -> None:
     backend = declare(NO_TRIM)
     program = make(update(2), trim(1), update(2), trim(1), step=1)
     assert why_unsupported(program, backend) == (
-        "misbehaving leaves to its callers not to do what step 3 does: trim of three"
+        "callers of misbehaving must not make the call of step 3: trim of three"
         " tokens or more"
     )
     assert why_unsupported(make(update(2), trim(1), step=1), backend) is None

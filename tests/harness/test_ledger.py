@@ -95,11 +95,11 @@ def when(**more: Any) -> dict[str, Any]:
         ({**ENTRY, "operation": "update"}, "signature"),
         ({**ENTRY, "signature": "layer-kv-trim-"}, "signature"),
         (when(states=["wrapped"]), "a kv cache of this config has no state"),
-        (when(cache=[0, 0]), "cache is not one number"),
+        (when(cache=[0, 0]), "cache is not a number"),
         (when(count=[2, 1]), "2 is more than 1"),
         (when(count=[0, 10**6]), "1000000 is greater than the maximum"),
         (when(config={"step": [0, 4]}), "0 is less than the minimum of 1"),
-        (when(config={"dtype": [0, 4]}), "dtype is not one number"),
+        (when(config={"dtype": [0, 4]}), "dtype is not a number"),
         (when(config={"step": [None, 4]}), "describes no operation"),  # 256
         (when(offset=[3, None]), "describes no operation"),
         (when(**{"offset - cuont": [0, 0]}), "did you mean count"),
@@ -129,7 +129,7 @@ def test_a_range_over_a_list_is_refused(tmp_path: Path) -> None:
     when = {"op": "forward", "positions": [0, 0]}
     entry = {**ENTRY, **names, "signature": signature, "program": program, "when": when}
     write(tmp_path, "one", entry)
-    with pytest.raises(UsageError, match=r"positions is not one number.*rows"):
+    with pytest.raises(UsageError, match=r"positions is not a number.*rows"):
         load_ledger(tmp_path, "mine")
     write(tmp_path, "one", {**entry, "when": {"op": "forward", "rows": [1, 1]}})
     assert len(load_ledger(tmp_path, "mine")) == 1
@@ -138,7 +138,7 @@ def test_a_range_over_a_list_is_refused(tmp_path: Path) -> None:
 def test_a_folder_may_be_text_and_must_be_there(tmp_path: Path) -> None:
     write(tmp_path, "one", ENTRY)
     assert len(load_ledger(str(tmp_path), "mine")) == 1
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         load_ledger(str(tmp_path / "lost"), "mine")
 
 

@@ -76,7 +76,7 @@ def test_a_call_that_only_the_answers_make_a_misuse_is_skipped() -> None:
     program = make(open_request("a", 1), open_request("a", 1), ask("schedule", "a"))
     skipped = run_on(program)
     assert (skipped.steps, skipped.skipped) == (2, 1)
-    assert skipped.why_skipped == "a misuse, which the backend is not declared to refuse"
+    assert skipped.why_skipped == "an invalid call; the backend need not refuse it"
     assert run_on(program, refuses=True).steps == 3
 
 
@@ -111,7 +111,7 @@ def test_a_step_may_have_fewer_tokens() -> None:
     )
     result = run_on(program, {"a": (0, 1)})
     assert result.divergence is None
-    assert result.why_skipped == "a misuse, which the backend is not declared to refuse"
+    assert result.why_skipped == "an invalid call; the backend need not refuse it"
 
 
 def test_a_step_that_is_not_aligned_has_all_that_was_asked_for() -> None:

@@ -354,16 +354,14 @@ def test_layers_of_several_sorts_need_a_folder(tmp_path: Path) -> None:
     assert read(recording.paths[2]) == [("update", 3)]
     alone = Recording(tmp_path / "run.json", lambda program, backend: None)
     alone.open_tape("layer 0", KV)
-    with pytest.raises(
-        UsageError, match=r"several sorts \(kv, rotating\); give the name"
-    ):
+    with pytest.raises(UsageError, match=r"several \(kv, rotating\); give the name"):
         alone.open_tape("layer 1", RING)
 
 
 def test_nothing_is_written_over(tmp_path: Path, path: Path) -> None:
     path.write_text("{}")
     for taken in (path, tmp_path):
-        with pytest.raises(UsageError, match=r"run\.json: is there already; remove it"):
+        with pytest.raises(UsageError, match=r"run\.json: exists already; remove it"):
             Recording(taken, lambda program, backend: None)
     for name in ("x.jsonl", "x.json.gz", "x.zip"):
         with pytest.raises(UsageError, match="give the name of a"):

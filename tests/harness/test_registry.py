@@ -117,7 +117,7 @@ def test_what_is_not_what_it_says(
         (0.07, 8, None),
         (0.07, 4, "kv with key_dim 4: to tell tokens apart by such numbers takes 8"),
         (0.4, 8, "takes 16 dimensions at least; declare, say, config key_dim: [32]"),
-        (0.95, 64, "no numbers can be told apart that are off by 0.95"),
+        (0.95, 64, "tolerance 0.95 is too large to distinguish numbers"),
         (-0.1, 64, "declares tolerance=-0.1"),
     ],
 )

@@ -226,7 +226,7 @@ def test_a_contradiction_says_what_both_answered(monkeypatch: pytest.MonkeyPatch
     assert divergence.get_signature(program) == "layer-kv-update-recompute"
     assert divergence.message == (
         "row 0 sees tokens 0, 1, 2, 3, but should see tokens 0, 1, 3 (2 is too much), as"
-        " in fresh caches given the tokens that are left (update with 2 tokens; update"
+        " in new caches with the current tokens (update with 2 tokens; update"
         " with 1 token)"
     )
 

@@ -155,7 +155,7 @@ DAMAGED = [
     (lambda f: (f / "sub").mkdir(), "the manifest does not name this file"),
     (lambda f: (f / "layer-kv.jsonl").unlink(), "layer-kv.jsonl: there is no such"),
     (cut(10), "was changed"),
-    (cut(10, rehash), "its last line has no end; the file may be cut off"),
+    (cut(10, rehash), "its last line is cut off"),
     (cut_a_line, "programs; the manifest says"),
     (change_a_letter, "README.md: was changed"),
     (line(lambda d: d.update(format="x")), f"{KV} is not a line of the format"),

@@ -49,7 +49,7 @@ class Request:
 
 
 def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
-    """Returns what a group of layers reads in a step.
+    """Returns the tokens that a group of layers reads in a step.
 
     Args:
         group: the group in the config.
@@ -167,7 +167,7 @@ class PagedShadow(Shadow):
 
     def list_detours(self, step: Step) -> Sequence[str]:
         few = len(self.requests) < 4
-        return ["another request that nobody may hit"] if few else []
+        return ["another request whose tokens cannot be hit"] if few else []
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
         builder.play(step, "open tokens=[1,2,3] namespace=detour", request="detour")

@@ -169,15 +169,15 @@ def is_cuttable(config: Config) -> bool:
 
 
 def tell(builder: Builder, path: Sequence[int], tags: Tags = ()) -> None:
-    """Adds a complete request. tags: the tags of its new tokens in the first program."""
+    """Adds a complete request, whose new tokens have these tags in the first program."""
     builder.add({"op": "begin", "tokens": list(path)})
     builder.add({"op": "feed", "count": len(path)}, tags)
     builder.add({"op": "close"})
 
 
 def ask(builder: Builder, step: Step, reused: Sequence[int], *new: int) -> None:
-    """Adds a request, and promises that exactly its last token remains to be computed, or
-    all its `new` tokens if there are several."""
+    """Adds a request, and promises that exactly its last `new` tokens remain to be
+    computed, at least one."""
     tokens = [*reused, *new]
     number = builder.add({"op": "begin", "tokens": tokens})
     builder.promise(step, number, {"remaining": tokens[-max(1, len(new)) :]})
@@ -254,7 +254,7 @@ INNER = ("checkpoint", "parting", "interval")
 """The kinds of captured positions inside a conversation."""
 
 SESSION: Mapping[str, Case] = {
-    "a cache that just heard the beginning": partial(keep, where="again")
+    "a cache that has just computed the beginning": partial(keep, where="again")
 }
 TRIE: Mapping[str, Case] = {
     **SESSION,
@@ -262,10 +262,10 @@ TRIE: Mapping[str, Case] = {
         f"a trie that captured the {where}": partial(keep, where=where)
         for where in ("end", *INNER)
     },
-    "a trie that may store only what its layers stand on": partial(keep, where="live"),
-    "a trie that drops what was not used for the longest time": keep_recent,
+    "a trie that may store only the content of its layers": partial(keep, where="live"),
+    "a trie that evicts the least recently used conversation": keep_recent,
 }
-COUNTED: Mapping[str, Case] = {"a trie that heard two conversations": count_once}
+COUNTED: Mapping[str, Case] = {"a trie that has computed two conversations": count_once}
 
 
 # --- slots ------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def call_cache(history: History, state: Shadow, step: Step, way: None) -> Derive
             compute(builder, called, slot, len(slots.slots[slot]), config["keep"])
         elif called.name in ("close", "cancel") and slot is not None:
             add_removal(builder, slot, len(answer["tokens"]))
-    return builder.build("the cache below, asked the same by hand")
+    return builder.build("the same calls of a unified cache")
 
 
 def begin(
@@ -390,8 +390,8 @@ def take_oldest(builder: Builder, step: Step) -> None:
 
 
 SLOTS: Mapping[str, Case] = {
-    "slots that two requests used at the same time": take_longest,
-    "slots that all were used once, the first one twice": take_oldest,
+    "slots after two requests at the same time": take_longest,
+    "slots that were used once each, the first slot twice": take_oldest,
 }
 FAMILIES = {
     "session": Family(ConversationShadow, [make_cases("keep", "begin", SESSION)]),

@@ -259,8 +259,8 @@ def find_contradiction(
 
 
 SHARE = 4
-"""The reference runs one in SHARE of the programs that other backends run, since it also
-runs about six derived programs for each program."""
+"""The reference runs one program in SHARE, because it also runs about six derived
+programs for each program. Other backends run all programs."""
 
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
@@ -313,7 +313,7 @@ def execute(
 
 
 def open_nothing(config: Config) -> Any:
-    raise NotImplementedError("the reference is not run beside itself")
+    raise NotImplementedError("the reference is not a cache; `execute` runs its programs")
 
 
 LEFT_OUT = {"statistics", "overrun"}
@@ -334,7 +334,7 @@ REFERENCE = Backend(
     arrays=cast(Arrays, None),
     open=open_nothing,
     versions={"python": platform.python_version()},
-    notes="held against itself",
+    notes="compared with itself",
     execute=execute,
     share=SHARE,
 )

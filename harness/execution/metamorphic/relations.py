@@ -174,7 +174,7 @@ class Shadow:
         return None
 
 
-# --- what relations derive --------------------------------------------------------------
+# --- derived programs -------------------------------------------------------------------
 
 
 View = Callable[[Answer], Answer]
@@ -393,7 +393,7 @@ def recompute(history: History, state: Shadow, step: Step, way: None) -> Derived
         return None
     _, later = history.split(step)
     builder.take(later)
-    return builder.build("fresh caches given the tokens that are left")
+    return builder.build("new caches with the current tokens")
 
 
 def list_cuts(state: Shadow, step: Step) -> Sequence[Sequence[Portion]]:
@@ -416,7 +416,7 @@ def cut(
         builder.claim(step, number, answer, rows=rows)
     if not state.ends_with_cut:
         builder.take(later)
-    return builder.build("the program with one operation cut in two")
+    return builder.build("the program with one operation split into two")
 
 
 TOKENS = ("tokens", "generate", "drafts", "remaining")

@@ -178,7 +178,7 @@ class LayerShadow(RowShadow):
         for name, span in zip(step.op["into"], step.answer["ranges"], strict=False):
             self.store(name, span, (span and scheduled.get(span[1])) or ())
 
-    # --- what relations ask -------------------------------------------------------------
+    # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
         return not any(self.scheduled.values())
@@ -248,9 +248,7 @@ class LayerShadow(RowShadow):
             return {"tags": row, "size": len(row)}
 
         builder.claim(step, add_update(builder, "a", tokens), view=view)
-        return builder.build(
-            f"one update of a {plain} cache with the tokens that are left"
-        )
+        return builder.build(f"one update of a {plain} cache with the current tokens")
 
 
 def add_update(builder: Builder, cache: str, tags: Tags) -> int:
@@ -293,7 +291,7 @@ JOINED = {
     )
 }
 # Captures do not change when other tokens are written at the captured offsets.
-CAPTURED = "two captures, other tokens, restore of what was captured"
+CAPTURED = "two captures, other tokens, restore of the captures"
 CAPTURES = (
     "snapshot from=0 into=r0; prepare offsets=[{one},{two}];"
     " update length=2 tags=[{first},{first}];"
@@ -304,7 +302,7 @@ CAPTURES = (
 )
 # A full window can be trimmed. After one more token it cannot, because a token has slid
 # out. A state can never be trimmed.
-REFUSED = "tokens that slid out, or were read, cannot be taken back"
+REFUSED = "trim of tokens that slid out or were read, restore"
 DETOURS: Mapping[str, Mapping[str, str]] = {
     "kv": {
         **(BACK | SPLIT | JOINED),
@@ -415,7 +413,7 @@ class BatchedShadow(RowShadow):
         super().write_free(step)
         self.announced.discard(step.op["cache"])
 
-    # --- what relations ask -------------------------------------------------------------
+    # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
         return not self.announced and not self.saved

@@ -71,7 +71,7 @@ class Content:
         return sorted(sequence for sequence, cells in self.cells.items() if cells)
 
     def is_shared(self, sequence: int, tag: int) -> bool:
-        """Returns whether another sequence holds the token, too."""
+        """Returns whether another sequence also holds the token."""
         others = (cells for name, cells in self.cells.items() if name != sequence)
         return any(tag == held for cells in others for _, held in cells)
 
@@ -147,15 +147,18 @@ class UnifiedShadow(Shadow):
     def write_load(self, step: Step) -> None:
         self.content = deepcopy(self.saved[step.op["from"]])
 
-    # --- what relations ask -------------------------------------------------------------
+    # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether the step opens a pass: get and put read the open one."""
+        """Returns whether the step opens a pass; `get` and `put` need an open pass."""
         return step.name == "forward" and step.answer.get("error") != "usage"
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds sequence by sequence, if nothing was dropped, read into a state, or
-        saved. Shared tokens would take more room in a fresh cache."""
+        """Writes each sequence to the new cache.
+
+        Returns False if a token was dropped, read into a state or saved, or if
+        sequences share tokens: in a new cache, such tokens would need more capacity.
+        """
         held = [tag for cells in self.content.cells.values() for _, tag in cells]
         if self.saved or len({*held}) < len(held) or not self.kinds <= PURE:
             return False
@@ -165,12 +168,12 @@ class UnifiedShadow(Shadow):
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Cuts a pass into the first half of each sequence and the rest, or into one
-        sequence and the others.
+        """Cuts a pass in two ways: into the first and second halves of its sequences, or
+        into its first sequence and the other sequences.
 
-        No row may see in one pass a row that comes after it in two. If a window slides,
-        sequences must continue after all that they ever held, because their tokens may be
-        dropped a pass earlier or later.
+        A pass is not cut if a row of the first pass would see a row of the second pass.
+        If a window slides, each sequence must continue after its highest position so far,
+        because the cut may change which pass drops a token.
         """
         op = step.op
         if not self.is_plain_pass(step) or self.slides > self.goes_on(step):
@@ -195,15 +198,15 @@ class UnifiedShadow(Shadow):
         return cuts
 
     def is_plain_pass(self, step: Step) -> bool:
-        """Returns whether a step is a pass that shows something, and in which rows see
-        the tokens up to their own position."""
+        """Returns whether a step is an accepted pass that writes tokens, without rows
+        that see later positions and without images."""
         op = step.op
         if step.name != "forward" or "error" in step.answer or op["reserve"]:
             return False
         return not op["except"] and not op["multimodal"]
 
     def goes_on(self, step: Step) -> bool:
-        """Returns whether every sequence of a pass continues after all it ever held."""
+        """Returns whether a pass continues each sequence after its highest position."""
         peaks = {**self.content.peaks}
         for sequence, at in zip(step.op["sequences"], step.op["positions"], strict=True):
             if at < peaks.get(sequence, 0):
@@ -218,12 +221,12 @@ class UnifiedShadow(Shadow):
         return ways + ([FORK] if "encoder" not in self.kinds and self.list_free() else [])
 
     def list_free(self) -> list[int]:
-        """Lists the sequences that hold nothing, not even a state without tokens."""
+        """Lists the sequences that have neither tokens nor a state."""
         used = {*self.content.list_used(), *self.content.peaks}
         return [x for x in range(self.config["sequences"]) if x not in used]
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Takes a detour of the last sequence that holds tokens."""
+        """Adds a detour for the last sequence that holds tokens."""
         sequence = self.content.list_used()[-1]
         end = self.content.get_peak(sequence)
         if detour == FORK:
@@ -249,12 +252,12 @@ class UnifiedShadow(Shadow):
         return list_part_configs(self.config) if self.config["kind"] == "wrapper" else ()
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Compares the first sequence of a pass with a layer cache, if its tokens 0, 1, 2
-        are at 0, 1, 2.
+        """Compares the first sequence of a pass with a layer cache, if the tokens of the
+        sequence have the positions 0, 1, 2, ….
 
-        The layer cache sees the same, except outside of the window or the chunk, and
-        reads the same into a state. If a window slides, the sequence must never have
-        stepped back: some of the tokens it shows may have been dropped then.
+        Both caches must see the same tokens within the window or the chunk, and read the
+        same tokens into a state. If a window slides, the sequence must never have gone
+        back to an earlier position, because the window may have dropped tokens by then.
         """
         op, config = step.op, self.config
         if not self.is_plain_pass(step) or config["kind"] in ("encoder", "wrapper"):
@@ -286,7 +289,7 @@ class UnifiedShadow(Shadow):
 
 LOAD = "save, other tokens, load"
 FRESH = "save, other tokens, load into a fresh cache"
-FORK = "a sequence is copied, the copy goes on and is removed"
+FORK = "copy a sequence, extend the copy, remove the copy"
 
 
 def list_rows(op: Op, sequence: int) -> list[int]:
@@ -302,8 +305,14 @@ def choose_rows(op: Op, rows: Sequence[int]) -> Op:
 def add_tokens(
     builder: Builder, sequence: int, positions: Sequence[int], tags: Tags = ()
 ) -> list[int]:
-    """Adds passes with tokens at positions, each as large as the batch allows; returns
-    their numbers. Without tags, the first program does not have the tokens."""
+    """Adds passes that write tokens of one sequence, and returns the passes' numbers.
+
+    Args:
+        builder: the derived program.
+        sequence: the sequence.
+        positions: the positions of the tokens; a pass takes as many as the batch allows.
+        tags: the tags of the tokens in the first program; empty for new tokens.
+    """
     size, numbers = builder.config["batch"], []
     for begin in range(0, len(positions), size):
         batch = [*positions[begin : begin + size]]
@@ -322,11 +331,11 @@ def add_removal(
 # --- cases ------------------------------------------------------------------------------
 
 MAX_TOKENS = 400
-"""Largest number of tokens in a plain program."""
+"""The maximum number of tokens in a simple program."""
 
 
 def see(config: Config, position: int) -> dict[str, Any]:
-    """Returns the answer to a pass with one row that sees all new tokens up to itself."""
+    """Returns the answer to a pass with one row, if all tokens up to it are new."""
     answers = []
     for member in list_part_configs(config):
         first = max(0, get_first_seen(member, position))
@@ -336,7 +345,10 @@ def see(config: Config, position: int) -> dict[str, Any]:
 
 
 def get_room(config: Config) -> int:
-    """Counts the tokens that a cache must take; 0 if it drops some or takes too many."""
+    """Returns the number of tokens that fill the cache.
+
+    Returns 0 if a window drops tokens, or if the number exceeds MAX_TOKENS.
+    """
     members = list_part_configs(config)
     capacities = [x["capacity"] for x in members if x["kind"] != "encoder"]
     if not capacities or not list_kinds(config).isdisjoint(SLIDING):
@@ -346,12 +358,13 @@ def get_room(config: Config) -> int:
 
 
 def fill_up(builder: Builder, step: Step) -> None:
-    """Promises that a copy uses no capacity, and that a pass beyond the capacity and its
-    padding is refused and writes nothing.
+    """Promises that a copy uses no capacity, and that a pass beyond the padded capacity
+    is refused and writes no token.
 
-    To check the latter, removes the last token: a new token at its position must see the
-    same tokens. If keys can be rotated, a token of the refused pass after the gap would
-    move up and be visible.
+    To check that no token was written, the program removes the last token and writes a
+    new token at its position. The new token must see the same tokens as the removed
+    token. If keys can be rotated, the removal would move a token of the refused pass to
+    a visible position.
     """
     config, room = builder.config, get_room(builder.config)
     if not room:
@@ -369,8 +382,10 @@ def fill_up(builder: Builder, step: Step) -> None:
 
 
 def get_memory(config: Config) -> int:
-    """Counts the tokens that a window remembers; 0 if, rounded up, that may be the whole
-    capacity."""
+    """Returns the number of tokens that a windowed cache keeps.
+
+    Returns 0 without a window, or if the cache may round the number up to its capacity.
+    """
     memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)
     return memory if config["window"] and memory < config["capacity"] - 1 else 0
 
@@ -388,7 +403,7 @@ def forget_in_time(builder: Builder, step: Step) -> None:
 
 
 def close_gap(builder: Builder, step: Step) -> None:
-    """One, two or three of six tokens are removed; the next one sees all others."""
+    """Promises that, after a removal of 1 to 3 of 6 tokens, a new token sees the rest."""
     if builder.config["shift"] and builder.config["capacity"] >= 6:
         count = 1 + step.number % 3
         add_tokens(builder, 0, range(6))
@@ -397,7 +412,7 @@ def close_gap(builder: Builder, step: Step) -> None:
 
 
 def go_on(builder: Builder, step: Step, position: int, **fields: Any) -> None:
-    """Adds one more token to sequence 0, which must see all it should."""
+    """Promises the visible tokens of a new token in sequence 0."""
     (number,) = add_tokens(builder, 0, [position])
     builder.promise(step, number, {**see(builder.config, position), **fields})
 
@@ -408,9 +423,9 @@ def resume(
     """Removes the tokens of sequence 0 from a position on, and continues there.
 
     Args:
-        builder: of the derived program.
-        step: of the first program.
-        position: where sequence 0 continues.
+        builder: the derived program.
+        step: the step of the first program to report if a promise is broken.
+        position: the position at which sequence 0 continues.
         may_refuse: whether `can_resume` may answer false, which ends the claims.
         fields: further promised fields of the answer to the next token.
     """
@@ -421,9 +436,13 @@ def resume(
 
 
 def go_back_too_far(builder: Builder, step: Step) -> None:
-    """With a window of 2 and a memory of 3, the kept tokens of 0 to 6 begin at 3, so that
-    a token at 4 would miss the one at 2. The cache may remember one token more than the
-    config says, to have room; so every other program gets one more token."""
+    """Promises that a sequence continues only if all tokens of the window are kept.
+
+    Example: with a window of 2 and a memory of 3, a pass at position 6 keeps the
+    positions from 3 on. A new token at position 4 would miss the token at position 2.
+    A cache may keep one token more than the config says; therefore, one more token is
+    written for odd step numbers.
+    """
     window, memory = builder.config["window"], get_memory(builder.config)
     if memory:
         last = memory + window + 1 + step.number % 2
@@ -442,8 +461,8 @@ def go_back_in_window(builder: Builder, step: Step) -> None:
 
 
 def go_back_one(builder: Builder, step: Step) -> None:
-    """A checkpoint is kept after the first pass, so after a second one the state can
-    continue from there."""
+    """Promises that, after two passes, the state can continue from the checkpoint of the
+    first pass."""
     config = builder.config
     if config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1):
         add_tokens(builder, 0, [0])
@@ -452,7 +471,7 @@ def go_back_one(builder: Builder, step: Step) -> None:
 
 
 def lose_image(builder: Builder, step: Step, begin: int) -> None:
-    """If a sequence has images at the positions 3 and 4, the last one counts."""
+    """Promises that only removing the last of two images removes the stored image."""
     if builder.config["batch"] > 1:
         builder.play(
             step,
@@ -462,16 +481,16 @@ def lose_image(builder: Builder, step: Step, begin: int) -> None:
         )
 
 
-FULL = make_cases("room", "forward", {"a cache that is filled up": fill_up})
-GAP = make_cases("gap", "forward", {"a sequence that closes a gap": close_gap})
-GROWING = make_cases("room", "forward", {"sequences that only go on": forget_in_time})
+FULL = make_cases("room", "forward", {"a cache that becomes full": fill_up})
+GAP = make_cases("gap", "forward", {"a removal from the middle of a sequence": close_gap})
+GROWING = make_cases("room", "forward", {"sequences that only grow": forget_in_time})
 WINDOW: Mapping[str, Case] = {
-    "a sequence that goes back to where its window was dropped": go_back_too_far,
+    "a sequence that goes back to a position whose window was dropped": go_back_too_far,
     "a sequence that goes back within its window": go_back_in_window,
 }
-STATE: Mapping[str, Case] = {"a state put aside after the first pass": go_back_one}
+STATE: Mapping[str, Case] = {"a state with a checkpoint after one pass": go_back_one}
 IMAGE: Mapping[str, Case] = {
-    f"a cache that loses the {which} image of two": partial(lose_image, begin=begin)
+    f"a removal of the {which} of two images": partial(lose_image, begin=begin)
     for which, begin in (("first", 3), ("last", 4))
 }
 SPECIAL: Mapping[str, Sequence[Relation]] = {

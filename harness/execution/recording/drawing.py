@@ -40,7 +40,7 @@ from lockstep.harness.execution.recording.picture import (
     Step,
 )
 
-# --- a grid: the tokens that rows should see, and do see --------------------------------
+# --- a grid of expected and visible tokens ----------------------------------------------
 
 
 Token = Any
@@ -53,7 +53,7 @@ UNREAD = frozenset({"what no row sees", "zeros"})
 PADDING = re.compile(r"pad (\d+)\.(\d+)")
 """The text for padding, as in `harness.contracts.batched.system`."""
 
-GAP = Chip("⋯", "columns that are left out", mark="gap")
+GAP = Chip("⋯", "omitted columns", mark="gap")
 
 MARKS = {
     "gone": "not held by the reference",
@@ -69,7 +69,7 @@ class Known:
 
     Attributes:
         places: tag → where the reference holds the token now, in the drawn cache.
-        elsewhere: the same in any cache.
+        elsewhere: tag → where the reference holds the token now, in any cache.
         born: tag → the step in which the token was written.
     """
 
@@ -164,10 +164,10 @@ def draw_grid(title: str, sights: Sights, known: Known, bounds: Bounds) -> Grid:
     breaks = [at for at in shown if at and at - 1 not in shown]
 
     def insert_gaps(items: Iterable[Any], gap: Any) -> Iterator[Any]:
-        for at, item in zip(shown, items, strict=True):
+        for at, drawn in zip(shown, items, strict=True):
             if at in breaks:
                 yield gap
-            yield item
+            yield drawn
 
     def draw_row(row: int) -> Row:
         squares_shown = [squares[row][at] for at in shown]
@@ -345,7 +345,7 @@ def draw_step(
     Args:
         step: the step without a picture.
         answers: the expected answer, and the backend's answer or None.
-        contents: what the reference holds; see `Contract.open_model`.
+        contents: the content of the reference; see `Contract.open_model`.
         known: the known facts about tokens.
         describe: describes a row.
         bounds: the limits of the picture.
@@ -367,7 +367,7 @@ def draw_step(
     members = []
     for number in choose(range(len(contents)), sorted(wrong) or [0], bounds.parts):
         title, tokens = contents[number]
-        shown = tokens[-bounds.columns :]  # the latest, which the step is about
+        shown = tokens[-bounds.columns :]  # the latest tokens, which the step changes
         chips = [
             known.make(x.tag, x.position, x.sequences, "old" if x.is_old else "")
             for x in shown

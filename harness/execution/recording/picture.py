@@ -21,9 +21,11 @@ WRONG = frozenset({MISSING, EXTRA})
 class Bounds:
     """The limits of a drawing.
 
-    first, last: number of steps at the beginning and at the end of a program. rows,
-    columns: of a grid. squares: of all agreeing steps, counted from the last one. parts:
-    caches, layers or rows of a batch side by side.
+    Attributes:
+        first, last: the number of steps at the beginning and at the end of a program.
+        rows, columns: the number of rows and columns of a grid.
+        squares: the number of squares of all agreeing steps, counted from the last step.
+        parts: the number of caches, layers or rows of a batch side by side.
     """
 
     first: int = 4
@@ -38,10 +40,13 @@ class Bounds:
 class Chip:
     """A token at its position, or other content.
 
-    label: a few letters. words: a full description. mark: "" for a correct token; "old"
-    for a token that need not be kept; "gone" for a token that the reference does not
-    hold; "odd" for content that is not a token; "unread" for content that no row sees;
-    "absent" for a token that did not come back; "gap" for omitted tokens.
+    Attributes:
+        label: a few letters.
+        words: a full description.
+        mark: "" for a correct token; "old" for a token that need not be kept; "gone" for
+            a token that the reference does not hold; "odd" for content that is not a
+            token; "unread" for content that no row sees; "absent" for a token that the
+            backend did not return; "gap" for omitted tokens.
     """
 
     label: str
@@ -54,7 +59,11 @@ class Chip:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a grid: a square for each column. squares: see SEEN; " " in a gap."""
+    """One row of a grid.
+
+    Attributes:
+        squares: one letter for each column, see SEEN; " " in a gap.
+    """
 
     label: str
     squares: str
@@ -68,9 +77,11 @@ class Row:
 class Grid:
     """The columns that each row sees, for the reference and the backend.
 
-    columns: in the backend's order; for a state, and without a backend, in token order.
-    Tokens that did not come back are last. is_layout: whether columns are in the
-    backend's order. wrong: number of differing rows, including omitted ones.
+    Attributes:
+        columns: the columns in the backend's order; for a state, and without a backend,
+            in the order of the tokens. Tokens that the backend did not return are last.
+        is_layout: whether the columns are in the backend's order.
+        wrong: the number of differing rows, including omitted rows.
     """
 
     title: str
@@ -105,7 +116,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number or short text in an answer. got: None if the backend did not answer."""
+    """A number or short text in an answer.
+
+    Attributes:
+        got: the backend's value; None if the backend did not answer.
+    """
 
     name: str
     expected: str
@@ -129,9 +144,12 @@ class Part:
 class Step:
     """An operation, as the reference and the backend ran it.
 
-    skipped: the reason why the operation did not run. outcome: see `programs.words`.
-    is_drawn: whether the step has a picture. parts_left_out: the number of omitted
-    caches. answered: whether the backend answered.
+    Attributes:
+        skipped: the reason why the operation did not run.
+        outcome: the result as text; see `programs.words`.
+        is_drawn: whether the step has a picture.
+        parts_left_out: the number of omitted caches.
+        answered: whether the backend answered.
     """
 
     number: int

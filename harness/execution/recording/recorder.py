@@ -27,7 +27,7 @@ class RecordedStep:
 
     Attributes:
         got: the backend's answer; None if there is none yet.
-        contents: what the reference holds.
+        contents: the content of the reference.
         reported: see `System.tell_held`.
     """
 
@@ -134,7 +134,7 @@ class Recorder(Run):
     def draw_recorded(self, recorded: RecordedStep) -> Step:
         op, got, contents = recorded.op, recorded.got, recorded.contents
         operation = self.rules.operations[op["op"]]
-        # Of several allowed answers, the given one is expected, or else the first.
+        # Of several allowed answers, draw the backend's answer, or else the first.
         allowed = list_allowed(recorded.expected or {})
         expected = next((x for x in allowed if agrees(x, got)), allowed[0])
         elsewhere = {x.tag: x for _, tokens in reversed(contents) for x in tokens}
@@ -204,7 +204,7 @@ def record(
     recorder = record_once(program)
     divergence = recorder.result.divergence
     if divergence is not None and divergence.step + 1 < len(program.ops):
-        # Shortened, the program ends with the steps before the divergence.
+        # The shortened program ends before the divergence.
         program = replace(program, ops=program.ops[: divergence.step + 1])
         recorder = record_once(program)
         divergence = recorder.result.divergence

@@ -79,8 +79,8 @@ class Bundle:
             if not is_import(node):
                 self.texts[node] = module.get_text(node)
         elif node is not None:
-            owner, other = self.definitions[name]
-            if owner is not module and not (is_import(node) and is_import(other)):
+            owner, earlier = self.definitions[name]
+            if owner is not module and not (is_import(node) and is_import(earlier)):
                 raise UsageError(f"{owner.name} and {module.name} both define {name}")
 
     def express(self, value: Any) -> str:

@@ -108,7 +108,7 @@ class CallNotes(Notes):
         spies: id of an object → its spy.
         alive: all arrays that were made, so that no other array gets the same id.
         counts: variable → how often it was numbered in the script.
-        results: the same for the results of one step.
+        results: variable → how often it was numbered for the results of one step.
         config: the config of the first cache.
         is_inside: whether a method of the backend is running; its calls are not noted.
     """
@@ -143,7 +143,7 @@ class CallNotes(Notes):
                     yield NotedRead(owner, call, call.variable + path[:-3], after)
                     break
 
-    # --- what the run calls -------------------------------------------------------------
+    # --- calls of the run ---------------------------------------------------------------
 
     def open(self, config: Mapping[str, Any]) -> Any:
         if self.config is None:
@@ -291,7 +291,7 @@ def find_caller() -> Any:
 
 
 def list_readers(system: Any) -> list[PairReader]:
-    """Lists the readers of a system; of a reader, the reader itself."""
+    """Lists the readers of a system; for a reader, lists only the reader."""
     values = [system]
     for value in vars(system).values():
         values += value.values() if isinstance(value, dict) else [value]
@@ -300,11 +300,11 @@ def list_readers(system: Any) -> list[PairReader]:
 
 
 def find_path(value: Any, array: Array) -> str | None:
-    """Returns the subscripts of an array in a result; None if it is not there."""
+    """Returns the subscripts of an array in a result; None if absent."""
     if value is array:
         return ""
-    for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
-        path = find_path(item, array)
+    for index, member in enumerate(value if isinstance(value, list | tuple) else ()):
+        path = find_path(member, array)
         if path is not None:
             return f"[{index}]{path}"
     return None

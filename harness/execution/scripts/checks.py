@@ -113,8 +113,7 @@ class Checks:
     def list_parts(
         self, wanted: Sequence[Answer], got: Sequence[Answer] | None, scope: Scope
     ) -> Iterator[Check]:
-        """Compares the members of a list, by the caches that were asked; or the rows of a
-        batch."""
+        """Compares the caches of a list, or the rows of a batch."""
         numbers, scopes = range(len(wanted)), []
         for name in INSIDE:
             for form in (f"{scope.ending}.{name}[{{}}]", f"{scope.ending}.{name}({{}})"):
@@ -253,7 +252,8 @@ class Checks:
     # --- states -------------------------------------------------------------------------
 
     def list_states(self, tokens: Sequence[int], scope: Scope) -> Iterator[Check]:
-        """Compares what the states of a row had read before, and what they have read."""
+        """Compares the tokens that the states of a row had read before this step, and
+        have read after it."""
         before = [tag for tag in tokens if tag < self.first]
         reads = self.list_reads(scope)
         for owner in dict.fromkeys(read.owner for read in reads):
@@ -282,8 +282,8 @@ class Checks:
         tokens: Sequence[int],
         scope: Scope,
     ) -> None:
-        """Lets the script write the correct state, whatever was read before. Otherwise
-        the consequence of a wrong state would stay when the mistake is fixed."""
+        """Lets the script write the correct state, even if the state that it read was
+        wrong. Otherwise the script would still differ after the mistake is fixed."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
         for call in calls:
             made = map(self.notes.arrays_made.get, map(id, call.arguments))

@@ -75,13 +75,13 @@ def get_command(name: str) -> list[str]:
 
 def list_comments(program: Program, backend: Backend, run: FollowedRun) -> Iterator[str]:
     yield f"{backend.name}, {program.kind}, {describe_config(program)}."
-    yield "Sends the driver what the harness sends, and prints what it answers."
-    yield "Token n is the n-th that the program writes: K and V of its message."
+    yield "Sends the messages of the harness to the driver, and prints the answers."
+    yield "Token n is the n-th token that the program writes."
     divergence = run.result.divergence
     if divergence is None:
-        yield "The driver agrees: all answers are right here."
+        yield "All answers of the driver are correct."
     else:
-        yield f"Step {divergence.step} is answered wrongly: {divergence.message}"
+        yield f"The answer to step {divergence.step} is wrong: {divergence.message}"
     yield f"Written by kv-lockstep {__version__}."
 
 
@@ -94,7 +94,7 @@ def list_lines(program: Program, notes: MessageNotes, run: FollowedRun) -> Itera
         yield f"# step {number}: {make_printable(description)}"
         expected = run.expected.get(number)
         if expected is None:
-            yield "# is not asked: nothing that is legal"
+            yield "# not sent: the operation is not legal"
         elif expected:
             yield f"# should answer {json.dumps(make_plain(expected))}"
         yield from map(send, lines)

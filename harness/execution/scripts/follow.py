@@ -1,4 +1,4 @@
-"""Runs a program, and notes for a script what the backend was asked in each step."""
+"""Runs a program, and notes the calls of each step for a script."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Notes(ABC):
 
     @abstractmethod
     def watch(self) -> Backend:
-        """Returns the backend; its calls are noted."""
+        """Returns a backend whose calls are noted."""
 
     def begin(self) -> None:
         """Begins a step."""
@@ -98,8 +98,9 @@ def follow(
 
 
 def prepare(program: Program, backend: Backend) -> Program:
-    """Returns the program up to the failing step, if its file says which, without any
-    text of the file: all names are replaced.
+    """Returns the program up to the failing step, if its file names that step.
+
+    All names are replaced, so that a script contains no text of the file.
 
     Raises:
         UsageError: the backend cannot run the program, or a token is not a whole number.
@@ -112,7 +113,7 @@ def prepare(program: Program, backend: Backend) -> Program:
     for op in program.rules.rename(program.ops):
         tokens = [*(op.get("tokens") or ()), *(op.get("generate") or ())]
         if any(type(token) is not int for token in tokens):
-            raise UsageError("a script writes no tokens but whole numbers")
+            raise UsageError("a script needs whole numbers as tokens")
         name = op.get("namespace")
         if isinstance(name, str):
             op = {**op, "namespace": namespaces.setdefault(name, f"n{len(namespaces)}")}

@@ -21,7 +21,7 @@ def stack(table, rows, padding=np.nan):
 
 
 def is_near(got, wanted):
-    """Returns whether the numbers are equal, as far as the cache may round them."""
+    """Returns whether the numbers are equal, within the allowed rounding."""
     wanted = np.array(wanted, np.float32)
     if got.shape != wanted.shape:
         return False

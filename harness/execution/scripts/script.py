@@ -49,7 +49,7 @@ def write_script(program: Program, backend: Backend, target: str) -> str:
         UsageError: there is no such script; the message has the reason.
     """
     if any(op["op"] == "refuse" for op in program.ops):
-        raise UsageError("a script has no caches below that refuse when told to")
+        raise UsageError("a script cannot run the operation refuse")
     if backend.execute is not None:
         raise UsageError(f"{backend.name} has no caches whose methods could be called")
     program = prepare(program, backend)
@@ -128,13 +128,13 @@ class Script:
 
     def list_comments(self) -> Iterator[str]:
         versions = [f"{name} {number}" for name, number in self.backend.versions.items()]
-        needed = f"Plain calls of {self.module}; run it where that can be imported."
+        needed = f"Plain calls of {self.module}, which the script must be able to import."
         if self.backend.code:
-            needed = f"Needs {' and '.join(versions)}, or others to compare with."
+            needed = f"Needs {' and '.join(versions)}, or other versions to compare."
         for line in (
             f"{self.backend.name}, {self.program.kind}, {describe_config(self.program)}.",
             needed,
-            "Ends with status 1 if the last step answers something else than it should.",
+            "Ends with status 1 if an answer of the last step is wrong.",
             f"Written by kv-lockstep {__version__}.",
         ):
             yield f"# {make_printable(line)}"
@@ -172,7 +172,7 @@ class Script:
         allowed = list_allowed(self.run.expected.get(last.number, {}))
         errors = [answer["error"] for answer in allowed if "error" in answer]
         checks, refusal = [], None
-        # A call that only reports something, after the refused call, does not count.
+        # Calls after the refused call that only report something do not count.
         acting = [call for call in calls[::-1] if call.name not in LOOKS]
         if len(errors) == len(allowed) and refused + acting:
             refusal = (refused + acting)[0]
@@ -182,7 +182,7 @@ class Script:
         if not checks and not refused:
             if self.run.result.divergence is not None:
                 raise UsageError(explain(self.run.result.divergence))
-            raise UsageError(f"the last operation, {last.op['op']}, answers nothing")
+            raise UsageError(f"the last operation, {last.op['op']}, has no answer")
         codes = [check.got for check in checks]
         for line in (line for step in self.notes.steps for line in step):
             if not isinstance(line, MadeArray):
@@ -258,4 +258,4 @@ def write_value(value: Any) -> str:
             if value == list(span):
                 return f"list(range({span.start}, {span.stop}))"
         return f"[{', '.join(map(write_value, value))}]"
-    raise UsageError("a script has no names but its own; the program names something")
+    raise UsageError("a script can hold only numbers; a value is not a number")

@@ -1,1 +1,1 @@
-"""How programs are made: drawn from Hypothesis, or all over a small domain."""
+"""Makes programs: drawn with Hypothesis, or all programs of a small domain."""

@@ -22,12 +22,14 @@ from lockstep.harness.programs.ledger import (
 from lockstep.harness.programs.program import MAX_TOKENS, Program
 
 SHORTEST, LONGEST = 36, 84
-"""Range of operations in nearly all programs: 28 on average. Deep bugs need about ten
-steps."""
+"""The range of the number of operations in nearly all programs."""
 
 ENDS, OFTEN = 720, 8
-"""One program in 720 ends behind each operation before the shortest length, so one in 20
-is shorter. Most of these choices are one among a few."""
+"""Before the shortest length, a program ends after each operation with probability
+1 / ENDS, so one program in 20 is shorter.
+
+Whether a program ends is drawn in two steps: first from OFTEN options, and only if the
+first option is drawn, from ENDS // OFTEN options."""
 
 FAR, FARTHEST = 192, (200, 240)
 """One in FAR programs has a number of operations in the range FARTHEST.

@@ -74,7 +74,7 @@ def list_symmetries(
 
 
 def make_key(value: Any) -> Any:
-    """Makes a hashable key, the same for equal values."""
+    """Makes a hashable key that is equal for equal values."""
     if isinstance(value, Mapping):
         return tuple(sorted((name, make_key(item)) for name, item in value.items()))
     if isinstance(value, Sequence) and not isinstance(value, str):

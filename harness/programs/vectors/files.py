@@ -84,7 +84,7 @@ def write_pretty(value: Any) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
 
 
-# --- a set is checked that others may have made -----------------------------------------
+# --- reading and checking a set ---------------------------------------------------------
 
 
 def read_set(folder: Path) -> dict[Path, Holds]:
@@ -120,7 +120,7 @@ def read_set(folder: Path) -> dict[Path, Holds]:
 def read_bounded(path: Path, most: int) -> bytes:
     """Reads a regular file of at most `most` bytes; refuses a link."""
     if path.is_symlink():
-        raise UsageError(f"{path}: is a link; a set of vectors has none")
+        raise UsageError(f"{path}: is a link; a set of vectors must have no links")
     return read_bytes(path, most)
 
 
@@ -134,7 +134,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, Program, list[Any]]]:
     """
     content = read_bounded(path, MAX_FILE)
     if not content.endswith(b"\n"):
-        raise UsageError(f"{path}: its last line has no end; the file may be cut off")
+        raise UsageError(f"{path}: its last line is cut off")
     for number, line in enumerate(content.splitlines(), 1):
         location = f"{path}:{number}"
         if len(line) > MAX_BYTES:

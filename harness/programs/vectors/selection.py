@@ -65,7 +65,7 @@ def list_levels(contract: str, kind: str) -> dict[str, Kind]:
     return declared
 
 
-# --- the choice -------------------------------------------------------------------------
+# --- selection --------------------------------------------------------------------------
 
 
 # Stands for any state, or any operation, in a cell.
