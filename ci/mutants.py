@@ -53,7 +53,8 @@ class Outcome:
 
     Attributes:
         verdict: one of VERDICTS.
-        how: the signature of the divergence that found the mutant, or its explanation.
+        how: the signature of the divergence that found the mutant, or the explanation why
+            no program finds it; empty if there is neither.
         programs: the number of programs that ran.
         seconds: the time of all programs, including imports.
     """
@@ -72,7 +73,7 @@ class Outcome:
         )
 
     def describe_survivor(self) -> str:
-        """Describes the change, and the known reason why it is not found."""
+        """Describes the mutant, and the known reason why no program finds it."""
         mutant, why = self.mutant, f"\n{self.how}" if self.how else ""
         text = f"{self.verdict}: {mutant.id} in {mutant.function or 'the module'}"
         return f"{text}\n- {mutant.original}\n+ {mutant.mutated}{why}\n"
@@ -85,7 +86,7 @@ def get_key(mutant: Mutant) -> tuple[str, ...]:
 def try_mutant(
     mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
 ) -> Outcome:
-    """Runs the programs that reach the mutant's line, then others of their kinds."""
+    """Runs the programs that reach the mutant's line, then others of the same kinds."""
     started = time.monotonic()
     runs = baseline.list_runs(mutant.file, mutant.lines)
     ended = None
@@ -112,7 +113,11 @@ def list_stale(
 
 
 def list_files(paths: Sequence[str]) -> list[str]:
-    """Lists the Python files at some paths below the root. Raises UsageError."""
+    """Lists the Python files at these paths, relative to the root.
+
+    Raises:
+        UsageError: a path does not exist, or is not in one of FOLDERS.
+    """
     files: list[Path] = []
     for name in paths:
         path = (ROOT / name).resolve()
@@ -125,7 +130,11 @@ def list_files(paths: Sequence[str]) -> list[str]:
 
 
 def load_explanations(path: Path, files: Sequence[str]) -> Explanations:
-    """Loads the explanations of some files. Raises UsageError."""
+    """Loads the explanations for these files and for files that no longer exist.
+
+    Raises:
+        UsageError: the explanations cannot be read.
+    """
     try:
         rows = json.loads(path.read_text())["explanations"]
         pairs = [(tuple(row[name] for name in EXPLAINED), row["reason"]) for row in rows]
@@ -136,7 +145,11 @@ def load_explanations(path: Path, files: Sequence[str]) -> Explanations:
 
 
 def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
-    """Finds mutants by their ids. Raises UsageError."""
+    """Returns the mutants with these ids.
+
+    Raises:
+        UsageError: there is no mutant with an id.
+    """
     known = {mutant.id: mutant for mutant in mutants}
     for id in ids:
         if id not in known:
@@ -146,7 +159,11 @@ def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
 
 
 def measure(programs: int, seed: int) -> Baseline:
-    """Measures the correct backends. Raises ClickException if one diverges."""
+    """Measures the baseline of the correct backends.
+
+    Raises:
+        ClickException: a program diverges.
+    """
     click.echo(f"importing, drawing {programs} programs of each kind", err=True)
     import mlx.core  # noqa: F401 - once, for all children
     import torch  # noqa: F401

@@ -1,10 +1,11 @@
-"""Measures on a machine with a CUDA GPU, part by part; `ci/gpu` runs this.
+"""Runs all measurements on a machine with a CUDA GPU, part by part; used by `ci/gpu`.
 
-Everything goes into one file, OUT/DEVICE.json, which is written after every part: what a
-part measured, that it failed, or why it was not measured; when, on which machine with
-which versions, and of which sources. A run that was cut off goes on where it stopped:
-what has passed there with the same sources is not measured again. The programs that
-failed are in OUT/failures.zip, for `lockstep replay`.
+All results are in one file, OUT/DEVICE.json, which is written after every part. For each
+part, the file contains the result, the failure, or the reason why the part was not
+measured, and also the date, the machine, the versions and a digest of the sources. An
+interrupted run continues where it stopped: parts that have passed on this machine with
+the same sources do not run again. Failing programs are in OUT/failures.zip, for `lockstep
+replay`.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ TAIL = 4000
 """Characters of a failing part's output that are kept."""
 
 GRACE = 20.0
-"""Seconds in which a part that is cut off may write what it has found."""
+"""The seconds that an interrupted part has to write its results."""
 
 MAX_PACKED = 2 << 20
-"""Bytes of failing programs, before they are compressed."""
+"""The maximal size of all failing programs in bytes, before compression."""
 
 Result = dict[str, Any]
 
@@ -59,9 +60,9 @@ class Part:
     """A part of the measurement: a command and its result.
 
     Attributes:
-        command: "{file}" in it stands for the file that it writes; what it prints counts
-            if it writes none.
-        read: returns the result from that file.
+        command: the command; "{file}" is replaced by the path of its output file. If the
+            command writes no file, its standard output is used.
+        read: returns the result from the output file.
         lacks: the reason why the part cannot run here, or None.
         variables: environment variables that are added to the existing variables.
     """
@@ -77,8 +78,8 @@ def run(part: Part, limit: float) -> Result:
     """Runs a part for at most `limit` seconds.
 
     Returns:
-        "status" is "passed", "failed" or "not measured". What a part has written is kept
-        in any case.
+        The result as JSON: "status" is "passed", "failed" or "not measured". The output
+        of a failed part is kept, too.
     """
     if part.lacks:
         return {"status": "not measured", "why": part.lacks}
@@ -110,13 +111,13 @@ def run(part: Part, limit: float) -> Result:
 def wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
     """Returns the exit status of a process; None if it took more than `limit` seconds.
 
-    Its process group is ended as a whole, since a sanitizer would leave its process
-    running on the device.
+    All processes of its group are ended, because a sanitizer would leave its child
+    process running on the device.
     """
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)  # it writes what it has found
+        os.killpg(process.pid, signal.SIGINT)  # the part writes its results
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
         return None
@@ -126,7 +127,7 @@ def wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
         process.wait()
 
 
-# --- what is kept of a part -------------------------------------------------------------
+# --- the result of a part ---------------------------------------------------------------
 
 
 def read_json(file: Path) -> Any:
@@ -188,7 +189,7 @@ def list_parts(programs: int, failures: Path) -> list[Part]:
     """Lists all parts, in the order in which they run.
 
     Args:
-        programs: of conformance, for each kind.
+        programs: the number of conformance programs for each kind.
         failures: the folder for programs that fail.
     """
     devices = {
@@ -261,7 +262,7 @@ def describe_machine() -> Result:
         raise RuntimeError(f"this python has no torch ({error})") from error
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
-    torch.cuda.init()  # says why, if the device cannot be used
+    torch.cuda.init()  # raises the reason if the device cannot be used
     return {
         "device": torch.cuda.get_device_name(0),
         "capability": ".".join(map(str, torch.cuda.get_device_capability(0))),
@@ -289,7 +290,11 @@ def find_driver() -> str | None:
 
 
 def hash_sources(root: Path = ROOT) -> str:
-    """Returns a digest of the code that the parts run. root: need not be a repository."""
+    """Returns a digest of the code that the parts run.
+
+    Args:
+        root: the folder of the checkout, which need not be a git repository.
+    """
     digest = hashlib.sha256()
     files = [file for folder in SOURCES for file in (root / folder).rglob("*.py")]
     for file in sorted(files):
@@ -305,16 +310,16 @@ def measure(
     limit: float,
     failures: Path,
 ) -> int:
-    """Runs parts, and writes what they measure.
+    """Runs parts, and writes their results.
 
     Args:
         machine: see `describe_machine`.
-        parts: all that there are.
-        chosen: how the names of those begin that are run; empty for all that have not
-            passed on this machine with these sources.
+        parts: all parts.
+        chosen: the beginnings of the names of the parts to run; if empty, all parts run
+            that have not passed on this machine with these sources.
         out: the folder of the results.
-        limit: seconds for each part.
-        failures: the folder in which parts leave the programs that failed.
+        limit: the time limit for each part, in seconds.
+        failures: the folder in which parts save failing programs.
 
     Returns:
         1 if a part failed, else 0.
@@ -355,14 +360,14 @@ def format_result(result: Result) -> str:
 
 
 def write(path: Path, document: Result) -> None:
-    """Writes a JSON file, atomically."""
+    """Writes a JSON file atomically."""
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(document, indent=1) + "\n")
     draft.replace(path)
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Writes the files of a folder to an archive, the smallest first, up to a limit.
+    """Writes the files of a folder to an archive, smallest first, up to MAX_PACKED bytes.
 
     Without files, no archive is written.
     """

@@ -1,11 +1,11 @@
-"""Compiles every Triton kernel for a GPU that need not be here, and says what came out.
+"""Compiles every Triton kernel for a GPU, which need not be present; reports the code.
 
     python ci/ptx.py [--target 90] [--ptx DIR] [--json FILE]
 
-The launches are those of a cache of 32 layers, 8 heads of 128 numbers, but nothing is
-launched: each is compiled as it would be there, down to machine code. Listed are its
-registers, spills, and accesses of global memory, by how many bytes a thread moves. Exit
-status 1 if a kernel spills, or if one of `WIDE` lacks an access of 16 bytes.
+The kernels are compiled to machine code with the arguments of a cache with 32 layers and
+8 heads of dimension 128, but nothing is launched. The report lists the registers, the
+spills and the accesses of global memory of each kernel, by bytes per thread. The exit
+status is 1 if a kernel spills, or if a kernel in `WIDE` has no access of 16 bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPILL = re.compile(r"\b(?:LDL|STL)\b")
 
 
 class NoDriver:
-    """A substitute for a GPU's driver, with the functions that the compiler calls."""
+    """A substitute for the driver of a GPU, with the methods that the compiler calls."""
 
     def __init__(self, target: int) -> None:
         self.target = GPUTarget("cuda", target, 32)
@@ -95,7 +95,7 @@ def list_launches(kernels: TritonKernels) -> Iterator[tuple[str, Callable[[], An
 
 
 def compile_launches(target: int) -> Iterator[tuple[str, Any]]:
-    """Yields the name of each launch, and the kernel that Triton compiled for it."""
+    """Yields the name and the compiled kernel of each launch."""
     compiled: list[Any] = []
     run = JITFunction.run
 
@@ -116,7 +116,7 @@ def compile_launches(target: int) -> Iterator[tuple[str, Any]]:
 
 
 def describe(name: str, kernel: Any) -> dict[str, Any]:
-    """Describes the needs and instructions of the machine code."""
+    """Returns registers, spills, shared memory and accesses of the machine code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
@@ -136,7 +136,7 @@ def describe(name: str, kernel: Any) -> dict[str, Any]:
 
 
 def get_width(access: tuple[str, str]) -> str:
-    """ "load 16" for LDG.E.128, "store 4" for STG.E."""
+    """Returns kind and bytes: "load 16" for LDG.E.128, "store 4" for STG.E."""
     kind, suffixes = access
     bits = re.findall(r"\d+", suffixes) or ["32"]
     return f"{'load' if kind == 'LDG' else 'store'} {int(bits[-1]) // 8}"

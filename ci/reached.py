@@ -1,14 +1,14 @@
-"""Lines and branches that the ci profile reaches: all of the reference, or nearly all of
-our caches.
+"""Checks that the ci profile reaches every line and branch of the reference, or of our
+caches.
 
     python ci/reached.py reference --quick       most programs are only drawn, which takes
                                                  the reference along, too
     python ci/reached.py caches --kind trie --programs 250
 
-Code that no program runs is checked by nobody. The programs are those of `lockstep check`
-on torch-cpu and mlx-cpu, slice by slice until all is reached. `unreached.json` names what
-none of them can reach of our caches, and why. Exit status 1 if something else is left
-after the last slice, or a reason is out of date.
+Code that no program runs is not checked. The programs of `lockstep check` run on
+torch-cpu and mlx-cpu, slice by slice, until everything is reached. `unreached.json` names
+the code of our caches that no program can reach, with the reasons. The exit status is 1
+if other code is not reached after the last slice, or if a reason is out of date.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CODE = {
 }
 IS_REFERENCE = "reference" in sys.argv
 
-# What is imported below is measured from its first line on.
+# The modules that are imported below are measured from their first line on.
 REACHED = coverage.Coverage(
     branch=True,
     source=[str(ROOT / name) for name in CODE["reference" if IS_REFERENCE else "caches"]],
@@ -57,25 +57,26 @@ FILES = {
     "batch-list": "list",
     **dict.fromkeys(CONTRACTS["paged"].kinds, "paged"),
 }
-"""The file of the reference in which a kind is described, if it has another name."""
+"""Kind → the name of its file in the reference, if it differs from the kind."""
 
 QUICK = 9
-"""Programs of each slice that are run, and not only drawn, if it is to be quick: the last
-of them is the first with every check."""
+"""With `--quick`, the number of programs of a slice that run; the others are only drawn.
+The last of these programs is the first program with all checks."""
 
 EVERYTHING = "*"
 UNREACHED: Mapping[str, Mapping[str, Sequence[str]]] = (
     {} if IS_REFERENCE else json.loads((ROOT / "ci" / "unreached.json").read_text())
 )
-"""File → why no program reaches it on a CPU → functions, lines, or EVERYTHING."""
+"""File → reason why no program reaches the code on a CPU → functions, lines, or
+EVERYTHING."""
 
 
 class Missed(NamedTuple):
     """A line that was not reached, or a branch that was not taken.
 
     Attributes:
-        function: the function that it is in; empty for none.
-        target: the line that the branch goes to; None if the line itself is meant.
+        function: the function that contains the line; empty at module level.
+        target: the target line of the branch; None if the line itself was not reached.
     """
 
     file: str
@@ -84,7 +85,7 @@ class Missed(NamedTuple):
     target: int | None
 
     def list_names(self) -> tuple[str, str, str]:
-        """Lists the names in `UNREACHED` that would explain it."""
+        """Returns the names in `UNREACHED` that would explain the miss."""
         return EVERYTHING, self.function, self.get_text()
 
     def get_text(self) -> str:
@@ -102,13 +103,13 @@ class Missed(NamedTuple):
 
 
 def list_explained(file: str) -> Mapping[str, str]:
-    """Returns name → the reason why it is not reached."""
+    """Returns the names in `UNREACHED` for a file → the reason why it is not reached."""
     reasons = UNREACHED.get(file, {})
     return {name: why for why, names in reasons.items() for name in names}
 
 
 def measure() -> dict[str, Any]:
-    """Returns the files of coverage's report, by path below the root."""
+    """Returns the files of coverage's report, by path relative to the root."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
         REACHED.json_report(outfile=str(path))
@@ -131,7 +132,7 @@ def list_missed(files: Mapping[str, Any]) -> Iterator[Missed]:
 
 
 def list_stale(missed: Sequence[Missed]) -> Iterator[str]:
-    """Iterates over the names in `UNREACHED` that explain nothing: reached, or gone."""
+    """Yields the names in `UNREACHED` whose code is now reached or no longer exists."""
     used = {(each.file, name) for each in missed for name in each.list_names()}
     for file in UNREACHED:
         names = list_explained(file)
@@ -139,8 +140,10 @@ def list_stale(missed: Sequence[Missed]) -> Iterator[str]:
 
 
 def choose(works: Sequence[Work], files: set[str]) -> Sequence[Work]:
-    """Returns the works whose kinds are described in these files of the reference; all
-    works if there are others among the files."""
+    """Returns the works whose kinds are in these files of the reference.
+
+    Returns all works if one of the files contains no kind.
+    """
     described = [f"reference/{FILES.get(work.kind, work.kind)}.py" for work in works]
     if not files <= {*described}:
         return works
@@ -185,7 +188,7 @@ def main(
 def report(
     files: Mapping[str, Any], left: Sequence[Missed], stale: Sequence[str]
 ) -> None:
-    """Prints how much of each file was reached, and what is left."""
+    """Prints the covered share of each file, the missed code and the stale names."""
     for file, numbers in sorted(files.items()):
         share = numbers["summary"]["percent_covered"]
         why = list_explained(file).get(EVERYTHING, "")

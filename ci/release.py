@@ -1,9 +1,9 @@
-"""Prepares a checkout for a release: `python ci/release.py v0.2.0`, before it is built.
+"""Prepares a checkout for a release, before the build: `python ci/release.py v0.2.0`.
 
-It requires that the tag, the version and the newest section of CHANGELOG.md agree, that
-this section has a date, and that pyproject.toml has the address of the repository. Then
-it makes the relative links of README.md absolute, since a package index shows that file
-alone.
+The script requires that the tag, the version and the newest section of CHANGELOG.md
+agree, that this section has a date, and that pyproject.toml has the address of the
+repository. Then it makes the relative links of README.md absolute, because a package
+index shows only this file.
 """
 
 from __future__ import annotations

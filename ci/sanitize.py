@@ -1,9 +1,10 @@
-"""Launches every Triton kernel over odd sizes, beside plain operations.
+"""Launches every Triton kernel over odd sizes, and compares it with plain operations.
 
     compute-sanitizer --tool memcheck python ci/sanitize.py
 
-Small, so that a tool that watches every access gets to its end. Without a GPU it runs in
-Triton's interpreter, if TRITON_INTERPRET=1 is set. Exit status 1 if a result differs.
+The sizes are small, so that a tool that watches every access finishes. Without a GPU, the
+script runs in Triton's interpreter if TRITON_INTERPRET=1 is set. The exit status is 1 if
+a result differs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def put_and_copy(
     pool = (LAYERS, 1, HEADS)
     shape = (value_dim, CELLS) if permuted else (CELLS, value_dim)
     pools = draw(*pool, CELLS, key_dim), draw(*pool, *shape)
-    # As a model has them: heads behind rows.
+    # The layout of a model: heads after rows.
     tokens = [draw(LAYERS, 1, rows, HEADS, dim) for dim in (key_dim, value_dim)]
     index = kernels.place(np.random.default_rng(rows).permutation(CELLS)[:rows], DEVICE)
     kernels.scatter(pools, [each.transpose(2, 3) for each in tokens], index, permuted)
@@ -94,7 +95,7 @@ def see(
 
 
 def attend(kernels: Any, requests: int, group: int, dim: int, positions: int) -> Outcome:
-    """Computes attention with block tables; a block has 5 slots, of which 4 are used."""
+    """Computes attention through block tables; a block uses 4 of its 5 slots."""
     places = -(-positions // 4)
     tables = np.random.default_rng(dim).permutation(requests * places).astype(np.int32)
     ends = np.arange(positions, positions - requests, -1, np.int32)

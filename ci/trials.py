@@ -1,11 +1,11 @@
-"""Scripted trials: something dies, hangs or babbles in the middle of `lockstep check`.
+"""Random trials: a process dies, hangs or prints garbage during `lockstep check`.
 
     python ci/trials.py --count 500 --jobs 2
     python ci/trials.py --only 17
 
 Each trial is drawn from the seed and its number. A check must end with the exit status
-that the rule of verdicts requires, without a traceback, with every program that was found
-in outcome.json or in the write-ahead record, and without a process after five seconds.
+that the rule of verdicts requires, and without a traceback. Every failing program must be
+in outcome.json or in the write-ahead record. Five seconds later, no process may be left.
 The backend is `tests.harness.trouble`.
 """
 
@@ -47,8 +47,8 @@ class Ended:
 
     Attributes:
         status: the exit status of the command; None if it did not end.
-        acted: the seconds from the backend's act to the event or the end; None if the
-            backend has not acted.
+        acted: the seconds from the backend's act to the event or to the end of the
+            command; None if the backend has not acted.
         was_sent: whether the event was sent before the command ended.
         left: the processes that still run after five seconds.
     """
@@ -63,7 +63,7 @@ class Ended:
 
 
 def wait(process: subprocess.Popen[Any]) -> int | None:
-    """Returns the exit status of a process; kills a slow process, and returns None."""
+    """Returns the exit status of a process; None if it was too slow and was killed."""
     try:
         return process.wait(MAX_SECONDS)
     except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ def list_descendants(pid: int) -> Iterator[int]:
 HARMLESS = ("fork", "chdir", "delete", "complain")
 HANGING = ("sleep", "busy", "hold", "stop")
 IN_A_THREAD = ("abort", "kill", "leave", "hold", "stop", "babble", "empty", "close")
-"""Acts that touch other threads of their process."""
+"""Acts that affect other threads of the process."""
 
 EVENTS = (*["nothing"] * 5, "KILL", "TERM", "INT", "worker")
 STATUS = {"TERM": 143, "INT": 130, "KILL": -9}
@@ -119,14 +119,16 @@ class Trial:
         """Whether the act has no effect on the harness."""
         if self.act in ANSWERS:  # nothing is returned there
             return self.place in ("close", "import")
-        if self.is_driver:  # it speaks by its output, and has no other connection
+        if self.is_driver:  # its standard output is its only connection
             return self.act in (*HARMLESS, "close")
         return self.act in (*HARMLESS, "print", "flood")
 
     @property
     def is_loading(self) -> bool:
-        """Whether the backend cannot be loaded. A driver may open anything: only its
-        steps show that it is wrong."""
+        """Whether the backend cannot be loaded.
+
+        A wrong answer of a driver in "open-any" appears only in its steps.
+        """
         is_shown_later = self.is_driver and self.act in ANSWERS
         return self.place in LOADING and (self.place != "open-any" or not is_shown_later)
 
@@ -142,7 +144,7 @@ class Trial:
             backend = f"exec:{sys.executable} -m tests.harness.exec.relay {backend}"
         names = {"PLACE": self.place, "ACT": self.act, "MARK": mark, "FOLDER": failures}
         variables = {f"TRIAL_{name}": str(value) for name, value in names.items()}
-        # A busy machine must not make a hang of what is only slow.
+        # On a busy machine, a slow program must not count as a hang.
         limits = (1, 4) if self.act in HANGING else (60, 120)
         out, err = folder / "out", folder / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
@@ -192,7 +194,7 @@ def draw(seed: int, number: int) -> Trial:
 
 
 def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:
-    """Returns, and kills, the processes of a trial that are left after some seconds."""
+    """Kills the processes of a trial that are left after some seconds; returns them."""
     deadline = time.monotonic() + seconds
     while (left := find_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -227,14 +229,14 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
     """Returns the exit statuses that the rule allows."""
     has_acted = ended.acted is not None
     if trial.place == "between" and has_acted:
-        allowed = {0, 1, 2}  # it may come when all is over
+        allowed = {0, 1, 2}  # the event may come after the end of the check
     elif trial.is_harmless or not has_acted:
         allowed = {0}
     else:
         allowed = {2} if trial.is_loading else {1}
     if not ended.was_sent:
         return allowed
-    if trial.event == "worker":  # it may have been at nothing, at loading or at a program
+    if trial.event == "worker":  # it may have been idle, loading or running a program
         return allowed | {0, 1, 2}
     was_seen = ended.acted is not None and ended.acted > 3.0
     if trial.event == "KILL" or not was_seen or allowed == {0}:
@@ -243,7 +245,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
 
 
 def judge_outcome(trial: Trial, status: int, outcome: Any) -> Iterator[str]:
-    """Yields descriptions of errors in outcome.json and in the failures that it names."""
+    """Yields descriptions of errors in outcome.json and in its failures."""
     pairs = outcome["pairs"]
     failures = [failure for pair in pairs for failure in pair["failures"]]
     if outcome["exit_status"] != status:

@@ -1,12 +1,12 @@
-"""Runs the suite with the lowest and the newest versions that the project declares.
+"""Runs the suite with the lowest and the newest versions that the project supports.
 
     python ci/versions.py                        this Python, all four sets of packages
     python ci/versions.py --python 3.13 newest   another Python, one set
 
-Each set gets a virtual environment of its own. uv (https://docs.astral.sh/uv) makes it,
-because it can choose the lowest versions of what pyproject.toml names. In each, `lockstep
-check` runs with the quick profile, then pytest. The last lines say what each came to;
-the exit status is 1 if one of them failed.
+Each set has a separate virtual environment. uv (https://docs.astral.sh/uv) makes the
+environment, because uv can choose the lowest versions of the packages in pyproject.toml.
+In each environment, `lockstep check` runs with the quick profile, then pytest. The last
+lines are the verdicts of all sets; the exit status is 1 if a set failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOOLS = ("coverage", "ruff", "mypy", "types-jsonschema", "setuptools>=77", "syru
 """The suite needs them, but they are no part of what is tested."""
 
 SETS = {
-    # Our own caches hold with older frameworks than the peers need.
+    # Our caches work with older frameworks than the peers need.
     "lowest-own": ("torch,mlx,test", "lowest-direct"),
     "lowest": ("torch,mlx,peers,test", "lowest-direct"),
     "plain": ("test", "highest"),

@@ -1,6 +1,6 @@
-"""The programs of `lockstep check`, run in this process, so that they can be measured.
+"""Runs the programs of `lockstep check` in this process, so that they can be measured.
 
-Import this after the measurement has begun.
+Import this module after the measurement has begun.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Work(NamedTuple):
         """Draws a slice of programs, as a worker does, and runs at most `most` of them.
 
         Raises:
-            AssertionError: one diverges.
+            AssertionError: a program diverges.
         """
         numbers = count()
 
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]:
-    """Lists the kinds of each backend; if `kinds` is not empty, only these kinds."""
+    """Yields the kinds of each backend; if `kinds` is not empty, only these kinds."""
     for name in names:
         backend = load(name)
         for contract, declared in backend.contracts.items():
@@ -56,7 +56,7 @@ def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]
 
 
 def list_different(works: Sequence[Work]) -> list[Work]:
-    """Lists the works without duplicates: the first work of each declaration."""
+    """Returns the first work of each kind, declaration and set of dtypes."""
 
     def get_key(one: Work) -> object:
         return one.kind, one.declared, one.backend.dtypes

@@ -4,14 +4,15 @@
     python ci/bench/caches.py compare --framework torch --workload "window step"
     python ci/bench/caches.py compare --save
 
-Ours on torch and MLX beside those of transformers and mlx-lm, and beside the
-bare limit: what the framework takes for the same bytes without a cache around it. In one
-process, in turns; what counts is the median of the rounds' ratios. The work is in
-`speed/workloads.py`, the bars in `speed/bars.py`. Exit status 1 if a bar is missed. In
-all, with pools of a million cells, it takes more than 20 minutes and 17 GB.
+Compares our caches on torch and MLX with the caches of transformers and mlx-lm, and with
+the bare limit: the time that the framework needs for the same bytes without a cache. All
+contenders run in one process and take turns; the result is the median of the rounds'
+ratios. The workloads are in `speed/workloads.py`, the bars in `speed/bars.py`. The exit
+status is 1 if a bar is missed. The whole comparison, with pools of a million cells, takes
+more than 20 minutes and 17 GB.
 
-`--save`, which takes up to an hour, keeps the numbers as `results/PROCESSOR.json` with a
-chart beside them, and writes `results/README.md`.
+`--save` takes up to an hour. It writes the numbers to `results/PROCESSOR.json`, a chart
+to the same folder, and `results/README.md`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ DTYPES = ("float16", "float32", "bfloat16")
 
 
 def choose(name: str, values: Sequence[str], help: str) -> Callable[..., Any]:
-    """Makes an option that may be repeated on the command line."""
+    """Makes a command-line option that may be repeated."""
     kind = click.Choice(values)
     return click.option(f"--{name}", f"{name}s", multiple=True, type=kind, help=help)
 
@@ -95,13 +96,13 @@ def compare(
             if not workloads or case.workload in workloads:
                 status.update(f"{len(outcomes) + 1}: {case.describe()}")
                 outcomes.append(measure(case, rounds))
-                if path:  # whoever ends this keeps what there is
+                if path:  # keeps the results so far if the process is ended
                     write(path, make_report(device, outcomes, (), rounds))
                 gc.collect()
     for framework in frameworks:
         cases = [each for each in outcomes if each.case.framework == framework]
         print_outcomes(framework, cases)
-    # On a GPU times are measured; ci/bench/kernels.py has its bars.
+    # On a GPU, no bars apply; the bars for GPUs are in ci/bench/kernels.py.
     verdicts = [] if on_cuda else judge(outcomes, every=not chosen)
     if verdicts:
         print_verdicts(verdicts)
@@ -128,7 +129,7 @@ def check_cuda(frameworks: Sequence[str]) -> None:
 def list_all(
     frameworks: Sequence[str], device: str, dtypes: Sequence[str], forms: Sequence[str]
 ) -> Iterator[Case]:
-    """Yields all cases; those of pools that fit in two thirds of the memory."""
+    """Yields all cases; skips pools that need more than two thirds of the memory."""
     for framework in frameworks:
         for dtype in dtypes:
             for form in forms:
@@ -143,7 +144,7 @@ def list_all(
 
 
 def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
-    """Makes the works of a framework, and imports only this framework."""
+    """Makes the `Works` of a framework; imports only this framework."""
     if framework == "torch":
         from ci.bench.speed.on_torch import TorchWorks, prepare
 
@@ -155,7 +156,7 @@ def open_works(framework: str, device: str, dtype: str, heads: int) -> Any:
 
 
 def get_memory(device: str) -> int:
-    """Returns the bytes of the device."""
+    """Returns the size of the device's memory in bytes."""
     if device == "cuda":
         import torch
 
@@ -171,7 +172,7 @@ def write(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def keep(report: Mapping[str, Any]) -> None:
-    """Writes the numbers and the chart of this machine, and the page of all machines."""
+    """Writes the numbers and chart of this machine, and the document of all machines."""
     name = re.sub(r"[^0-9A-Za-z]+", "-", report["machine"]["processor"]).strip("-")
     path = RESULTS / f"{name}.json"
     write(path, report)
@@ -181,7 +182,7 @@ def keep(report: Mapping[str, Any]) -> None:
 
 
 def load_reports() -> dict[str, Any]:
-    """Returns the reports of all machines by the name of their files."""
+    """Returns the reports of all machines, by file name."""
     files = sorted(RESULTS.glob("*.json"))
     documents = {file.stem: json.loads(file.read_text()) for file in files}
     return {name: text for name, text in documents.items() if text["format"] == FORMAT}

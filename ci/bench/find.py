@@ -2,12 +2,13 @@
 
     python ci/bench/find.py --seeds 5 --json now.json --beside earlier.json
 
-Every mistake that is planted in the backends is looked for with each seed. The table has
-the geometric means, over all mistakes and seeds, of programs and of the seconds that they
-run; with `--beside`, also their ratios to the searches that an earlier file has, too. A
-mistake that `--most` programs do not find counts as if the next program had found it, and
-is listed. Mistakes with an even and an odd index also have a row each: if the generator
-is tuned on one half, the other half shows whether it has improved.
+With each seed, the command searches for every mistake that is planted in the backends.
+The table shows the geometric means, over all mistakes and seeds, of the number of
+programs and of the seconds that they run; with `--beside`, also the ratios to the same
+searches in an earlier file. If `--most` programs do not find a mistake, the mistake
+counts as found by the next program, and is listed. The mistakes with an even index and
+the mistakes with an odd index also have a row each: if the generator is tuned on one
+half, the other half shows whether the generator has improved.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from statistics import geometric_mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[0] = str(ROOT)  # this file has a package's name
+sys.path[0] = str(ROOT)  # this file has the name of a package
 
 import click  # noqa: E402
 
@@ -64,7 +65,7 @@ def compute_mean(findings: Sequence[Finding], name: str) -> float:
 def make_row(
     half: str, findings: Sequence[Finding], earlier: Sequence[Finding]
 ) -> list[str]:
-    """Makes a row of means, with their ratios to the same searches in an earlier run."""
+    """Makes a row of means, with the ratios to the same searches in an earlier run."""
     pairs = [
         (now, before)
         for now in findings

@@ -2,27 +2,27 @@
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 
-A step is one operation that runs. For each backend and kind, in one process pinned to
-one core, programs are drawn from Hypothesis, recorded and checked, in rounds with other
-programs each; reported are medians of the rounds. On a CPU all times are those of the
-process, of all its threads (time.process_time), so that what others take from the core
-does not count; on a GPU, for which the process waits, those of the clock.
+A step is one executed operation. For each backend and kind, one process, pinned to one
+core, draws programs from Hypothesis, records them and checks them. Each round uses
+different programs; the results are medians of the rounds. On a CPU, times are the CPU
+time of all threads of the process (time.process_time), so other processes on the core do
+not count; on a GPU, the process waits for the device, so times are wall-clock times.
 
-Shares of that time, of the same programs, each obtained by itself:
+The shares of this time, each measured separately with the same programs:
 
-* draw: the generator, and nothing done with its programs;
+* draw: generating programs, without running them;
 * record: the write-ahead record of all programs and steps;
-* reference: its answers, and nothing to compare them with;
-* backend: the programs are checked while a stopwatch runs whenever the harness has called
-  the backend: to make or overwrite an array, to open a cache, in every method, until the
-  arrays that it returns are there, and for attention (`stopwatch.py`). It is the
-  checked run itself, so that there is no second one to be kept up. What it takes to
-  start and stop the watch is taken off;
-* compare: the rest: making the content of arrays, reading those that come back,
-  comparing, arrays under watch, legality, counting cells.
+* reference: computing the expected answers, without comparing them;
+* backend: a stopwatch (`stopwatch.py`) runs during every call of the backend in a checked
+  run: making or overwriting an array, opening a cache, every method, until the returned
+  arrays are computed, and attention. Since this is the checked run itself, no second
+  implementation of the run is needed. The time to start and stop the watch is subtracted;
+* compare: the rest: making the contents of arrays, reading returned arrays, comparing
+  arrays, watching arrays, checking legality, counting cells.
 
-`outside` is all but reference and backend. "all" is all kinds with equally many programs,
-total steps by total time. The bars are in BARS and OUTSIDE; what misses one is marked.
+`outside` is the sum of all shares except reference and backend. The row "all" has the
+total steps of all kinds, with equal numbers of programs, divided by their total time. The
+bars are BARS and OUTSIDE; results that miss a bar are marked.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
 SHARES = ("draw", "record", "reference", "backend", "compare")
 
 BARS = {"torch-cpu": 7_500, "mlx-cpu": 3_750}
-"""The least steps per second."""
+"""The minimal steps per second, by backend."""
 
 OUTSIDE = 0.55
-"""The largest share outside of backend and reference."""
+"""The maximal share outside backend and reference."""
 
 Row = dict[str, Any]
 
@@ -84,7 +84,7 @@ class Bench:
         self, backend: Backend, kind: str, record: Record, programs: int
     ) -> None:
         self.backend, self.record, self.count = backend, record, programs
-        # Whoever waits for a GPU takes no time of the process.
+        # The CPU time of the process does not include waiting for a GPU.
         self.clock = time.process_time if backend.device == "cpu" else time.perf_counter
         (contract,) = [name for name, rules in CONTRACTS.items() if kind in rules.kinds]
         declared = backend.contracts[contract][kind]
@@ -96,7 +96,7 @@ class Bench:
         self.runs = self.steps = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
-        """Returns microseconds per step for the check, and for each of its shares."""
+        """Returns the microseconds per step of the check and of each share."""
         draw, count = self.drawer.draw, self.count
         self.programs = []
         taken = {
@@ -149,7 +149,7 @@ class Bench:
                 advance(rules.operations, op, model)
 
     def time_backend(self) -> float:
-        """Returns the seconds of checking that the backend takes.
+        """Returns the seconds that the backend takes in a check.
 
         The time that other processes took from the core is subtracted.
         """
@@ -166,8 +166,8 @@ class Bench:
 def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
     """Returns the median of each number over rounds with different programs.
 
-    The first run does not count, since it makes tables. On a GPU, all programs run before
-    the measurement, since each kernel is compiled for the sizes of the programs.
+    The first run is not counted, because it builds tables. On a GPU, all programs run
+    before the measurement, because each kernel is compiled for the sizes of the programs.
     """
     for seed in [rounds] if bench.backend.device == "cpu" else range(rounds):
         bench.measure(seed)
@@ -179,7 +179,7 @@ def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
 
 
 def make_row(backend: str, kind: str, taken: Mapping[str, float]) -> Row:
-    """Makes a row from `taken`: the microseconds per step, from `measure_rounds`."""
+    """Makes a row of results from `taken`, the result of `measure_rounds`."""
     rate = 1e6 / taken["check"]
     shares = {name: taken[name] / taken["check"] for name in SHARES}
     shares["outside"] = 1 - shares["reference"] - shares["backend"]
@@ -194,7 +194,7 @@ def make_row(backend: str, kind: str, taken: Mapping[str, float]) -> Row:
 
 
 def add_up(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns the microseconds per step over all steps of several kinds."""
+    """Returns the mean microseconds per step over all steps of the given rows."""
     total = sum(row["taken"]["steps"] for row in rows)
     return {
         name: sum(row["taken"][name] * row["taken"]["steps"] for row in rows) / total
@@ -249,7 +249,7 @@ def main(
             for kind in kinds:
                 bench = Bench(backend, kind, record, programs)
                 rows.append(make_row(name, kind, measure_rounds(bench, rounds)))
-                if path:  # whoever ends this keeps what there is
+                if path:  # keeps the results so far if the process is ended
                     path.write_text(json.dumps(report, indent=1) + "\n")
             rows.append(make_row(name, "all", add_up(rows[first:])))
             print_rows(name, rows[first:])

@@ -2,22 +2,25 @@
 
     python ci/bench/kernels.py [--json FILE]
 
-Each piece of work is captured in a CUDA graph, so that only the device is timed, by
-events around replays; ours and the limit take turns, and the median of the rounds' ratios
-counts. The limit is what torch takes to move the same bytes without a cache around it.
-Exit status 1 if a bar is missed, 2 without a GPU that has 12 GB free.
+Each case is captured in a CUDA graph and timed by events around replays, so that only
+the device is timed. Our kernel and the limit take turns; the result is the median of the
+rounds' ratios. The limit is the time that torch needs to move the same bytes without a
+cache. The exit status is 1 if a bar is missed, and 2 without a GPU with 12 GB of free
+memory.
 
-* put: K and V of a chunk for all layers, into neighbouring and into scattered cells,
-  beside a plain copy of as many bytes.
-* mask: beside filling it.
-* turn, save: of scattered cells of all layers, beside a plain copy of as many bytes.
-* step: one token for each of many sequences, changes of the table and the mask included,
-  beside index_copy_ for K and V of each layer.
-* whole steps of 1, 64 and 256 sequences, the host's work included: eager, and as a CUDA
-  graph. There is no bar.
+* put: writes K and V of a chunk for all layers into contiguous cells, and into scattered
+  cells; the limit is a plain copy of the same number of bytes.
+* mask: makes a mask; the limit is filling the mask.
+* turn, save: rotates or reads scattered cells of all layers; the limit is a plain copy of
+  the same number of bytes.
+* step: writes one token for each of many sequences, and updates the table and the mask;
+  the limit is index_copy_ for K and V of each layer.
+* whole steps of 1, 64 and 256 sequences, including the work of the host: eager, and as a
+  CUDA graph. These have no bar.
 
-A step's few bytes stay in the cache of the device (50 MB on an H100), and what limits it
-is the number of launches, not the memory. Each row says what limits it.
+The few bytes of a step stay in the L2 cache of the device (50 MB on an H100), so a step
+is limited by the number of launches, not by the memory. Each row names its limiting
+resource.
 """
 
 from __future__ import annotations
@@ -47,15 +50,15 @@ from lockstep.impl.torch.rope import Rope  # noqa: E402
 
 Work = Callable[[], object]
 Timer = Callable[[Work], float]
-"""Microseconds for a piece of work."""
+"""Returns the microseconds that a piece of work takes."""
 
 ROUNDS, REPLAYS = 15, 20
 
 ROOM = 12 << 30
-"""Bytes of the device."""
+"""The required free memory of the device, in bytes."""
 
 COPIES = 4
-"""Masks in a row, each into memory of its own: one alone would stay in the L2 cache."""
+"""Masks that are made in a row, in separate memory: one mask would stay in L2."""
 
 LAUNCHES = "launches; its bytes stay in the L2 cache"
 
@@ -67,9 +70,10 @@ class Form:
     Attributes:
         layers, heads, dim: the sizes of the model.
         cells: the number of cells of a pool.
-        chunk: the number of rows of a long pass.
+        chunk: the number of tokens of a long pass.
         rows, columns: the shape of a mask.
-        sequences: the number of sequences of a step, which sees `visible` columns.
+        sequences: the number of sequences of a step.
+        visible: the number of columns that a step sees.
     """
 
     layers: int = 32
@@ -142,7 +146,10 @@ def list_copies(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Ca
 
 
 def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
-    """A chunk behind a long context of one sequence; a second one is in between."""
+    """Makes the mask of a chunk that follows a long context of a sequence.
+
+    The cells of a second sequence alternate with the cells of this sequence.
+    """
     positions, owners = np.divmod(np.arange(form.columns), 2)
     table = torch.from_numpy(np.stack((positions, 1 << owners))).to(like.device)
     high = np.arange(form.rows) + form.columns // 2 - form.rows
@@ -193,8 +200,10 @@ class Decoding:
             self.cache.get(layer)
 
     def do_step(self, work: Work) -> None:
-        """Opens a pass for the work; then takes the tokens back, for which no device
-        works."""
+        """Opens a pass, does the work, and removes the tokens of the pass.
+
+        Removing tokens needs no work on the device.
+        """
         rows = range(self.form.sequences)
         self.cache.forward([self.position] * len(rows), rows)
         work()
@@ -206,7 +215,7 @@ def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Cas
     decoding = Decoding(form, kernels, like)
     step, tokens = decoding.step, decoding.tokens
     step.capture(decoding.put_each)
-    decoding.run()  # so that the inputs are those of a step
+    decoding.run()  # sets the inputs of a step
     pools = decoding.cache.keys, decoding.cache.values
     index = torch.arange(form.sequences, device=like.device) + form.visible
 
@@ -248,8 +257,24 @@ def measure_steps(
     rounds: int = 15,
     repeats: int = 20,
 ) -> list[dict[str, Any]]:
-    """Measures a step of so many sequences as an engine runs it, the work of the host
-    included: each launch by itself, and as one CUDA graph. The first round is dropped."""
+    """Measures a step as an engine runs it, including the work of the host.
+
+    Each step runs eagerly, with separate launches, and as one CUDA graph. The first round
+    is not counted.
+
+    Args:
+        form: the sizes of the cases; `sequences` and `cells` are replaced.
+        kernels: the measured kernels.
+        like: an empty tensor with the device and dtype of K and V.
+        wait: waits for the device.
+        sequences: the numbers of sequences to measure.
+        rounds: the number of counted rounds.
+        repeats: the number of steps in a round.
+
+    Returns:
+        A row for each number of sequences and way, with medians in microseconds:
+        "host_us" on the host, "us" until the device is done.
+    """
     rows = []
     for count in sequences:
         sizes = replace(form, sequences=count, cells=form.visible)

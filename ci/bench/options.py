@@ -1,4 +1,4 @@
-"""What the benchmarks share: the option --json, and tables."""
+"""Shared parts of the benchmarks: the option --json, and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 def check_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses a path in a folder that does not exist, before the measurement begins."""
+    """Refuses a path in a missing folder, before the measurement begins."""
     if path is not None and not path.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.absolute().parent}")
     return path
@@ -31,7 +31,7 @@ JSON = click.option(
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    """Prints a table: the first column to the left, numbers to the right."""
+    """Prints a table: the first column is left-aligned, the others right-aligned."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

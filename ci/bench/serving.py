@@ -1,18 +1,18 @@
-"""Plays a scheduler's day on our block manager and on vLLM's, in one run.
+"""Simulates a day of a scheduler on our block manager and on vLLM's, in one run.
 
     python ci/bench/serving.py
     python ci/bench/serving.py --requests 2000 --blocks 4096 --json day.json
 
-Chats and agents' tasks begin with one of a few system prompts, and each request repeats
-the conversation so far (`STYLES`). A step of 1/60 s computes at most 2,048 tokens of at
-most 256 requests; long prompts are computed in chunks, and where there is no room, the
-request that came last is preempted.
+Chats and tasks of agents begin with one of a few system prompts, and each request
+repeats the conversation so far (`STYLES`). A step of 1/60 s computes at most 2,048 tokens
+of at most 256 requests. Long prompts are computed in chunks. If there are not enough
+blocks, the request that arrived last is preempted.
 
-Measured is the time in the block manager, the hashing of tokens included. Then the same
-day runs on our manager with its memory on torch, where K and V of a token depend on all
-tokens before it: they are compared with those of the request when it reuses some, is
-preempted, and ends. Exit status 1 if they differ, or if our manager takes over 1.05 of
-vLLM's time.
+The measured time is the time in the block manager, including the hashing of tokens. Then
+the same day runs on our manager with its memory on torch, where K and V of a token depend
+on all tokens before it. K and V of a request are compared with the expected K and V when
+the request reuses tokens, is preempted, or ends. The exit status is 1 if they differ, or
+if our manager takes more than 1.05 times the time of vLLM's manager.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Stored(Ours):
     """Our manager with its memory.
 
     Attributes:
-        wrong: the names of requests that read wrong K and V.
+        wrong: the names of the requests that read wrong K and V.
         read: the number of compared tokens.
     """
 
@@ -251,7 +251,7 @@ class Stored(Ours):
         super().free(request)
 
     def check(self, request: Request, end: int) -> None:
-        """Compares the first `end` tokens that a request holds with its own."""
+        """Compares stored and expected K and V of the first `end` tokens of a request."""
         slots = self.stored.list_slots(self.stored.get(request.name), 0, 0, end)
         stored = self.stored.memory.read(0, slots)
         self.read += end
@@ -261,8 +261,10 @@ class Stored(Ours):
 
 
 class Released:
-    """vLLM's manager of one full group with prefix caching, called as its scheduler
-    calls it."""
+    """vLLM's manager with one full-attention group and prefix caching.
+
+    The methods call the manager in the same way as vLLM's scheduler.
+    """
 
     def __init__(self, blocks: int) -> None:
         self.vllm = vllm = load_vllm()
@@ -320,7 +322,7 @@ class Released:
 
 
 class Sampling:
-    """The sampling parameters that a request reads."""
+    """The sampling parameters that vLLM's `Request` reads."""
 
     max_tokens = 1 << 20
     extra_args = None
@@ -331,12 +333,12 @@ class Sampling:
 
 
 class Day:
-    """A day on one manager.
+    """A simulated day on one manager.
 
     Attributes:
-        seconds: spent in the manager.
-        counts: steps; tokens computed and reused; requests preempted, and the most at
-            once.
+        seconds: the time spent in the manager.
+        counts: the numbers of steps, of computed and reused tokens and of preempted
+            requests, and the maximal number of requests that run at the same time.
     """
 
     def __init__(self, requests: Sequence[Request], manager: Ours | Released) -> None:
@@ -345,7 +347,7 @@ class Day:
         self.running: list[Request] = []
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls the manager, and adds up the time."""
+        """Calls a method of the manager, and adds the time to `seconds`."""
         begin = time.perf_counter()
         result = getattr(self.manager, method)(*arguments)
         self.seconds += time.perf_counter() - begin
@@ -403,7 +405,7 @@ class Day:
         self.counts["preempted"] += 1
 
     def go_on(self, request: Request, end: int) -> None:
-        """Ends a request, or samples its next token once all others are computed."""
+        """Ends a request, or samples its next token once all its tokens are computed."""
         request.computed = end
         if request.is_over:
             self.call("free", request)

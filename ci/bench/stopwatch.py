@@ -15,19 +15,22 @@ from lockstep.harness.backends.interface import Array
 ANSWERS = frozenset(
     {"update", "make_mask", "state", "view", "read", "get", "read_states"}
 )
-"""The methods that return arrays, which are waited for."""
+"""The methods that return arrays; the stopwatch waits for these arrays."""
 
 CACHES = frozenset({"clone", "of", "extract"})
 """The methods that return another cache, which is timed too."""
 
 
 class Stopwatch:
-    """A backend that runs as ever, and the time that its code takes: of all calls of its
-    caches, until the arrays that they return are there, of making the arrays that they
-    are given and of overwriting them, and of its framework's attention. A call that comes
-    from within another one, as a trie's to its layers, is part of that one.
+    """Wraps a backend without changing its results, and times its code.
 
-    Reading an array once more is not timed.
+    The time includes all calls of caches until the returned arrays are computed, making
+    and overwriting the arrays that are passed to caches, and attention of the framework.
+    A call inside another call, such as a trie's call of its layers, counts as part of the
+    outer call. Reading an array again is not timed.
+
+    Attributes:
+        backend: the wrapped backend.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -40,12 +43,12 @@ class Stopwatch:
         )
 
     def open(self, config: Mapping[str, Any]) -> Any:
-        if config.get("rows", 0) is None and config["caches"]:  # those of a batch
+        if config.get("rows", 0) is None and config["caches"]:  # the caches of a batch
             config = {**config, "caches": [*map(unwrap, config["caches"])]}
         return TimedCache(self.time(self.open_cache, config), self)
 
     def time(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Makes a call and times it, unless an outer call is already being timed."""
+        """Times a call, unless an outer call is already being timed."""
         if self.is_running:
             return call(*arguments)
         self.is_running = True
@@ -90,7 +93,7 @@ def flatten(answer: Any) -> Iterator[Array]:
 
 
 class TimedArrays:
-    """`Arrays` whose making is timed, and attention over them."""
+    """`Arrays` that times making arrays and attention."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.watch, self.arrays = watch, watch.arrays

@@ -30,17 +30,17 @@ class Mutant:
     """One change of one file.
 
     Attributes:
-        file: Path below the root, with slashes.
-        function: Name of the function or method; empty outside of any.
+        file: Path relative to the root, with slashes.
+        function: Name of the function or method; empty at module level.
         line: Line of the change, counted from 1.
-        span: First and last byte of the change within its lines.
+        span: Byte range [begin, end) of the change, relative to the start of `line`.
         kind: Name of the mutation.
         lines: Lines of the statement that contains the change.
-        old: Replaced text.
-        new: Its replacement.
-        original: All changed lines without indentation, joined by blanks.
-        mutated: The same after the change.
-        source: The whole mutated file.
+        old: The replaced text.
+        new: The replacement of `old`.
+        original: The changed lines before the change, joined by single spaces.
+        mutated: The changed lines after the change, in the same form.
+        source: The source of the whole mutated file.
     """
 
     file: str
@@ -84,7 +84,7 @@ class Mutator:
         if isinstance(node, ast.stmt):
             self.lines = get_lines(node)
         yield from self.change(node)
-        if isinstance(node, ast.Raise):  # the rest is its message
+        if isinstance(node, ast.Raise):  # its children are its message
             return
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             self.function = f"{function}.{node.name}".strip(".")
@@ -141,10 +141,10 @@ class Mutator:
             case ast.Name("TYPE_CHECKING") | ast.UnaryOp(ast.Not()):
                 return
             case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.Eq() | ast.NotEq()]):
-                return  # the same as another operator
+                return  # equals a mutant of the operator
         yield self.replace("negate", test, f"not ({self.text(test)})")
 
-    # --- places in the text, in bytes ---------------------------------------------------
+    # --- byte offsets in the source -----------------------------------------------------
 
     def begin(self, node: Any) -> int:
         place: int = self.starts[node.lineno - 1] + node.col_offset
@@ -161,7 +161,7 @@ class Mutator:
         return self.make(kind, self.begin(node), self.end(node), new)
 
     def make(self, kind: str, begin: int, end: int, new: str) -> Mutant:
-        """Returns the mutant that has `new` in place of [begin, end)."""
+        """Returns the mutant in which `new` replaces the bytes [begin, end)."""
         line = sum(start <= begin for start in self.starts)
         first = self.starts[line - 1]
         last = min(start for start in self.starts if start >= end)
@@ -188,7 +188,7 @@ def list_mutants(file: str, source: bytes) -> list[Mutant]:
 
 
 def list_operands(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
-    """Lists the left and right operands of each operator of a node."""
+    """Returns the left and right operands of each operator of a node."""
     match node:
         case ast.BinOp(left, _, right) if not is_none(left) and not is_none(right):
             return [(left, right)]
@@ -202,7 +202,7 @@ def list_operands(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
 
 
 def is_removable(node: ast.AST) -> bool:
-    """Whether the file may still run without a statement."""
+    """Returns whether a node is a statement without which the file may still run."""
     if isinstance(node, ast.Assign):  # without a name, the next line raises NameError
         return isinstance(node.targets[0], ast.Attribute | ast.Subscript)
     if isinstance(node, ast.Expr):
@@ -215,13 +215,13 @@ def is_none(node: ast.AST) -> bool:
 
 
 def is_jitted(node: ast.AST) -> bool:
-    """Whether a node is a Triton kernel, which does not run on the CPU."""
+    """Returns whether a node is a Triton kernel, which does not run on the CPU."""
     decorators = getattr(node, "decorator_list", [])
     return any("jit" in ast.unparse(decorator) for decorator in decorators)
 
 
 def get_lines(statement: ast.stmt) -> range:
-    """Returns the lines of a statement without the statements in it."""
+    """Returns the lines of a statement, without the lines of its body."""
     body = getattr(statement, "body", None)
     end = body[0].lineno if body else (statement.end_lineno or 0) + 1
     return range(statement.lineno, max(statement.lineno + 1, end))

@@ -1,7 +1,7 @@
-"""Tests mutants, each in a separate process, on programs that were drawn before.
+"""Tests mutants, each in a separate process, on programs that were drawn in advance.
 
-The parent process imports the framework, but does not use it, so that the parent can be
-forked. No file is changed: a child imports the mutated module from its changed source.
+The parent process imports the framework but does not use it, so that it can be forked. No
+file is changed: a child process imports the mutated module from the mutated source.
 """
 
 from __future__ import annotations
@@ -35,30 +35,36 @@ from lockstep.harness.workers.slices import is_watched
 
 BACKENDS = "torch-cpu", "mlx-cpu"
 START_SECONDS, PROGRAM_SECONDS = 120.0, 20.0
-"""How long importing the backend, and each program, may take."""
+"""The time limits for importing the backend, and for each program."""
 
 MEMORY = 2 << 30
-"""Bytes that a child may allocate beyond those that it starts with."""
+"""The number of bytes that a child may allocate in addition to its initial memory."""
 
 STATM = Path("/proc/self/statm")
 CONTEXT = get_context("fork")
 
 SEEDS = 1000
-"""Seeds of one measurement: more than there are kinds."""
+"""The number of seeds of one measurement; larger than the number of kinds."""
 
 PORTION = 16
-"""Programs of one kind that are drawn at once: one of them has every check."""
+"""The number of programs of a kind that are drawn at once; one runs with all checks."""
 
 IMPORT = -1
-"""Stands for a program among those that run a line."""
+"""In a list of runs, stands for the import: the line runs when its file is imported."""
 
 Beat = Callable[[], None]
-"""Tells the parent that the next program begins."""
+"""Notifies the parent that the next program begins."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a child process: its answer or the error, and its number of beats."""
+    """The end of a child process.
+
+    Attributes:
+        answer: the result of the work; None after an error.
+        why: the error, or None.
+        beats: the number of programs that began.
+    """
 
     answer: Any
     why: str | None
@@ -66,7 +72,7 @@ class Ended:
 
 
 def call(work: Callable[..., Any], *arguments: Any) -> Ended:
-    """Runs `work(beat, *arguments)` in a child."""
+    """Runs `work(beat, *arguments)` in a child process."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
 
     def run_child() -> None:
@@ -98,7 +104,7 @@ def call(work: Callable[..., Any], *arguments: Any) -> Ended:
 
 
 def enter() -> None:
-    """Silences a child and limits its memory."""
+    """Sends the output of a child process to os.devnull, and limits its memory."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -112,7 +118,12 @@ def enter() -> None:
 
 
 class Run(NamedTuple):
-    """A program on a backend. is_watched: whether every check is made."""
+    """A program on a backend.
+
+    Attributes:
+        backend: the name of the backend.
+        is_watched: whether all checks are made, including the expensive checks.
+    """
 
     backend: str
     program: Program
@@ -120,31 +131,34 @@ class Run(NamedTuple):
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """Its backend, contract and kind."""
+        """The backend, contract and kind."""
         return self.backend, self.program.contract, self.program.kind
 
     def find_divergence(self, backend: Backend) -> str | None:
-        """Returns the signature of the divergence, if there is one."""
+        """Returns the signature of the divergence; None if there is none."""
         divergence = run(self.program, backend, self.is_watched).divergence
         return divergence and divergence.get_signature(self.program)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Programs that the correct backends pass, and the lines that they run.
+    """Programs that the correct backends pass, and the lines that the programs run.
 
     Attributes:
-        runs: Those of all kinds of both backends in turn.
-        lines: For each file below the root, the numbers of the runs that run each line;
-            IMPORT among them for those that run when it is imported.
+        runs: The programs of all kinds of both backends, interleaved.
+        lines: File, relative to the root → line → the indexes of the runs that run the
+            line, and IMPORT if the line runs when the file is imported.
     """
 
     runs: Sequence[Run]
     lines: Mapping[str, Mapping[int, Collection[int]]]
 
     def list_runs(self, file: str, lines: Sequence[int] | None = None) -> list[Run]:
-        """Lists the runs of one of some lines. Where these are None, or are run when they
-        are imported: all that run anything in the file."""
+        """Lists the runs that run at least one of the lines.
+
+        If `lines` is None, or if one of the lines runs when the file is imported, lists
+        the runs that run any line of the file.
+        """
         reached = self.lines.get(file, {})
         numbers = {number for line in lines or () for number in reached.get(line, ())}
         if lines is None or IMPORT in numbers:
@@ -164,10 +178,10 @@ def draw_runs(work: Work, number: int, seed: int) -> list[Run]:
 
 
 def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseline:
-    """Draws `programs` programs of each kind of both backends.
+    """Draws `programs` programs of each kind of both backends, and runs them.
 
     Raises:
-        RuntimeError: one diverges.
+        RuntimeError: a program diverges.
     """
     files = f"{root}/impl/*"
     reached = coverage.Coverage(include=[files], data_file=None, config_file=False)
@@ -194,15 +208,26 @@ def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseli
     return Baseline(runs, lines)
 
 
-# --- with one ---------------------------------------------------------------------------
+# --- with a mutation --------------------------------------------------------------------
 
 
 def check_mutant(
     beat: Beat, module: str, source: bytes, runs: Sequence[Run], seconds: float
 ) -> str | None:
-    """Returns the signature of the first divergence within some seconds of CPU time.
+    """Searches for a divergence of a mutant, for `seconds` of CPU time.
 
-    After `runs` come other programs of the same kinds.
+    First runs the programs of `runs`, then further programs of the same kinds.
+
+    Args:
+        beat: called before each program.
+        module: the name of the mutated module.
+        source: the source of the mutated module.
+        runs: the programs that run the mutated line.
+        seconds: the limit of CPU time.
+
+    Returns:
+        The signature of the first divergence, or the error if the backend cannot be
+        loaded; None if no program diverges.
     """
     get_code = SourceFileLoader.get_code
 
@@ -228,7 +253,7 @@ def check_mutant(
 
 
 def draw_more(runs: Sequence[Run]) -> Iterator[Run]:
-    """Draws further programs for the backends and kinds of `runs`, endlessly."""
+    """Yields further programs of the backends and kinds of `runs`, without end."""
     about = {single.about for single in runs}
     works = [
         work

@@ -1,4 +1,4 @@
-"""What MkDocs calls: it gives it the pages that the documents of the tree make."""
+"""Hooks of MkDocs, which provide the pages made from the documents of the tree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def list_files() -> list[str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    # As GitHub makes anchors, so that a link to one works in both places.
+    # Make anchors in the same way as GitHub, so that links to anchors work in both.
     config.mdx_configs["toc"]["slugify"] = get_slug
     assert config.nav is not None
     config.nav.append({"Repository": get_repository(ROOT)})

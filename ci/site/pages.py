@@ -1,5 +1,6 @@
-"""The pages of the site: the documents of the tree, some of their sections as pages of
-their own, and links that lead from page to page or into the repository."""
+"""The pages of the site: the documents of the tree, and some sections as separate pages.
+
+Links lead from page to page, or into the repository."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 @dataclass
 class Page:
-    """A page of the site, with the section of a document that it shows."""
+    """A page of the site, which shows a document or a section of a document."""
 
     path: str
     source: str
@@ -49,12 +50,12 @@ class Page:
 
 
 def get_slug(heading: str, separator: str = "-") -> str:
-    """Returns the anchor that GitHub gives to a heading."""
+    """Returns the anchor that GitHub makes for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
 def iter_lines(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
-    """Yields each line, and its match if it is a heading outside of a code block."""
+    """Yields each line, and its regex match if it is a heading outside code blocks."""
     is_code = False
     for line in text.splitlines():
         is_code ^= line.lstrip().startswith("```")
@@ -85,7 +86,7 @@ def split_document(source: str, text: str) -> list[Page]:
 
 
 def index_anchors(pages: Iterable[Page]) -> dict[tuple[str, str], Page]:
-    """(document, anchor) → the page that has it now; the anchor "" is the whole one."""
+    """Returns (document, anchor) → its page; the anchor "" is the whole document."""
     found: dict[tuple[str, str], Page] = {}
     for page in pages:
         found.setdefault((page.source, ""), page)
@@ -97,7 +98,7 @@ def index_anchors(pages: Iterable[Page]) -> dict[tuple[str, str], Page]:
 
 @dataclass(frozen=True)
 class Site:
-    """The targets of links: pages by anchor, all files of the tree, the repository."""
+    """The possible targets of links: pages, files of the tree, and the repository."""
 
     anchors: Mapping[tuple[str, str], Page]
     files: frozenset[str]

@@ -17,10 +17,11 @@ class Bar:
     Attributes:
         name: a description of the comparison.
         bound: the maximal ratio.
-        to: the contender whose time is the divisor; None for the fastest peer.
+        to: the name of the contender whose time is the divisor; None for the fastest
+            peer.
         workload: the workload to which the limit applies.
         fields: fields and sizes that select cases of this workload.
-        of: our contender, whose time is the dividend.
+        of: the name of our contender, whose time is the dividend.
     """
 
     name: str

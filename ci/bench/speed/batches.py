@@ -21,7 +21,7 @@ class OurBatch(Batch):
     """Our batch.
 
     Attributes:
-        own: returns a batch whose clone is written to memory.
+        own: clones a batch and returns the clone, written to memory.
     """
 
     role = "ours"
@@ -57,15 +57,15 @@ class OurBatch(Batch):
 
 
 class BatchWorks:
-    """The workloads of our batches and of the batches that they are compared with.
+    """The workloads of our batches and of released batches.
 
     Subclasses define
 
     * `make(length, rows=1)`: K and V of `length` tokens;
     * `repeat(array, rows)`: a view of the array in which its row is repeated;
-    * `own(batch)`: our batch, after its clone was written to memory;
+    * `own(batch)`: a clone of our batch, written to memory;
     * `open_batch_peers(old, lengths, window)`: released batches with prompts of these
-      lengths, and a token more if they have a window; the last of them grows;
+      lengths, and another token if they have a window; the last batch can grow;
     * `limit_clone(pair)`: copies into fresh memory.
 
     Attributes:
@@ -81,8 +81,16 @@ class BatchWorks:
     def open_batch(
         self, old: Pair, lengths: list[int], window: int | None, room: int
     ) -> OurBatch:
-        """Returns a batch of ours with prompts of these lengths, and a token more if it
-        has a window, which has turned then. old: K and V of one prompt, of all rows."""
+        """Returns our batch with prompts of the given lengths.
+
+        If the batch has a window, each row gets another token, so that the ring wraps.
+
+        Args:
+            old: K and V of one prompt, which all rows use.
+            lengths: the number of tokens of each row.
+            window: the window of the batch, or None.
+            room: the number of columns to allocate.
+        """
         batch = self.batched(len(lengths), window, room)
         batch.pad_right(lengths)
         self.finish(batch.update(*(self.repeat(array, len(lengths)) for array in old)))
@@ -126,7 +134,7 @@ class BatchWorks:
         ]
 
     def batch_extend(self, tokens: int, window: int | None, room: bool) -> Contenders:
-        """Measures adding a row; if `room`, another row was removed before."""
+        """Measures adding a row; if `room`, another row was removed first."""
         old, lengths = self.make(tokens), [tokens] * (ROWS - 1)
         rows = lengths + [tokens] * room
         whole = self.open_batch(old, rows, window, tokens + 1).cache
@@ -141,7 +149,7 @@ class BatchWorks:
             if room:
                 batches[:] = [self.own(whole), self.own(row)]
                 batches[0].filter([*range(ROWS - 1)])
-            else:  # new arrays replace these, as with peers, and none is freed
+            else:  # as with peers, new arrays replace these, and no row was removed
                 batches[:] = [whole.clone(), row.clone()]
 
         contenders = [Contender("ours", "ours", work, start, most=1)]

@@ -1,4 +1,4 @@
-"""How work is timed: all contenders in one process, in turns, by medians of rounds."""
+"""Times contenders: all in one process, in turns, with medians over the rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUND_SECONDS = 0.01
 """How long a round of one contender should last at least."""
 
 STEPS = 512
-"""The most repetitions in a round."""
+"""The maximal number of repetitions in a round."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Contender:
             asynchronous device, when the work is launched.
         start: sets the cache to its state at the beginning of a round; it is not timed.
         most: the number of repetitions until `start` must be called again.
-        count_bytes: counts the bytes that its cache holds, if this is of interest.
+        count_bytes: returns the size of its cache in bytes; None if it is not reported.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Case:
         return f"{self.workload}: {sizes}"
 
     def describe(self) -> str:
-        """Returns everything that tells it from the others."""
+        """Returns a text that identifies the case."""
         return f"{self.framework} {self.dtype} {self.heads} heads, {self.format_work()}"
 
 
@@ -76,7 +76,13 @@ def format_size(name: str, size: int | str | None) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Microseconds by contender, in each round; and the bytes that caches held."""
+    """The result of a case.
+
+    Attributes:
+        rounds: contender → microseconds in each round.
+        roles: contender → role.
+        held: contender → size of its cache in bytes, for contenders that report it.
+    """
 
     case: Case
     rounds: Mapping[str, Sequence[float]]
@@ -87,13 +93,16 @@ class Outcome:
         return median(self.rounds[contender])
 
     def get_best(self, role: Role) -> str | None:
-        """Returns the fastest contender in a role, if there is one."""
+        """Returns the name of the fastest contender in a role; None if there is none."""
         names = [name for name in self.roles if self.roles[name] == role]
         return min(names, key=self.get_time, default=None)
 
     def get_ratio(self, to: str | None, of: str = "ours") -> float | None:
-        """Returns the median of the rounds' ratios of two contenders, if there are both:
-        what slows one of them down for a while slows the other, too."""
+        """Returns the median of the rounds' ratios of two contenders' times.
+
+        Within a round, a disturbance slows both contenders, so that it hardly changes the
+        ratio. Returns None if a contender is missing.
+        """
         if of not in self.rounds or to not in self.rounds:
             return None
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
@@ -101,7 +110,7 @@ class Outcome:
 
 
 def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> float:
-    """Returns the seconds of one piece of work."""
+    """Runs the work `steps` times; returns the seconds per repetition."""
     contender.start()
     wait()
     work = contender.work
@@ -115,8 +124,9 @@ def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> 
 def measure(case: Case, rounds: int) -> Outcome:
     """Runs every contender once in each round, so that a disturbance affects all.
 
-    An uncounted round comes first. It is a warm-up, and determines the number of
-    repetitions that make a round long enough for the resolution of the clock.
+    The first round is not counted. It is a warm-up, and determines the number of
+    repetitions in a round, so that a round is long enough for the resolution of the
+    clock.
     """
     contenders = case.make()
     steps = {}

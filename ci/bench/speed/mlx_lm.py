@@ -66,7 +66,7 @@ class ReleasedBatch(Batch):
         super().__init__(name(cache), cache)
         prompts = [mx.repeat(array, len(lengths), axis=0) for array in old]
         mx.eval(cache.update_and_fetch(*prompts))
-        if window:  # it turns, as ours
+        if window:  # so that the window wraps, as in our cache
             mx.eval(cache.update_and_fetch(*(array[:, :, :1] for array in prompts)))
 
     def step(self, keys: Any, values: Any) -> object:

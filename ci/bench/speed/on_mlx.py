@@ -1,6 +1,6 @@
 """The contenders on MLX: our caches, those of mlx-lm, and bare arrays.
 
-Everything is evaluated where a model's loop would: once a step.
+Results are evaluated once per step, as in the loop of a model.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MLXWorks(Works):
 
     def limit_writes(self, new: Pair, room: int, most: int) -> Contenders:
         length = new[0].shape[2]
-        # As numbers of 8 bytes: it copies number by number.
+        # MLX copies number by number, so view the arrays as 8-byte numbers.
         wide = [array.view(mx.uint64) for array in new]
         buffers = [
             [array.view(mx.uint64) for array in self.make(2 * length)]

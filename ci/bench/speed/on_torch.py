@@ -1,4 +1,4 @@
-"""The contenders on torch: our caches, those of transformers if it is installed, and bare
+"""The contenders on torch: our caches, caches of transformers (if installed), and bare
 tensors."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if HAS_PEERS:
 
 
 def prepare() -> None:
-    """For the whole process: what whoever generates tokens does."""
+    """Configures torch for the process: no gradients, as in generation; one thread."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
 

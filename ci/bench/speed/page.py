@@ -1,6 +1,7 @@
-"""What `compare --save` has kept, as a document: a table and a chart for each machine.
+"""Makes a document from the results of `compare --save`.
 
-Both show our time over that of the fastest released cache, by the kind of work.
+For each machine, the document has a table and a chart. Both show our time divided by the
+time of the fastest released cache, for each workload.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from xml.sax.saxutils import escape
 from ci.bench.speed.workloads import WORKLOADS
 
 FRAMEWORKS = {"torch": "#d9534f", "mlx": "#3b7dd8"}
-"""Framework → the colour of its dots, which can be told apart on white and on black."""
+"""Framework → the colour of its dots, distinguishable on white and on black."""
 
 NAMED = ("torch", "transformers", "mlx", "mlx-lm")
 """Packages whose versions the document names."""
@@ -33,11 +34,11 @@ ALIGNED = "|---|--:|--:|--:|--:|"
 
 Report = Mapping[str, Any]
 Ratios = Mapping[str, Mapping[str, Sequence[float]]]
-"""Workload → framework → the ratio of each case to its fastest peer, in order."""
+"""Workload → framework → for each case, our time / the fastest peer's time, ascending."""
 
 
 def list_ratios(report: Report) -> Ratios:
-    """Lists the cases that have a peer; the fastest peer has the highest ratio."""
+    """Returns the ratios to the fastest peers; skips cases without a peer."""
     ratios: dict[str, dict[str, list[float]]] = {
         workload: {framework: [] for framework in FRAMEWORKS} for workload in WORKLOADS
     }
@@ -55,7 +56,11 @@ def list_ratios(report: Report) -> Ratios:
 
 
 def make_page(reports: Mapping[str, Report]) -> str:
-    """Makes the document. reports: by the name of their files, without a suffix."""
+    """Returns the document in Markdown.
+
+    Args:
+        reports: the reports, by file name without suffix.
+    """
     lines = [HEAD]
     for name, report in reports.items():
         lines += [f"## {report['machine']['processor']}", ""]
@@ -127,6 +132,6 @@ def write(x: float, y: float, text: str, anchor: str = "") -> str:
 
 
 def scale(ratio: float) -> float:
-    """Returns the x of a ratio, by its logarithm; the ends of the scale are limits."""
+    """Returns the x coordinate of a ratio on a logarithmic scale from LOW to HIGH."""
     share = math.log(min(max(ratio, LOW), HIGH) / LOW) / math.log(HIGH / LOW)
     return round(LEFT + share * (RIGHT - LEFT), 1)

@@ -1,8 +1,8 @@
-"""Decode attention through tables of blocks on torch: ours, and transformers' paged path.
+"""Decode attention through block tables on torch: ours and transformers' paged cache.
 
-Requests hold so many tokens each, in blocks of 16; a step writes one more token of each
-and attends. The indices, which are the same for all layers of a step, are not timed for
-either.
+All requests have the same number of tokens, in blocks of 16. A step writes one token of
+each request and computes attention. Making the indices, which are the same for all layers
+of a step, is not timed for any contender.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ Work = Callable[[], torch.Tensor]
 def list_contenders(
     requests: int, tokens: int, heads: int, like: torch.Tensor
 ) -> Contenders:
-    """like: an empty tensor of the device and dtype of K and V."""
+    """Lists the contenders for one size.
+
+    Args:
+        requests: the number of requests.
+        tokens: the number of tokens of each request.
+        heads: the number of heads of K and V.
+        like: an empty tensor with the device and dtype of K and V.
+    """
     sizes = requests, tokens, fill(-1, requests, heads, like)
     contenders = [Contender("ours", "ours", make_ours(*sizes))]
     if find_spec("transformers"):
@@ -37,13 +44,13 @@ def list_contenders(
 
 
 def fill(number: int, tokens: int, heads: int, like: torch.Tensor) -> torch.Tensor:
-    """Makes K and V of one request, the same for all."""
+    """Returns random numbers [1, heads, tokens, DIM], used as K and as V of a request."""
     generator = torch.Generator().manual_seed(number)
     return torch.randn((1, heads, tokens, DIM), generator=generator).to(like)
 
 
 def make_ours(requests: int, tokens: int, step: torch.Tensor) -> Work:
-    """Fills our cache; returns the step."""
+    """Fills our cache and returns the work of a step."""
     heads, blocks = step.shape[1], requests * (tokens // BLOCK + 2)
     memory = TorchBlocks(blocks, BLOCK, 1, heads, (DIM, DIM), step.new_empty(0))
     group = {"type": "full", "block": BLOCK, "layers": 1}
@@ -67,7 +74,7 @@ def make_ours(requests: int, tokens: int, step: torch.Tensor) -> Work:
 
 
 def attend_alone(requests: int, tokens: int, step: torch.Tensor) -> Work:
-    """Attention over K and V of each request that lie together already."""
+    """Returns work that attends to each request separately, in contiguous K and V."""
     heads = step.shape[1]
     held = [fill(number, tokens + 1, heads, step) for number in range(requests)]
     queries = [step[:, :, row : row + 1] for row in range(requests)]
@@ -81,7 +88,7 @@ def attend_alone(requests: int, tokens: int, step: torch.Tensor) -> Work:
 
 
 def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
-    """The same of transformers, as its continuous batching calls it."""
+    """Fills transformers' cache like continuous batching; returns the work of a step."""
     from transformers import ContinuousBatchingConfig, LlamaConfig
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -146,7 +153,7 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
 
 
 class Request:
-    """What transformers' cache asks of a request."""
+    """A request with the attributes that transformers' cache reads."""
 
     def __init__(self, name: str, tokens: list[int]) -> None:
         self.request_id, self.initial_tokens = name, tokens

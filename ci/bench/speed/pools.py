@@ -1,4 +1,4 @@
-"""Work on a pool of cells, whatever the framework."""
+"""Work on a pool of cells, in any framework."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from lockstep.impl.shared.causal import CausalCacheBase, Sizes
 
 Open = Callable[[Sizes], Any]
 Feed = Callable[[int], tuple[Any, Any]]
-"""K and V of so many tokens."""
+"""Returns K and V of the given number of tokens."""
 
 FILL = 8192
-"""Rows of a pass while a pool is filled."""
+"""The number of rows of a pass while a pool is filled."""
 
 
 def open_filled(cache: CausalCacheBase, before: int, rows: int) -> None:
-    """`before` tokens of sequence 0, and an open pass of `rows` more."""
+    """Stores `before` tokens of sequence 0; opens a pass with the next `rows` tokens."""
     for begin, end in ((0, before), (before, before + rows)):
         if begin < end:
             cache.forward(range(begin, end), [0] * (end - begin))
 
 
 class Decoding:
-    """SEQUENCES sequences that get one token each, in a pool that is full but for these,
-    or else free but for what is seen.
+    """A decoding step: each of SEQUENCES sequences gets one token.
 
-    A window of VISIBLE tokens is seen, and all are kept. The tokens that are seen are
-    neighbours, whatever the size of the pool.
+    If `full`, the pool has free cells only for the new tokens; otherwise it holds only
+    the visible tokens. Queries see a window of VISIBLE tokens, but all tokens are kept.
+    The visible tokens are in contiguous cells, regardless of the size of the pool.
     """
 
     def __init__(self, cells: int, full: bool, open_cache: Open, feed: Feed) -> None:
@@ -50,7 +50,7 @@ class Decoding:
         self.cache.forward(*self.list_next(length))
 
     def list_next(self, length: int) -> tuple[list[int], list[int]]:
-        """Lists position and sequence of the next tokens of all sequences."""
+        """Returns positions and sequences of the next tokens of all sequences."""
         span, owners = range(length), range(SEQUENCES)
         positions = [end + token for end in self.ends for token in span]
         sequences = [owner for owner in owners for _ in span]
@@ -58,28 +58,31 @@ class Decoding:
         return positions, sequences
 
     def step(self) -> Any:
-        """As a model's loop does it, with one layer."""
+        """Runs a step like the loop of a model with one layer."""
         self.cache.forward(*next(self.steps))
         self.cache.put(0, *self.new)
         return self.cache.get(0)
 
     def start(self) -> None:
-        """Takes back all tokens since the pool was filled, and lists those of the next
-        steps, as whoever generates them does."""
+        """Removes all tokens since the pool was filled, and prepares the next steps.
+
+        The tokens of the next steps are listed here, because the caller of a cache lists
+        them.
+        """
         for owner in range(SEQUENCES):
             self.cache.remove(owner, self.filled, None)
-        self.cache.cells.settle()  # what that puts off is no part of a step
+        self.cache.cells.settle()  # completes deferred work, which is not part of a step
         self.ends = [self.filled] * SEQUENCES
         self.steps = iter([self.list_next(1) for _ in range(self.most)])
 
     def get_form(self) -> tuple[int, int]:
-        """Rows and columns of the mask."""
+        """Returns the numbers of rows and columns of the mask."""
         rows, width = self.cache.get(0)[2].shape
         return rows, width
 
 
 class Sharing:
-    """A sequence that begins with the `tokens` of another gets its first own token."""
+    """A sequence copies a prefix of `tokens` tokens, and gets its first own token."""
 
     def __init__(self, tokens: int, open_cache: Open, feed: Feed) -> None:
         self.tokens, self.new = tokens, feed(1)
@@ -95,8 +98,11 @@ class Sharing:
 
 
 class Removing:
-    """Tokens leave a sequence: `tokens` from its end, or one from the middle, with
-    `tokens` behind it that move up."""
+    """The removal of tokens from a sequence.
+
+    If `where` is "tail", `tokens` tokens are removed from the end. Otherwise, one token
+    is removed from the middle, and the `tokens` tokens after it move up.
+    """
 
     def __init__(self, tokens: int, where: str, open_cache: Open, feed: Feed) -> None:
         self.tail = where == "tail"

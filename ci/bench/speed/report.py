@@ -1,4 +1,4 @@
-"""What was measured, as tables for the terminal and as a file."""
+"""Results as tables for the terminal and as a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = "lockstep-speed/1"
 
 
 def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints for each case our time, and its ratio to the fastest peer and limit."""
+    """Prints our time for each case, and its ratios to the fastest peer and limit."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
     print_table(title, columns, map(make_row, outcomes))
@@ -87,7 +87,7 @@ def describe(outcome: Outcome) -> dict[str, Any]:
 
 
 def get_processor() -> str:
-    """Returns its name, where the system has it."""
+    """Returns the name of the processor, or its architecture if the name is unknown."""
     path = Path("/proc/cpuinfo")
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("model name"):

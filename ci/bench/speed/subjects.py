@@ -1,4 +1,4 @@
-"""Caches as the works use them: of one sequence, and of a batch."""
+"""Caches behind the interface of the workloads: single sequences and batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pair = tuple[Any, Any]
 """K and V."""
 
 Finish = Callable[[Any], object]
-"""Returns arrays once a lazy framework has computed them."""
+"""Returns its argument after a lazy framework has computed the arrays."""
 
 
 def cut(pair: Pair, begin: int | None, end: int | None) -> Pair:
@@ -22,11 +22,12 @@ def cut(pair: Pair, begin: int | None, end: int | None) -> Pair:
 
 
 class Implementation:
-    """A cache, or several rows of it, that does the work of contenders.
+    """A wrapped cache of one or several rows, which does the work of a contender.
 
     Attributes:
-        cache: the cache itself.
-        most: updates until it must be rewound, if it is slow to grow.
+        cache: the wrapped cache.
+        most: the number of updates until the cache must be rewound; small for a cache
+            that grows slowly.
     """
 
     role: Role = "peer"
@@ -48,7 +49,7 @@ class Subject(Implementation):
     """
 
     def rewind(self, old: Pair) -> None:
-        """Goes back to the tokens of `old`, with which the cache begins."""
+        """Trims the cache to the tokens of `old`, its first tokens."""
         self.cache.trim(self.cache.offset - old[0].shape[2])
 
     def clear(self) -> None:
@@ -56,7 +57,7 @@ class Subject(Implementation):
         self.cache.trim(self.cache.offset)
 
     def fill(self, old: Pair) -> None:
-        """Appends in two parts: some layers return the first as it is, and keep it."""
+        """Appends the tokens in two parts: some layers keep the first input uncopied."""
         self.update(*cut(old, None, -1))
         self.update(*cut(old, -1, None))
 
@@ -69,8 +70,12 @@ class Subject(Implementation):
         return self.cache.trim(count)
 
     def keep(self, token: Pair, touched: bool) -> None:
-        """Copies the content and brings it back; touched: a token was written over the
-        last one in between."""
+        """Copies the content and restores it.
+
+        Args:
+            token: K and V of one token.
+            touched: whether `token` overwrites the last token between copy and restore.
+        """
         saved = deepcopy(self.cache)
         if touched:
             self.trim(1)
@@ -82,7 +87,14 @@ class Subject(Implementation):
 
 
 class Ours(Subject):
-    """finish_cache: computes all that a cache holds."""
+    """Our cache of one sequence.
+
+    Args:
+        cache: the cache.
+        finish: returns its argument after the arrays are computed.
+        finish_cache: returns its argument after the content of the cache is computed.
+        name: the name of the contender.
+    """
 
     role = "ours"
 
@@ -116,14 +128,17 @@ class Ours(Subject):
 
 
 class Batch(Implementation):
-    """A cache of several rows, padded as it likes.
+    """A cache of several rows, with any padding.
 
-    Subclasses define `mask()`; `step(keys, values)`, which makes the mask of a token for
-    each row and appends the token; `rewind(tokens)`, which goes back to `tokens` columns;
-    `make_filter(rows)`, which returns work that keeps these rows; and `start_again()`,
-    which returns a function that brings back the arrays of now (peers replace their
-    arrays, so that these need no copy). If rows can join and leave: `extend(other)` and
-    `extract(row, token)`.
+    Subclasses define
+
+    * `mask()`: makes the mask of the next token;
+    * `step(keys, values)`: makes the mask, and appends a token to each row;
+    * `rewind(tokens)`: trims the cache to `tokens` columns;
+    * `make_filter(rows)`: returns work that keeps only these rows;
+    * `start_again()`: returns a function that restores the current arrays; peers replace
+      their arrays, so they need no copy;
+    * if rows can join and leave: `extend(other)` and `extract(row, token)`.
     """
 
     can_join = True

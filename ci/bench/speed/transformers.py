@@ -26,7 +26,7 @@ DYNAMIC, STATIC = "transformers dynamic", "transformers static"
 
 
 class Dynamic(Subject):
-    """Concatenates; a window refuses to be cropped once it is full."""
+    """A cache that concatenates arrays; a full window cannot be cropped."""
 
     def __init__(self, window: int | None) -> None:
         layer = DynamicSlidingWindowLayer(window) if window else DynamicLayer()
@@ -54,7 +54,7 @@ class Dynamic(Subject):
 
 
 class Static(Subject):
-    """Writes into memory for `room` tokens, or for twice a window."""
+    """A cache with memory for `room` tokens, or for twice the window."""
 
     def __init__(self, window: int | None, room: int) -> None:
         ring = window and StaticSlidingWindowLayer(2 * window, window)
@@ -77,8 +77,9 @@ class Context:
     """The part of a cache with one layer that mask builders read.
 
     Args:
-        count: counts the tokens before the query.
-        measure: returns the columns of a query's mask, and the position of the first.
+        count: returns the number of tokens before the query.
+        measure: returns the number of columns of the mask for a number of queries, and
+            the position of the first column.
     """
 
     is_compileable = False
@@ -121,7 +122,7 @@ def mask(rows: int, width: int, form: str, like: torch.Tensor) -> Contenders:
 
 
 class LayerBatch(Batch):
-    """A layer with several rows, padded on the left."""
+    """A cache layer with several rows, padded on the left."""
 
     can_join = False
 
@@ -132,7 +133,7 @@ class LayerBatch(Batch):
         self.config = make_config(window, "sdpa", layer.keys.dtype)
         self.embeddings = layer.keys.new_empty(len(lengths), 1, 1)
         self.padding = self.tokens - torch.tensor(lengths)[:, None]
-        ends = torch.arange(self.tokens + STEPS + 1)  # as long as it will get
+        ends = torch.arange(self.tokens + STEPS + 1)  # for the maximal length
         self.real = ends >= self.padding
         self.build = create_sliding_window_causal_mask if window else create_causal_mask
         self.context = Context(
@@ -172,7 +173,7 @@ def open_batches(old: Pair, lengths: list[int], window: int | None) -> list[Batc
     batches: list[Batch] = []
     for subject in (Static(window, max(lengths) + STEPS), Dynamic(window)):
         subject.fill((prompts[0], prompts[1]))
-        if window:  # it turns, as ours
+        if window:  # so that the window wraps, as in our cache
             subject.update(*(array[:, :, :1] for array in prompts))
         batches.append(LayerBatch(subject.cache, lengths, window))
     return batches

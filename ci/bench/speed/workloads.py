@@ -32,7 +32,11 @@ Sizes = Mapping[str, int | str | None]
 
 
 def list_sizes(pools: Sequence[int]) -> Mapping[str, Sequence[Sizes]]:
-    """Returns the sizes of all cases of each workload; pools: numbers of cells."""
+    """Returns the sizes of all cases of each workload.
+
+    Args:
+        pools: the numbers of cells of the pools.
+    """
 
     def cross(**values: Sequence[int | str | None]) -> list[Sizes]:
         rows = product(*values.values())

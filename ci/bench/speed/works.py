@@ -48,27 +48,28 @@ class Prompts:
 
 
 class Works(BatchWorks):
-    """The workloads of our caches, and of the caches that they are compared with.
+    """The workloads of our caches and of released caches.
 
-    The workloads are the same on each framework. Besides what `BatchWorks` needs,
-    subclasses define
+    The workloads are the same on each framework. In addition to the methods that
+    `BatchWorks` needs, subclasses define
 
-    * `open(sizes)`: a pool of cells of some sizes;
-    * `open_peers(window=None, room=0)`: released caches; the last cache grows, and can be
-      copied and trimmed;
+    * `open(sizes)`: returns a pool of cells of these sizes;
+    * `open_peers(window=None, room=0)`: returns released caches; the last cache can grow,
+      and can be copied and trimmed;
     * `wait()`: waits for the device;
     * `mask(rows, width, form)`: contenders for a causal mask [rows, width] of the last
-      rows of a context of `width`; form: bool, or additive in the dtype;
-    * `unified_mask(rows, width)`: the same from a table of cells, additive;
+      rows of a context of `width` tokens; `form` is bool, or additive in the dtype;
+    * `unified_mask(rows, width)`: contenders for an additive mask from a table of cells;
 
-    and what the framework takes without a cache:
+    and contenders that measure the framework without a cache:
 
-    * `limit_writes(new, room, most)`: K and V go to memory that is there: as far apart as
-      that of a cache, or what is written last would still be at hand;
-    * `limit_decode(cells, rows, width)`: writes rows into a pool, each time into other
-      cells of the last `width`, and a mask;
-    * `limit_free(cells)`: writes to a table of cells that half of them are free;
-    * `limit_copy(keys)`: copies into memory that is there, if the framework can.
+    * `limit_writes(new, room, most)`: writes K and V to allocated memory, at the same
+      distances as a cache: otherwise the last written numbers would still be in the
+      processor's cache;
+    * `limit_decode(cells, rows, width)`: writes rows into a pool, each time into
+      different cells of the last `width`, and a mask;
+    * `limit_free(cells)`: marks half of the cells as free in a table of cells;
+    * `limit_copy(keys)`: copies into allocated memory, if the framework can.
 
     Attributes:
         kv: makes our cache without a window.
@@ -79,25 +80,25 @@ class Works(BatchWorks):
     rotating: Callable[..., Any]
 
     def finish_cache(self, cache: Any) -> object:
-        """Returns a cache once a lazy framework has computed all that it holds."""
+        """Returns the cache after a lazy framework has computed its content."""
         return cache
 
     def run(self, make: Callable[[], Any]) -> Callable[[], object]:
-        """Returns work that makes arrays, which nobody holds afterwards."""
+        """Returns work that makes and computes arrays, and then drops them."""
         return lambda: self.finish(make())
 
     def open_ours(self, cache: Any = None, name: str = "ours") -> Ours:
         return Ours(cache or self.kv(), self.finish, self.finish_cache, name)
 
     def extend(self, context: int, length: int) -> Contenders:
-        """`length` tokens more behind `context` tokens that all stay."""
+        """Measures appending `length` tokens to `context` tokens, all of which stay."""
         old, new = self.make(context), self.make(length)
         most = STEPS if length == 1 else 4
         room = context + most * length
         subjects = [self.open_ours(), *self.open_peers(room=room)]
         for subject in subjects:
             subject.update(*old)
-            subject.update(*self.make(room - context))  # it grows as far as it will
+            subject.update(*self.make(room - context))  # grows it to its final size
         return [
             *(
                 subject.contend(
@@ -150,7 +151,7 @@ class Works(BatchWorks):
         ]
 
     def share(self, tokens: int) -> Contenders:
-        """Another sequence, or cache, with the same first tokens, gets one of its own."""
+        """Measures sharing a prefix of `tokens` tokens, and appending one token to it."""
         ours = Sharing(tokens, self.open, self.make)
         self.finish(ours.work())
         old, new = self.make(tokens), self.make(1)
@@ -161,7 +162,7 @@ class Works(BatchWorks):
         return [*contenders, self.limit_clone(old)]
 
     def trim(self, tokens: int) -> Contenders:
-        """`tokens` tokens leave the end of a cache of one sequence."""
+        """Measures trimming `tokens` tokens from the end of a cache of one sequence."""
         whole = self.make(2 * tokens)
         subjects = [self.open_ours(), *self.open_peers()[-1:]]
         for subject in subjects:
@@ -174,12 +175,15 @@ class Works(BatchWorks):
         ]
 
     def remove(self, tokens: int, where: str) -> Contenders:
-        """One of the sequences of a pool loses `tokens` tokens at its end; or one token
-        from the middle, and as many behind it move up, their keys turned.
+        """Measures the removal of tokens from a sequence in a pool.
 
-        There is no released cache beside it: those of mlx-lm and transformers can shorten
-        all that they hold, as our caches of one sequence do (`trim`), and cannot free the
-        cells of one sequence of many.
+        If `where` is "tail", `tokens` tokens are removed from the end. Otherwise, one
+        token is removed from the middle; the `tokens` tokens after it move up, and their
+        keys are rotated.
+
+        There is no peer: the caches of mlx-lm and transformers can only trim all
+        sequences, like our caches of one sequence (`trim`), and cannot free the cells of
+        a single sequence.
         """
         ours = Removing(tokens, where, self.open, self.make)
 
@@ -193,8 +197,12 @@ class Works(BatchWorks):
         return [contender, self.limit_copy(self.make(tokens)[0])]
 
     def keep(self, tokens: int, touched: bool) -> Contenders:
-        """Puts the content aside and brings it back; touched: a token was written in
-        between, over one that was put aside."""
+        """Measures saving the content of a cache and restoring it.
+
+        Args:
+            tokens: the number of tokens of the cache.
+            touched: whether a saved token is overwritten between saving and restoring.
+        """
         old, token = self.make(tokens), self.make(1)
         subjects = [self.open_ours(), *self.open_peers()[-1:]]
         for subject in subjects:
@@ -203,10 +211,17 @@ class Works(BatchWorks):
         return [*contenders, self.limit_clone(old)]
 
     def begin(self, prompts: int, tokens: int) -> Contenders:
-        """A request that repeats half of a stored prompt of `tokens` tokens gets K and V
-        of that half, and of one more token: a copy may be put off until then. It is not
-        the first request that repeats this half. That its own tokens are stored when it
-        ends, which released caches leave to the caller, is not timed."""
+        """Measures the begin of a request that repeats half of a stored prompt.
+
+        The request gets K and V of that half, and of one more token, because a cache may
+        defer the copy until the next update. An earlier request has already repeated the
+        same half. Storing the tokens of the request at its end is not timed, because
+        released caches leave it to the caller.
+
+        Args:
+            prompts: the number of stored prompts.
+            tokens: the number of tokens of each stored prompt.
+        """
         drawn, layer, token = Prompts(prompts, tokens), self.kv(), self.make(1)
         trie = Trie([layer])
         for stored in drawn.stored:
@@ -233,5 +248,11 @@ class Works(BatchWorks):
         ]
 
     def begin_peers(self, prompts: Prompts, pair: Pair, token: Pair) -> Contenders:
-        """Returns released caches of prompts; pair: K and V of each stored prompt."""
+        """Returns released caches that reuse prompts, as contenders.
+
+        Args:
+            prompts: the stored prompts and the requests.
+            pair: K and V of a stored prompt, the same for all.
+            token: K and V of one token.
+        """
         return []
