@@ -1,4 +1,5 @@
-"""The command `lockstep campaign`: checks that go on, on one machine or on many."""
+"""Defines the command `lockstep campaign`: checks that can be continued, on one or
+many machines."""
 
 from __future__ import annotations
 
@@ -200,7 +201,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
 
 
 def load(location: str) -> Outcome:
-    """A campaign as its folder has it; it may be running elsewhere."""
+    """Returns the campaign in a folder; another process may be running it."""
     folder = open_folder(location)
     work = Campaign(folder, require_terms(folder))
     work.load()

@@ -1,4 +1,5 @@
-"""The commands that list what can be checked here: backends and doctor."""
+"""Defines the commands `backends` and `doctor`, which list what this machine can
+check."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ dependencies, which an extra cannot express; `ci/engines/` pins them."""
 
 
 def list_checks(settings: Settings) -> Iterator[Text]:
-    """The lines of the report. No backend is imported in this process."""
+    """Yields the lines of the report. Imports no backend in this process."""
     yield Text(f"lockstep {__version__}, Python {platform.python_version()}", "bold")
     yield Text(f"  {platform.platform()}, {sys.executable}")
     project = load_project()
@@ -63,7 +64,7 @@ def list_checks(settings: Settings) -> Iterator[Text]:
 
 
 def list_settings(project: Project) -> Iterator[Text]:
-    """The settings of the project, and their origins."""
+    """Yields a line for each setting of the project, with its origin."""
     for name, value in project.origins.items():
         yield Text(make_printable(f"  {name} = {value}"))
     if not project.origins:
@@ -71,7 +72,8 @@ def list_settings(project: Project) -> Iterator[Text]:
 
 
 def list_backends(names: Sequence[str], settings: Settings) -> Iterator[Text]:
-    """What can be checked, and a line for each reason why something cannot."""
+    """Yields a line with the backends that can run, and a line for each reason why
+    others cannot."""
     ready, absent, broken = [], dict[str, list[str]](), []
     for name, event in declare_all(names, settings).items():
         if isinstance(event, Refused):
@@ -92,7 +94,8 @@ def list_backends(names: Sequence[str], settings: Settings) -> Iterator[Text]:
 def declare_all(
     names: Sequence[str], settings: Settings
 ) -> Mapping[str, Declared | Stopped]:
-    """Loads backends on all cores: name → its declaration, or why there is none."""
+    """Loads backends on all cores. Returns name → the declaration, or the reason for
+    its absence."""
     declared: dict[str, Declared | Stopped] = {}
     with open_pool(settings, count_cores()) as pool:
         for task, event in pool.run(deque(map(Declare, names))):
@@ -102,12 +105,12 @@ def declare_all(
 
 
 def check_package(package: str, install: str, tested: str = "") -> Text:
-    """Describes what is installed of a package.
+    """Returns a line with the installed version of a package.
 
     Args:
-        package: its name.
-        install: the command that installs it.
-        tested: the only version that is tested, if there is one.
+        package: the name of the package.
+        install: the command that installs the package.
+        tested: the only tested version; empty if all versions are supported.
     """
     try:
         installed = version(package)
@@ -122,7 +125,7 @@ def check_package(package: str, install: str, tested: str = "") -> Text:
 
 
 def check_records(folder: Path) -> Iterator[Text]:
-    """Programs that were running when a run was killed."""
+    """Yields a line for each program that was running when its process was killed."""
     for path in sorted(folder.glob("*.json")):
         try:
             programs = load_programs(path)
@@ -147,7 +150,7 @@ def backends(settings: Settings) -> int:
 
 
 def describe_backend(name: str, event: Declared | Stopped) -> list[Text]:
-    """A backend's declaration, in lines."""
+    """Returns the lines that describe a backend's declaration."""
     if isinstance(event, Stopped):
         return [Text.assemble((name, "bold yellow"), f": {event.describe()}")]
     versions = ", ".join(f"{key} {value}" for key, value in event.versions.items())

@@ -1,6 +1,7 @@
-"""The frame of every command: exit status, streams, signals.
+"""Runs every command: exit status, streams, signals.
 
-It imports no more than `lockstep --help` needs; each command is imported when it is run.
+This module imports only what `lockstep --help` needs; each command is imported when it
+runs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lockstep.harness.core.interrupts import get_interrupt_status, signals
 
 
 def run_command(function: Callable[[], int]) -> int:
-    """Runs a command; returns its exit status. Only a divergence is 1."""
+    """Runs a command, and returns its exit status, which is 1 only for a divergence."""
     try:
         with prepared(), signals():
             status = function()
@@ -42,7 +43,7 @@ def run_command(function: Callable[[], int]) -> int:
 
 def end(error: Exception) -> int:
     """Prints one line about an exception, and returns the exit status."""
-    if isinstance(error, OSError) and error.filename is None:  # not of opening a file
+    if isinstance(error, OSError) and error.filename is None:  # no file was opened
         error = Unprinted(error, 2)
     if isinstance(error, Unprinted):
         silence(sys.stdout)
@@ -62,7 +63,7 @@ def describe_own_error(error: Exception) -> str:
 
 
 def print_error(error: Exception | str) -> None:
-    """Prints the line of an error; text from files has no effect on a terminal."""
+    """Prints the line of an error. Control characters from files have no effect."""
     print_line(f"lockstep: {make_printable(str(error))}")
 
 
@@ -98,7 +99,7 @@ def prepared() -> Iterator[None]:
     if sys.stdout is None:
         raise UsageError("standard output is closed; give it a file, or /dev/null")
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # it may not know ✓ and ×
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack ✓ and ×
             stream.reconfigure(errors="replace")
     yield
 
@@ -106,13 +107,14 @@ def prepared() -> Iterator[None]:
 def fill_descriptors() -> None:
     """Opens closed standard streams.
 
-    Otherwise, another file would get their numbers, and the output of workers.
+    Otherwise, another file would get the descriptor of a standard stream, and receive the
+    output of workers.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest unused descriptor
 
 
 def is_size(text: str) -> bool:
@@ -121,7 +123,7 @@ def is_size(text: str) -> bool:
 
 
 class Unprinted(UsageError):
-    """Standard output cannot be written. status: of the command."""
+    """Standard output cannot be written. status: the exit status of the command."""
 
     def __init__(self, error: OSError, status: int) -> None:
         super().__init__(f"standard output cannot be written: {error.strerror or error}")
@@ -131,10 +133,10 @@ class Unprinted(UsageError):
 
 @contextmanager
 def printing(get_status: Callable[[], int]) -> Iterator[None]:
-    """Turns an OSError of the body, which prints a report, into `Unprinted`.
+    """Converts an OSError of the `with` body, which prints a report, to `Unprinted`.
 
     Args:
-        get_status: returns the exit status for a report that was printed.
+        get_status: returns the exit status of the command if the report was printed.
 
     Raises:
         Unprinted: standard output cannot be written.

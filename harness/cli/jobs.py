@@ -1,4 +1,4 @@
-"""The commands check, explore and faults."""
+"""Defines the commands `check`, `explore` and `faults`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kits for drivers in other languages, as `lockstep new-backend` hands them out."""
+"""Reads the kits for drivers in other languages, which `lockstep new-backend` copies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Language:
     """The files of a kit.
 
     Attributes:
-        kit: the file that speaks the protocol.
-        example: the file with caches, and what is declared of them.
-        build: the command that makes `{program}` of `{kit}` and `{source}`; empty if
-            there is nothing to build.
+        kit: the file that implements the protocol.
+        example: the file with example caches and their declarations.
+        build: the command that builds `{program}` from `{kit}` and `{source}`; empty if
+            nothing has to be built.
         start: the command that runs the driver.
-        joint: what stands for - in the name of a file.
-        kinds: what the example declares.
+        joint: the replacement for - in file names.
+        kinds: the kinds that the example declares.
     """
 
     kit: str
@@ -45,7 +45,7 @@ LANGUAGES: Mapping[str, Language] = {
         "lockstep.go",
         "example.go",
         "go build -o {program} {kit} {source}",
-        joint="",  # Go passes over _x.go, x_windows.go and x_test.go
+        joint="",  # Go ignores _x.go, x_windows.go and x_test.go
         kinds=("kv", "rotating"),
     ),
     "javascript": Language("lockstep.js", "example.js", "", "node {source}"),
@@ -53,7 +53,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
-    """Returns the text of a kit, and that of its example under the name of a backend.
+    """Returns the texts of a kit and of its example, which gets the name of the backend.
 
     Raises:
         UsageError: the example has no cache of this kind.

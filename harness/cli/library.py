@@ -1,6 +1,7 @@
-"""What tests of other projects import: programs as a strategy of Hypothesis, and a run.
+"""Defines the functions for tests of other projects: programs as a Hypothesis strategy,
+and a run.
 
-`lockstep` has all of it, as `lockstep.programs` and so on.
+The package `lockstep` exports these functions, for example `lockstep.programs`.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from lockstep.harness.workers.runner import Runner
 
 SHRINK_SECONDS = 10.0
 MOST_EXAMPLES = 100
-"""Programs that `examples` takes from a folder."""
+"""The maximum number of programs that `examples` takes from a folder."""
 
 WIDTH = 100
-"""Columns of the message of `Diverged`."""
+"""The width of the message of `Diverged`, in columns."""
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -68,17 +69,18 @@ def programs(
 
     Args:
         contract: "layer", "unified", "prefix", "batched" or "paged".
-        kind: of that contract, such as "kv".
-        backend: draw only what it declares, and nothing that leads to a known divergence
-            of its ledger; a declaration or a name. None for all that the contract has.
-        max_ops: the most operations of a program; None for as many as are usual: 36 to
-            84, now and then 240.
-        seeded: has no effect any more; Hypothesis draws each choice.
+        kind: a kind of the contract, such as "kv".
+        backend: a declaration or a name. Programs contain only operations and config
+            values that the backend declares, and avoid the known divergences of its
+            ledger. None to draw from the whole contract.
+        max_ops: the maximum number of operations in a program; None for the usual limit,
+            which is 36 to 84, occasionally 240.
+        seeded: has no effect any more, since Hypothesis draws each choice.
 
     Raises:
-        UsageError: there is no such contract or kind, the backend does not declare it, or
-            `max_ops` is less than 1.
-        Unavailable: the backend needs something that is not here.
+        UsageError: the contract or kind does not exist, the backend does not declare the
+            kind, or `max_ops` is less than 1.
+        Unavailable: the backend needs something that this machine lacks.
     """
     if max_ops is not None and max_ops < 1:
         raise UsageError(f"max_ops={max_ops}: a program has at least one operation")
@@ -95,8 +97,8 @@ def programs(
 
 @cache
 def load_backend(name: str) -> Backend:
-    """Imports a backend into this process, from where the commands import it, too: the
-    folders of the project's settings, and the current one."""
+    """Imports a backend into this process. Searches the same folders as the commands:
+    the folders in the project's settings and the current folder."""
     for folder in (*load_project().python_path, Path()):
         path = str(folder.absolute())
         if path not in sys.path:
@@ -109,10 +111,10 @@ def get_backend(backend: Backend | str) -> Backend:
 
 
 def parse(document: Mapping[str, Any]) -> Program:
-    """Returns the program of a document, as files and the messages of failures have it.
+    """Returns the program in a document of the form that files and failure messages have.
 
     Raises:
-        UsageError: it is no program.
+        UsageError: the document is not a program.
     """
     return parse_program(document, "the document")
 
@@ -120,20 +122,21 @@ def parse(document: Mapping[str, Any]) -> Program:
 def examples(
     folder: str | Path, kind: str | None = None, backend: Backend | str | None = None
 ) -> Callable[[Test], Test]:
-    """Gives a Hypothesis test the programs that failed before: it runs them first.
+    """Makes a Hypothesis test run the programs that failed before first.
 
-    To be written above `@given`, for a test whose argument is `program`. A folder that is
-    not there or empty has no programs; files that are none are passed over.
+    Write this decorator above `@given`; the test's argument must be `program`. If the
+    folder is missing or empty, there are no programs. Files that are not programs are
+    ignored.
 
     Args:
-        folder: of failures, or a file.
-        kind: only programs of this kind; None for all.
-        backend: only programs that it can be asked to run, whichever backend they failed
-            on; a declaration or a name. None for all.
+        folder: a folder with failures, or a file.
+        kind: select only programs of this kind; None for all kinds.
+        backend: a declaration or a name; select only programs that this backend supports,
+            even if they failed on another backend. None for all programs.
 
     Raises:
-        UsageError: there is no such backend, or a zip is refused.
-        Unavailable: the backend needs something that is not here.
+        UsageError: the backend does not exist, or a zip is refused.
+        Unavailable: the backend needs something that this machine lacks.
     """
     runner = None if backend is None else get_backend(backend)
 
@@ -152,10 +155,10 @@ def examples(
 
 
 def list_saved(path: Path) -> list[Program]:
-    """Lists the programs of a file or a folder; a folder may have none, or not exist.
+    """Lists the programs of a file or a folder; the folder may be empty or missing.
 
-    Write-ahead records in a folder are passed over. Their programs may be running, in
-    another process, or have ended one.
+    Write-ahead records in a folder are ignored: their programs may be running in another
+    process, or may have ended a process.
     """
     if not path.exists():
         return []
@@ -177,7 +180,7 @@ def list_saved(path: Path) -> list[Program]:
 class Diverged(AssertionError):
     """A backend and the reference differ, or the backend raised an error.
 
-    Each signature has a class of its own, so that Hypothesis tells the failures apart.
+    Each signature has a separate subclass, so that Hypothesis distinguishes the failures.
 
     Attributes:
         failure: the shortest program that shows the signature so far, and its file.
@@ -205,23 +208,23 @@ def run(
 ) -> Result:
     """Runs a program on the reference and on a backend, in this process.
 
-    A test of Hypothesis runs hundreds of programs that fail while it looks for a simple
-    one. The first of each signature is shortened at once, as `lockstep shrink` does, in
-    steps that a person would take, and saved; later ones if they are simpler.
+    While Hypothesis shrinks, a test runs hundreds of failing programs. The first program
+    with each signature is shortened immediately, as `lockstep shrink` does, and saved;
+    later programs only if they are simpler.
 
     Args:
         program: see `programs`.
-        backend: a declaration or a name, as `lockstep check --backend` takes it. One that
-            may end the process is checked better by the fixture `lockstep_check`.
-        failures: folder for failing programs; `lockstep replay` runs them again.
+        backend: a declaration or a name, as for `lockstep check --backend`. For a backend
+            that may end the process, use the fixture `lockstep_check` instead.
+        failures: the folder for failing programs; `lockstep replay` runs them again.
 
     Returns:
-        What ran: steps, and those that were left out.
+        The steps that ran, and the steps that were skipped.
 
     Raises:
-        Diverged: they differ.
-        UsageError: the backend does not declare what the program needs.
-        Unavailable: the backend needs something that is not here.
+        Diverged: the backend and the reference differ.
+        UsageError: the program needs something that the backend does not declare.
+        Unavailable: the backend needs something that this machine lacks.
     """
     loaded = get_backend(backend)
     reason = why_too_large(program) or why_unsupported(program, loaded)
@@ -263,11 +266,12 @@ def keep(
     """Returns the shortest program with this signature; saves it if it is new.
 
     Args:
-        program: diverges, as `divergence` says.
-        divergence: the first one of the program.
-        backend: ran it.
-        asked_backend: the same, as the test names it. No command finds what is no name.
-        folder: of failures.
+        program: the diverging program.
+        divergence: the first divergence of the program.
+        backend: the backend that ran the program.
+        asked_backend: the same backend, as the test passed it: a name or a declaration.
+            Commands can find the backend only by a name.
+        folder: the folder for failures.
     """
     name = asked_backend if isinstance(asked_backend, str) else backend.name
     is_found = name is asked_backend or name in list_names()
@@ -302,22 +306,23 @@ def shorten(program: Program, divergence: Divergence, backend: Backend) -> Shrun
 
 
 def record(cache: Any, path: str | Path) -> Recording:
-    """Records what a running engine does with its cache, as programs to replay.
+    """Records the operations of a running engine on its cache, as programs to replay.
 
-    The cache stays the object that it is, and notes its operations until the recording is
-    closed, or the `with` block ends. The operations are kept, not the arrays: `lockstep
-    replay` checks them with arrays of its own, beside the reference.
+    The cache remains the same object, and records its operations until the recording is
+    closed or the `with` block ends. Only operations are recorded, not arrays: `lockstep
+    replay` makes new arrays and compares the results with the reference.
 
     Args:
-        cache: empty, as the engine makes it: of mlx-lm the list of layer caches, or a
-            list of such lists, one for each request; of transformers what is passed as
-            `past_key_values`; of our own caches one, or a list of layers.
-        path: a program file, ``run.json``, if all layers are of one sort; otherwise a
-            folder, which gets a file for each sort of layer.
+        cache: the empty cache of the engine. mlx-lm: the list of layer caches, or a list
+            with such a list for each request. transformers: the argument
+            `past_key_values`. Our caches: a cache, or a list with the cache of each
+            layer.
+        path: a program file, such as ``run.json``, if all layers have the same form;
+            otherwise a folder, which gets a file for each form.
 
     Raises:
-        UsageError: nothing records such a cache, it is not empty, or there is a recording
-            at the path already.
+        UsageError: no recorder supports the cache, the cache is not empty, or the path
+            already has a recording.
     """
     recording = Recording(Path(path), why_not_replayed)
     try:

@@ -1,4 +1,4 @@
-"""The command `lockstep`; it imports a subcommand when it runs."""
+"""Defines the command `lockstep`, which imports a subcommand when it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
         "doctor": Home("doctor", "Lists what is installed and what is missing."),
     },
 }
-"""Section of the help → command → its home."""
+"""Section of the help → command → the module that defines the command."""
 
 HOMES = {name: home for section in COMMANDS.values() for name, home in section.items()}
 

@@ -1,4 +1,5 @@
-"""`lockstep new-backend`: a file to complete, made of the interface itself."""
+"""Defines `lockstep new-backend`, which writes a file to complete, based on the
+interface."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ INTERFACES: Mapping[str, type] = {
     for rules in CONTRACTS.values()
     for kind, interface in rules.interfaces.items()
 }
-"""Kind → what a cache of that kind looks like, of those that stand alone."""
+"""Kind → the interface of its caches, for kinds used without a wrapper."""
 
 BASES: Mapping[type, type] = {
     StateCache: LayerCache,
@@ -51,14 +52,14 @@ BASES: Mapping[type, type] = {
     BatchStateCache: BatchCache,
     BatchListCache: BatchCache,
 }
-"""Interface → the one that has its other operations."""
+"""Interface → the interface that has its other operations."""
 
 BATCH = "batch-"
-"""Before the kind of its rows: the name of a kind with rows."""
+"""The prefix of batched kinds; the kind of a row follows."""
 
 READS = ("state", "size")
 OF_PARTS = ("update", *READS)
-"""Operations that a list leaves to its parts."""
+"""Operations of the parts of a list, which the list does not have."""
 
 OF_STATES = ("read_states", "list_ends", "write_states")
 """The methods of a paged cache that stores states."""
@@ -77,22 +78,22 @@ FIELDS: Mapping[str, Sequence[str]] = {
         for kind, names in rules.heeded.items()
     },
 }
-"""The fields of its config that a cache of each kind has to heed."""
+"""Kind → the config fields that a cache of this kind has to respect."""
 
 VARIANTS = {"state": "states", "list": "list"}
-"""Kind → the variant of a message that its caches, and batches of them, get."""
+"""Kind → the variant of messages for its caches and their batches."""
 
 WIDTH = 88
 
 
 @dataclass(frozen=True)
 class CacheClass:
-    """A class of a skeleton, of which the methods are to be written.
+    """A class of a skeleton, whose methods the user has to write.
 
     Attributes:
-        name: of the class.
-        kind: of its caches.
-        methods: their names.
+        name: the name of the class.
+        kind: the kind of its caches.
+        methods: the names of the methods.
     """
 
     name: str
@@ -118,7 +119,8 @@ class CacheClass:
 
     @property
     def fields(self) -> str:
-        """The expressions for the fields of its config, on lines of a docstring."""
+        """The expressions for the fields of the class's config, as lines of a
+        docstring."""
         text = ", ".join(f'config["{field}"]' for field in FIELDS[self.kind])
         margin, width = " " * 8, WIDTH - len('."""')
         return fill(text, width, initial_indent=margin, subsequent_indent=margin).lstrip()
@@ -130,10 +132,11 @@ class CacheClass:
         return {**(vars(base) if base else {}), **vars(self.interface)}
 
     def is_asked(self, name: str) -> bool:
-        """Returns whether the cache is asked for what only some caches have."""
+        """Returns whether this kind of cache needs a property or method that only some
+        kinds have."""
         if name == "update":
             return self.kind.removeprefix(BATCH) in ("kv", "rotating")
-        if name in ("offset", "offsets", "parts"):  # a list leaves them to its parts
+        if name in ("offset", "offsets", "parts"):  # a list has them in its parts
             is_list = self.kind.endswith("list")
             return not is_list and self.is_batch == (name == "offsets")
         return name != "cached" or self.kind == "encoder"
@@ -184,8 +187,8 @@ class CacheClass:
 
 
 def write_skeleton(name: str, kind: str, check: str, arrays: str | None) -> str:
-    """Returns a module with a factory or, without `arrays`, a program that speaks the
-    protocol in `harness/backends/driver/README.md`."""
+    """Returns the text of a module with a factory. Without `arrays`, returns the text
+    of a program that implements the protocol in `harness/backends/driver/README.md`."""
     rules = get_rules(kind)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "skeletons"),
@@ -213,8 +216,8 @@ def write_skeleton(name: str, kind: str, check: str, arrays: str | None) -> str:
 
 
 def list_classes(rules: Contract, kind: str) -> list[CacheClass]:
-    """Lists the classes to be written: for a cache with rows, one row alone first; for a
-    list, its parts before both."""
+    """Lists the classes to write. For a batch, the class of a single row comes first;
+    for a list, the classes of its parts come before both."""
     operations = rules.list_operations(kind)
     cache = CacheClass("Cache", kind, rules, list_needed(rules, kind, operations))
     if not cache.is_batch:
@@ -236,8 +239,9 @@ def list_classes(rules: Contract, kind: str) -> list[CacheClass]:
 
 
 def list_needed(rules: Contract, kind: str, operations: Sequence[str]) -> list[str]:
-    """Lists the methods that a cache needs for these operations, the required ones first;
-    of a paged cache also what it may tell, and its memory."""
+    """Lists the methods that a cache needs for these operations, the required methods
+    first. For a paged cache, also lists the methods in `Kind.tells` and the methods of
+    its memory."""
     names = rules.list_methods(kind, rules.required)
     names += ["pad_left"] if kind.startswith(BATCH) else []
     names += rules.list_methods(kind, operations)
@@ -253,7 +257,7 @@ def get_rules(kind: str) -> Contract:
 
 
 def get_text(member: Any) -> str:
-    """Returns the docstring of a member, with the classes of a skeleton."""
+    """Returns the docstring of a member, with the class names of the skeleton."""
     text = inspect.getdoc(member) or "" if member else ""
     return text.replace("LayerCache.", "Row.").replace("StateCache.", "Row.")
 
@@ -354,16 +358,17 @@ def new_backend(
 
 
 def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
-    """Copies a kit beside its example, and says how to build and check them."""
+    """Copies a kit and its example to a folder, and prints the commands that build and
+    check the driver. Returns the exit status."""
     kit, example = read_kit(language, name, kind)
     files = LANGUAGES[language]
     copy = folder / files.kit
     stem = get_module(name).replace("_", files.joint)
     source = folder / f"{stem}{Path(files.example).suffix}"
-    names = {name.casefold(), source.name.casefold()}  # of the program, and its source
+    names = {name.casefold(), source.name.casefold()}  # the program and its source
     if not stem or copy.name in names:
         raise UsageError(f"{name!r} cannot name a driver in {language}; choose another")
-    is_there = copy.is_file() and copy.read_text() == kit  # of another driver here
+    is_there = copy.is_file() and copy.read_text() == kit  # from another driver
     for path in (source,) if is_there else (copy, source):
         require_absent(path)
     if not is_there:
@@ -381,7 +386,7 @@ def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
 
 
 def get_module(name: str) -> str:
-    """The name of the file, without its ending. Raises UsageError."""
+    """Returns the name of the file without its suffix. Raises UsageError."""
     module = re.sub(r"[-. ]+", "_", name)
     is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", module)
     if not is_name or keyword.iskeyword(module):
@@ -397,7 +402,7 @@ def get_check_line(backend: str, kind: str) -> str:
 
 
 def save(path: Path, text: str) -> None:
-    """Writes a file that is not there yet."""
+    """Writes a new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         require_absent(path)
@@ -410,7 +415,7 @@ def save(path: Path, text: str) -> None:
 
 
 def require_absent(path: Path) -> None:
-    """Raises UsageError for a file that is there."""
+    """Raises UsageError if the file exists."""
     if path.exists():
         raise UsageError(
             f"{path}: exists already and was not changed; choose another name, or"

@@ -1,4 +1,4 @@
-"""How commands are defined: shared options, settings, exit status, error line."""
+"""Defines commands: shared options, settings, exit status, error line."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def define(
     name: str | None = None,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Makes a command of a function that returns an exit status.
+    """Makes a command from a function that returns an exit status.
 
-    Its docstring is the help; the paragraph "Examples:" comes behind the options.
+    The docstring of the function becomes the help text; the paragraph "Examples:" follows
+    the options.
 
     Args:
-        options: in the order of the help: names of `OPTIONS`, or click's decorators.
-        name: of the command; default: the function's name.
-        group: that it belongs to.
+        options: names in `OPTIONS`, or decorators of click, in the order of the help
+            text.
+        name: the name of the command; default: the name of the function.
+        group: the group of the command.
     """
     adds = [OPTIONS[add] if isinstance(add, str) else add for add in options]
 
@@ -49,9 +51,11 @@ def define(
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:
-    """Runs a function as a command: with its exit status, and one line for an error.
+    """Makes a command exit with the function's exit status, and print an error as one
+    line.
 
-    A parameter `settings` gets all options that are fields of `Settings`.
+    If the function has a parameter `settings`, this parameter gets all options that are
+    fields of `Settings`.
     """
     takes_settings = "settings" in signature(function).parameters
     names = {field.name for field in fields(Settings)} if takes_settings else set()
@@ -74,7 +78,8 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
 
 
 def get_default(name: str) -> Callable[[], Any]:
-    """Returns a function that reads the default of an option from the project."""
+    """Returns a function that reads the default of an option from the project's
+    settings."""
     return lambda: getattr(load_project(), name)
 
 
@@ -98,7 +103,8 @@ class Seconds(click.FloatRange):
 
 
 def check_backends(context: click.Context, option: Any, value: Any) -> Any:
-    """Refuses names that no backend can have; `value` is a name, several, or None."""
+    """Refuses names that no backend can have. value: a name, a sequence of names, or
+    None."""
     for name in [value] if isinstance(value, str) else value or ():
         get_target(name)
     return value
@@ -139,7 +145,8 @@ def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def name_backends(names: str, note: str, **settings: Any) -> Callable[..., Any]:
-    """Returns the decorator for options that name backends, and where they are."""
+    """Returns the decorator for the options with names of backends and with their
+    folders."""
     kinds = 'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
     folder = click.Path(exists=True, file_okay=False, path_type=Path)
     note = f"{kinds}; {note}."

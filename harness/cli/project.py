@@ -1,4 +1,5 @@
-"""The settings of a project: `[tool.lockstep]` of pyproject.toml, and the environment."""
+"""Reads the settings of a project from `[tool.lockstep]` in pyproject.toml and from
+the environment."""
 
 from __future__ import annotations
 
@@ -33,12 +34,13 @@ class Project:
     """The settings of a project; a command's options override them.
 
     Attributes:
-        backends: to check by default, and that a program file may name.
-        kinds: to check by default.
-        profile: None if the project has none.
-        failures: folder for failing programs.
-        python_path: folders from which workers import backends.
-        origins: setting → its value and where it is set, for people.
+        backends: the backends that are checked by default, and that a program file may
+            name.
+        kinds: the kinds that are checked by default.
+        profile: the default profile; None if the project sets none.
+        failures: the folder for failing programs.
+        python_path: the folders from which workers import backends.
+        origins: setting → a description of its value and origin.
     """
 
     backends: tuple[str, ...] = ()
@@ -74,7 +76,8 @@ def load_project() -> Project:
 
 
 def find_table() -> tuple[Path, Mapping[str, Any]]:
-    """Returns the nearest pyproject.toml upwards that has our table, and the table."""
+    """Returns the nearest pyproject.toml, in this folder or a parent folder, that has
+    the table `[tool.lockstep]`, and the table."""
     try:
         folder = Path.cwd()
     except FileNotFoundError:  # the current folder is gone
@@ -102,10 +105,10 @@ def read_text_setting(name: str, value: Any, where: str, folder: Path) -> Path |
     """Reads a setting that is a text.
 
     Args:
-        name: of the setting.
-        value: of the setting, not validated yet.
-        where: the setting is, for messages.
-        folder: in which relative paths begin.
+        name: the name of the setting.
+        value: the value of the setting, not validated yet.
+        where: the origin of the setting, for messages.
+        folder: the folder that relative paths refer to.
     """
     if not isinstance(value, str) or not value:
         raise UsageError(f"{where}: is {show(value)}, not a text")
@@ -142,7 +145,7 @@ def require(value: str, choices: Mapping[str, Any], message: str) -> None:
 
 @contextmanager
 def importing_from(folders: tuple[Path, ...]) -> Iterator[None]:
-    """Lets processes that start in the body import from these folders first."""
+    """Makes processes that start in the `with` body import from these folders first."""
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(folder.absolute()) for folder in folders]
     if paths:

@@ -1,11 +1,12 @@
-"""pytest plugin: the same check as `lockstep check`, as tests.
+"""The pytest plugin, which runs the same check as `lockstep check`, as tests.
 
 A test with the fixture `lockstep_case` runs once for each declared backend and kind;
 `lockstep_check` runs such a case, and fails the test with a report of the failure.
 Backends run in another process, so that a crash or hang fails only its own test.
 
-pytest loads this module wherever the package is installed. Therefore it imports the
-harness only when a test uses a case, and every option begins with `--lockstep-`.
+pytest loads this module in every environment that has this package. Therefore, the module
+imports the harness only when a test uses a case, and every option begins with
+`--lockstep-`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """A test: a backend and a kind that it declares.
+    """A test of a backend and a kind that it declares.
 
     Attributes:
-        backend: its name, as chosen or registered.
-        kind: of cache; empty if nothing of the backend can be checked.
-        reason: why nothing can be checked, or "".
+        backend: the name of the backend, as the user chose it or as it is registered.
+        kind: the kind of cache; empty if the backend cannot be checked.
+        reason: the reason why the backend cannot be checked; empty if it can.
     """
 
     backend: str
@@ -42,17 +43,18 @@ class Case(NamedTuple):
 
 
 Declared = tuple[list[Case], dict[str, str]]
-"""The cases of a session; and backend → why it is not checked."""
+"""The cases of a session, and backend → the reason why it is not checked."""
 
 
 PROGRAMS = {"quick": 50, "ci": 600, "nightly": 14_000}
-"""The profiles of `harness.jobs.settings`, which is not imported before it is needed."""
+"""The profiles of `harness.jobs.settings`, copied because this module must not import
+it."""
 
 PREFIX = "lockstep-"
-"""Of the names of Hypothesis profiles with the same numbers of examples."""
+"""The prefix of the Hypothesis profiles with the same numbers of examples."""
 
 FOLDER = pytest.StashKey[Path]()
-"""A folder in which the processes of pytest-xdist share the declarations."""
+"""The folder through which the processes of pytest-xdist share the declarations."""
 
 DECLARED = pytest.StashKey[Declared]()
 DECLARED_FILE = "declared.json"
@@ -96,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # Hypothesis' own plugin loads the profile
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses a backend or a kind that does not exist, before anything is collected."""
+    """Refuses a backend or a kind that does not exist, before pytest collects tests."""
     options = config.option
     choose_profile(config)
     if not (options.lockstep_backend or options.lockstep_kind):
@@ -112,7 +114,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def choose_profile(config: pytest.Config) -> None:
-    """Registers our Hypothesis profile, and takes its name and seed as defaults."""
+    """Registers our Hypothesis profile. Uses Hypothesis' profile and seed as our
+    defaults."""
     options = config.option
     name = getattr(options, "hypothesis_profile", None) or ""
     profile = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
@@ -181,8 +184,8 @@ def pytest_configure_node(node: Any) -> None:
 def get_declared(config: pytest.Config) -> Declared:
     """Returns the cases of this session; the first call loads every chosen backend.
 
-    The workers of pytest-xdist must collect the same tests: the first worker asks the
-    backends, and writes the answer to a file for the others.
+    The workers of pytest-xdist must collect the same tests. Therefore, the first worker
+    requests the declarations, and writes the cases to a file for the other workers.
     """
     if DECLARED in config.stash:
         return config.stash[DECLARED]
@@ -208,7 +211,7 @@ def read_declared(path: Path) -> Declared:
 
 
 def ask_backends(config: pytest.Config) -> Declared:
-    """Loads the chosen backends in the worker process, and asks what they declare."""
+    """Loads the chosen backends in the worker process, and returns their cases."""
     from lockstep.harness.jobs.fold import declare
     from lockstep.harness.jobs.outcome import Outcome, Pair
     from lockstep.harness.jobs.settings import Settings
@@ -219,7 +222,7 @@ def ask_backends(config: pytest.Config) -> Declared:
     declare(get_pool(config), outcome, list(list_names()))
 
     def estimate_work(pair: Pair) -> float:
-        """Kinds with many states have long programs."""
+        """Estimates the run time: kinds with many states have long programs."""
         return len(pair.cells) / pair.share
 
     # pytest-xdist is done sooner if long tests begin first.
@@ -299,7 +302,7 @@ def lockstep_check(
 
 
 def describe(outcome: Outcome) -> str:
-    """Returns the cause on the first line, and the report of the terminal behind it."""
+    """Returns the cause on the first line, followed by the terminal report."""
     from io import StringIO
 
     from lockstep.harness.reports.console import (

@@ -1,4 +1,4 @@
-"""The commands that run saved programs again: replay, snippet, shrink and trace."""
+"""Defines the commands for saved programs: `replay`, `snippet`, `shrink` and `trace`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def run_each(
     """Runs a function for each program, on `backend` or on the backend of its file.
 
     Returns:
-        The exit status of the command: 1 if any is 1, else the largest.
+        The exit status of the command: 1 if any program's status is 1, else the largest
+        status.
     """
     statuses = {0}
     with open_pool(settings, 1) as pool:

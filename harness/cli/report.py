@@ -1,4 +1,4 @@
-"""The commands that show failures: show and report."""
+"""Defines the commands that show failures: `show` and `report`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ FORMS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
 
 
 def load_material(paths: Sequence[Path]) -> Material:
-    """Gathers what the paths hold, and prints which files cannot be read."""
+    """Gathers the outcomes and failures at the paths, and prints the files that cannot
+    be read."""
     material = gather(paths)
     for line in material.broken:
         print_error(line)

@@ -1,4 +1,5 @@
-"""The command that replays programs whenever the sources of a backend change."""
+"""Defines the command `watch`, which replays programs whenever the sources of a
+backend change."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.sources import list_sources
 
 UNCACHED = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""Python tells a changed file by its size and the second: two changes may share both."""
+"""Disables bytecode files: Python detects a changed source by its size and its time in
+seconds, which may both stay the same."""
 
 
 @define(
@@ -81,14 +83,14 @@ class Watch:
     """The loop of the command.
 
     Attributes:
-        settings: of the command.
-        paths: of programs.
-        backends: that run them.
-        extra: paths to watch besides sources.
-        command_line: of the build, if any.
-        sources: known files of the backends.
-        rounds: number of replays.
-        statuses: of the last replay.
+        settings: the settings of the command.
+        paths: the paths of programs.
+        backends: the backends that run the programs.
+        extra: paths to watch in addition to the sources.
+        command_line: the build command; None without a build.
+        sources: the known source files of the backends.
+        rounds: the number of replays.
+        statuses: the statuses in the last replay.
     """
 
     settings: Settings
@@ -106,7 +108,7 @@ class Watch:
             self.sources.update(list_sources(name))
 
     def run(self) -> None:
-        """Replays now, and after each change. Only an interrupt ends it."""
+        """Replays the programs now, and after each change, until Ctrl-C."""
         try:
             while True:
                 stamps = self.replay()
@@ -124,7 +126,8 @@ class Watch:
         return {*self.sources, *self.extra}
 
     def replay(self) -> Stamps:
-        """Builds and replays; returns the stamps of the files that were replayed."""
+        """Builds the backend and replays the programs. Returns the stamps of the
+        source files."""
         began = time.time_ns()
         reason = None if self.command_line is None else build(self.command_line)
         stamps = take_stamps(self.list_watched())
@@ -137,17 +140,17 @@ class Watch:
                 self.replay_with(pool)
             except UsageError as error:  # the files of the programs may be gone
                 print_error(error)
-            for name in self.backends:  # a broken one keeps the sources that it had
+            for name in self.backends:  # a broken backend keeps its known sources
                 answer = pool.call(ListSources(name))
                 if isinstance(answer, Sources):
                     self.sources.update(map(Path, answer.files))
         new = take_stamps(self.list_watched() - earlier)
-        # A new source that changed since the round began may not have run: without its
-        # stamp, another round follows.
+        # The round may have run an older version of a new source that changed since the
+        # round began. Its stamp is left out, so that another round follows.
         return {**stamps, **{file: new[file] for file in new if new[file][0] < began}}
 
     def replay_with(self, pool: Pool) -> None:
-        """Replays all programs, and paints the first that fails."""
+        """Replays all programs, and draws the first failing program."""
         statuses = []
         failing: tuple[Replayed, Program] | None = None
         for result, program in replay_paths(pool, self.paths, self.settings):

@@ -42,7 +42,7 @@ def check(outcome: Outcome, names: Sequence[str], watch: Watch) -> Outcome:
     """Checks backends until all programs have run, the time is over, or Ctrl-C.
 
     Args:
-        outcome: the outcome with the settings; gets the result, also after Ctrl-C.
+        outcome: has the settings; the results are added to it, also after Ctrl-C.
         names: the registered backends, if the settings name none.
         watch: see `Watch`.
 
@@ -151,7 +151,8 @@ def is_of_kind(signature: str, pair: Pair) -> bool:
 
 
 def get_size(path: Path) -> int | None:
-    """Returns the bytes of a file; None if it is no regular file or does not exist."""
+    """Returns the size of a file in bytes; None if it is not a regular file or is
+    missing."""
     try:
         status = path.stat()
     except OSError:
@@ -162,8 +163,8 @@ def get_size(path: Path) -> int | None:
 def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
     """Adds the result of a failure of an earlier run.
 
-    A failure that cannot run any more, as the backend does not declare its operations, is
-    passed over.
+    A failure is ignored if it can no longer run because the backend does not declare its
+    operations.
     """
     assert isinstance(event, Ran | Stopped)
     saved = next(saved for saved in shards.saved if saved.task is task)
@@ -183,8 +184,8 @@ def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
 
 
 def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
-    """Adds a failure of an earlier run that still diverges: with its file, or as a new
-    failure if the program diverges in another way now."""
+    """Adds a failure of an earlier run that still diverges. The failure keeps its
+    file, or becomes a new failure if the program now diverges in another way."""
     divergence, failures = get_divergence(event), shards.failures
     assert divergence is not None
     pair, former, options = saved.pair, saved.failure, shards.settings.get_options()

@@ -1,4 +1,5 @@
-"""Reproduces and shrinks, in separate processes, programs that end or hang theirs."""
+"""Reproduces and shrinks programs that crash or hang their process, in separate
+processes."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 MAX_CRASHES = 2
-"""After so many, the remaining programs of a pair or of a shard are left out."""
+"""The number of crashes after which the remaining programs of a pair or shard are
+skipped."""
 
 SHRINK_SECONDS = 10.0
 
 BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
-"""Where a crash is replayed: an error in a kernel shows in the step that launched it."""
+"""The environment for replaying crashes: a kernel error appears in the step that
+launched the kernel."""
 
 
 def report_crash(
@@ -28,12 +31,12 @@ def report_crash(
     seconds: float = SHRINK_SECONDS,
     clock: Clock = time.monotonic,
 ) -> Iterator[messages.Found]:
-    """Yields a program that ends its process as it was found, and made shorter.
+    """Yields a program that ends its process: first as it was found, then shrunk.
 
     Args:
         backend: the backend that ran the program.
         died: the end of the process, with the running program.
-        is_known: says of a signature whether a program that shows it was made shorter.
+        is_known: returns whether a program with this signature was shrunk already.
         open_pool: opens a pool of one worker, with the variables of `BLOCKING`.
         seconds, clock: see `shrink_crash`.
     """
@@ -69,10 +72,10 @@ def shrink_crash(
     Args:
         pool: one worker, with the variables of `BLOCKING`.
         backend: runs the candidates.
-        program: crashed or hung.
-        divergence: says how.
-        seconds: time limit.
-        clock: measures `seconds`.
+        program: the program that crashed or hung.
+        divergence: the crash or hang.
+        seconds: the time limit.
+        clock: the clock that measures `seconds`.
 
     Returns:
         The shortest program; the given one, as flaky, if it does not crash alone.
@@ -93,7 +96,7 @@ def shrink_crash(
 
     def cut(failing: Program) -> Program:
         nonlocal shown
-        shown = latest  # of the program that is the best from now on
+        shown = latest  # the divergence of the new best program
         return replace(failing, ops=failing.ops[: latest.step + 1])
 
     best = Shrinker(cut(program), fails, seconds, cut=cut, clock=clock).shrink()

@@ -33,7 +33,7 @@ MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Line:
-    """A finished slice, as a line of a journal."""
+    """A line of a journal: a finished slice."""
 
     part: Natural
     done: SliceDone
@@ -48,7 +48,8 @@ class Journal:
     Args:
         folder: the folder of failures.
         name: the name of the file.
-        about: the exploration; a run can continue another run with an equal value.
+        about: the description of the exploration; a run can continue an earlier run with
+            an equal description.
         parts: the number of slices.
     """
 
@@ -80,10 +81,10 @@ class Journal:
             ) from None
 
     def load(self) -> dict[int, SliceDone]:
-        """Returns the finished slices by number; none if there is no such file.
+        """Returns the finished slices by number; an empty result if the file is missing.
 
         Raises:
-            UsageError: the file cannot be read, or is about something else.
+            UsageError: the file cannot be read, or describes another exploration.
         """
         if not self.path.exists():
             return {}
@@ -95,7 +96,7 @@ class Journal:
                 " package, other operations); start anew without --resume"
             )
         entries = [self.read(line, number) for number, line in enumerate(lines[1:], 2)]
-        if is_cut:  # what comes next must not be added to half a line
+        if is_cut:  # the next line must not continue half a line
             self.write("".join(f"{line}\n" for line in lines), "w")
         return {entry.part: entry.done for entry in entries}
 
@@ -209,10 +210,10 @@ def explore_in(
 
 
 def survey_pair(pool: Pool, exploration: Exploration, pair: Pair) -> None:
-    """Asks a backend for the programs of the domain.
+    """Requests the slices of the domain from a backend, and adds a survey of the pair.
 
     Raises:
-        UsageError: there are too many.
+        UsageError: the domain has too many programs.
     """
     size, depth = exploration.size, exploration.depth
     failures = exploration.outcome.settings.failures

@@ -225,7 +225,7 @@ def fold(
             search.is_over = search.is_over or is_enough
             search.more += not search.is_over
     elif isinstance(event, messages.Stopped):
-        # A mistake that was found may also end or hang the worker that shrinks it.
+        # Shrinking a found fault may also crash or hang the worker.
         search.is_over = True
         if not search.is_found:
             search.error = describe_stop(settings.failures, event, task.backend)

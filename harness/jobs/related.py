@@ -77,7 +77,8 @@ def find_same_steps(
 
 
 MAX_COMPARED = 32
-"""Failures of a check that other backends run, too: one of each cause first."""
+"""The maximum number of failures that also run on other backends: one of each cause
+first."""
 
 
 def compare_backends(

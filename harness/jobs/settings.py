@@ -21,9 +21,9 @@ class Profile:
     """The number of programs for each backend and kind.
 
     Attributes:
-        programs: the largest number.
-        least: after this number, times the `depth` of its contract, a pair may end; see
-            `Pair.is_explored`. None: it runs all.
+        programs: the maximum number of programs.
+        least: a pair may end after this number of programs times the `depth` of its
+            contract, see `Pair.is_explored`; None to run all programs.
     """
 
     programs: int
@@ -48,14 +48,15 @@ class Settings:
     """The user's settings.
 
     Attributes:
-        backends: empty for all available ones.
+        backends: the chosen backends; empty for all available backends.
         programs, least: see `Profile`.
-        step_seconds: see `harness.backends.driver.client`; so is `start_seconds`.
+        step_seconds, start_seconds: see `harness.backends.driver.client`.
         strict: validate the messages of drivers against their schemas.
         unsupported: also run registered backends with untested package versions.
-        require_complete: programs not run and cells not reached make the exit status 2.
-        slice: programs in a slice.
-        trusted: backends of the project's settings, which a program file may name.
+        require_complete: set the exit status 2 if programs did not run or cells were not
+            reached.
+        slice: the number of programs in a slice.
+        trusted: the backends in the project's settings, which a program file may name.
     """
 
     backends: Sequence[str] = ()
@@ -84,6 +85,6 @@ class Settings:
         return {name: value for name, (value, usual) in options.items() if value != usual}
 
     def list_slices(self) -> list[tuple[int, int]]:
-        """Lists the slices: their numbers, each with its number of programs."""
+        """Lists the slices: (number of the slice, number of its programs)."""
         begins = enumerate(range(0, self.programs, self.slice))
         return [(n, min(self.slice, self.programs - begin)) for n, begin in begins]

@@ -243,8 +243,8 @@ class Shards:
     def blame(
         self, pair: Pair, task: messages.SliceTask, event: messages.Stopped
     ) -> None:
-        """Adds the program that ended a worker as a failure. If no program was running,
-        adds an error."""
+        """Adds the program that ended a worker as a failure. Adds an error if no
+        program was running."""
         if not isinstance(event, messages.Died) or event.blame() is None:
             failures = self.settings.failures
             pair.errors.append(describe_stop(failures, event, pair.backend))

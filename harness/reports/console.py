@@ -81,10 +81,11 @@ STYLES = {
 """Styles of verdicts and notes; other notes are yellow."""
 
 MOST_DETAILED = 8
-"""Pairs whose details are printed. Of more pairs, only those that do not agree."""
+"""The maximum number of pairs with details. If there are more pairs, only pairs that
+do not agree get details."""
 
 WIDE = 76
-"""Columns that all details need."""
+"""The number of terminal columns that a table with all details needs."""
 
 
 def make_table(title: str, *columns: str, is_folded: bool = False) -> Table:
@@ -260,8 +261,8 @@ def print_replayed(
 
 
 QUIET_SECONDS = 15.0
-"""Seconds until the first line of progress where nothing can be redrawn; then twice as
-long, and so on up to `QUIETEST_SECONDS`."""
+"""Seconds until the first line of progress if the output is not a terminal. Each
+further interval is twice as long, up to `QUIETEST_SECONDS`."""
 
 QUIETEST_SECONDS = 240.0
 
@@ -299,7 +300,7 @@ class Progress(Generic[T]):
             try:
                 with suppress(OSError):
                     self.live.__enter__()
-            except BaseException:  # a signal, once the cursor is hidden
+            except BaseException:  # a signal after the cursor was hidden
                 self.console.show_cursor(True)
                 raise
         return self

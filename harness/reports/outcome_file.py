@@ -80,7 +80,8 @@ class PairSummary(Struct, frozen=True, kw_only=True):
         known_programs: ledger entry → number of programs that showed its divergence.
         signatures: signature → number of programs.
         missing: unwritten function of the backend → operation that needs it.
-        shortfall: the number of programs that ran, if crashes or errors stopped the rest.
+        shortfall: a text with the number of programs that ran, if crashes or errors
+            stopped the rest; else None.
         undeclared: operations that the backend does not declare.
         unchecked: promises that cannot be checked.
         own_name: the name that a driver declares.

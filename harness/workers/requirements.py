@@ -1,9 +1,9 @@
-"""The packages that a registered backend needs, in the versions it is tested with.
+"""Checks that the packages of a registered backend are installed in tested versions.
 
 An entry point names the extra of its distribution that the backend needs, such as
-``mlx-lm = "lockstep.impl.peers.mlx_lm:mlx_lm [peers]"``. With versions that this extra
-excludes, the library's interface may differ, and a divergence would say nothing about its
-caches. Such a backend does not run.
+``mlx-lm = "lockstep.impl.peers.mlx_lm:mlx_lm [peers]"``. In a version that this extra
+excludes, the library's interface may differ, and a divergence would not prove a bug in
+its caches. Therefore, the backend does not run with such a version.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lockstep.harness.core.errors import Unavailable
 
 
 def require_packages(entry: EntryPoint, unsupported: bool = False) -> None:
-    """Requires what the extras of an entry point ask for.
+    """Checks that the packages in the extras of an entry point are installed.
 
     Args:
-        entry: of a backend.
-        unsupported: let versions pass that are not tested.
+        entry: the entry point of a backend.
+        unsupported: accept untested versions.
 
     Raises:
-        Unavailable: a package is not installed, or in a version that is not tested.
+        Unavailable: a package is not installed, or its version is not tested.
     """
     if entry.dist is None:
         return
@@ -46,7 +46,8 @@ def require_packages(entry: EntryPoint, unsupported: bool = False) -> None:
 
 
 def list_extras(entry: EntryPoint) -> list[str]:
-    """The extras that an entry point names. `EntryPoint.extras` cuts them at hyphens."""
+    """Lists the extras that an entry point names. `EntryPoint.extras` would cut the
+    names at hyphens."""
     _, _, named = entry.value.partition("[")
     return [name.strip() for name in named.rstrip("] ").split(",") if name.strip()]
 

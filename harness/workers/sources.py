@@ -1,4 +1,4 @@
-"""The source files of a backend, which are watched while it is mended."""
+"""Lists the source files of a backend, which `lockstep watch` watches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lockstep.harness.backends.driver.backend import list_files
 from lockstep.harness.workers.registry import get_target
 
 NOT_WATCHED = ("lockstep.harness", "lockstep.reference")
-"""Modules that judge; they are not what is mended."""
+"""Modules of the harness and the reference, which the user does not edit."""
 
 INSTALLED = {"site-packages", "dist-packages"}
 
 
 def list_sources(name: str) -> list[Path]:
-    """Lists the imported files of a backend, without installed packages and Python; for a
-    driver, the files in its command."""
+    """Lists the imported files of a backend, except files of installed packages and of
+    Python; for a driver, the files in its command."""
     if is_driver(name):
         return list(list_files(name))
     files = set(find_module(name))
@@ -37,7 +37,8 @@ def is_own(file: Path) -> bool:
 
 
 def find_module(name: str) -> Iterator[Path]:
-    """The file of the module of a backend, which is not imported: it may be broken."""
+    """Yields the file of a backend's module, if it exists. Does not import the module,
+    which may be broken."""
     parts = get_target(name).partition(":")[0].split(".")
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for folder in (*given, *sys.path, "."):

@@ -1,1 +1,2 @@
-"""The job of `lockstep bisect`: which release or commit changed how a program ends."""
+"""The job of `lockstep bisect`: finds the release or commit that changed a program's
+result."""

@@ -30,11 +30,11 @@ Shown = Mapping[int, str | None]
 
 @dataclass(frozen=True)
 class Change:
-    """Where behaviour changes.
+    """The releases between which behaviour changes.
 
     Attributes:
-        before: the last release with the result of the oldest testable one.
-        after: the first release with the result of the newest testable one.
+        before: the last release with the same result as the oldest testable release.
+        after: the first release with the same result as the newest testable release.
     """
 
     before: int
@@ -50,8 +50,8 @@ def choose_next(size: int, shown: Shown) -> int | None:
 
     Both ends come first. If an end cannot be tested, the search moves inwards by halves
     until two releases differ, and then halves the range between them. A release that
-    cannot be tested, or has a third result, divides a gap; the largest gap is halved
-    next, since neighbours of a broken release are often broken, too.
+    cannot be tested, or has a third result, divides the range into gaps. The largest gap
+    is halved next, since neighbours of a broken release are often broken, too.
     """
     for end in (size - 1, 0):
         if end not in shown:
@@ -100,7 +100,8 @@ class Verdict:
 
     Attributes:
         shown: AGREES, the signature of a divergence, or None if it cannot be tested.
-        words: a description, or why the release cannot be tested.
+        words: a description of the result, or the reason why the release cannot be
+            tested.
     """
 
     shown: str | None

@@ -1,8 +1,8 @@
 """Makes scratch environments, and runs commands with a time limit in them.
 
 A scratch environment is a virtual environment that shares all packages of the current
-one, including Lockstep. Packages that are installed into it come first. Therefore, a
-release takes only seconds, and nothing else differs.
+one, including Lockstep. Packages that are installed into it come first. Therefore,
+installing a release takes only seconds, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ for folder in {folders!r}:
 '''
 
 PIP = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
-"""The script `pip` of a scratch environment: a build that calls it must not find the one
+"""The script `pip` of a scratch environment, so that a build does not call the `pip`
 of another environment."""
 
 LAST_WORDS = 4000
@@ -108,7 +108,7 @@ class Runner:
         """
         process = None
         try:
-            with shielded(), self.log.open("wb") as log:  # what is started is known
+            with shielded(), self.log.open("wb") as log:  # every process is recorded
                 process = subprocess.Popen(
                     command,
                     shell=True,

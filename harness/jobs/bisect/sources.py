@@ -1,8 +1,9 @@
-"""Makes releases of a package and commits of a repository ready to run a program.
+"""Prepares releases of a package and commits of a repository to run a program.
 
-`Releases` and `Commits` list them, the oldest first. `prepare` makes one of them ready in
-a scratch environment, and returns the environment variables for it; it raises
-`Untestable`. The program runs in the folder `workplace`, or in the current folder.
+`Releases` and `Commits` list releases and commits, the oldest first. `prepare` installs
+or builds a release or commit in a scratch environment, and returns the environment
+variables; it may raise `Untestable`. The program runs in the folder `workplace`, or in
+the current folder.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Releases:
 
     Args:
         package: the name of the package.
-        text: "A..B", the oldest and the newest release; None for all.
+        text: "A..B", the oldest and the newest release; None for all releases.
         companions: requirements that are installed with each release; VERSION stands for
             the version of the release.
 
     Raises:
-        UsageError: there is no such package or release, or only one.
+        UsageError: the package or a release does not exist, or there is only one release.
     """
 
     def __init__(self, package: str, text: str | None, companions: Sequence[str]) -> None:
@@ -127,7 +128,8 @@ def parse_range(text: str) -> tuple[Version | None, Version | None]:
 
 
 def list_releases(package: str, is_early: bool) -> list[Version]:
-    """Lists the releases that can be installed here; also prereleases, if `is_early`."""
+    """Lists the releases that can be installed here, including prereleases if
+    `is_early`."""
     command = [*find_pip(), "index", "versions", package, "--retries", "2"]
     ended = ask([*command, *["--pre"] * is_early], os.environ)
     listed = re.findall(r"^Available versions: (.*)$", ended.stdout, re.MULTILINE)
@@ -142,8 +144,9 @@ def list_releases(package: str, is_early: bool) -> list[Version]:
 
 
 class Commits:
-    """The commits between two revisions along first parents, so that a merge is a single
-    commit. They are built in a clone without remotes; the checkout is only read.
+    """The commits between two revisions, along first parents, so that a merge counts as
+    one commit. Commits are built in a clone without remotes; the user's checkout is only
+    read.
 
     Args:
         repository: the repository of the user.

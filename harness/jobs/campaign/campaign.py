@@ -48,7 +48,7 @@ FAILURES = "failures"
 
 
 class Campaign:
-    """A campaign: the results in its folder, and those of running shards.
+    """A campaign: the results in its folder, and the results of running shards.
 
     Args:
         folder: the folder with the files of the campaign.
@@ -56,7 +56,7 @@ class Campaign:
 
     Attributes:
         declared: backend → its first declaration.
-        done: the names of the shards that count.
+        done: the names of the shards whose results are part of the outcome.
         damaged: the name of an invalid file → the error.
     """
 
@@ -92,7 +92,7 @@ class Campaign:
         return self.outcome
 
     def add_result(self, result: Result) -> None:
-        """Folds a finished shard. Raises UsageError if it is of another campaign."""
+        """Folds a finished shard. Raises UsageError if it belongs to another campaign."""
         spec = result.spec
         declared, *events = result.events
         assert isinstance(declared, messages.Declared)
@@ -105,7 +105,8 @@ class Campaign:
             self.fold(spec.task, event, declared)
 
     def add_declared(self, backend: str, event: messages.Declared) -> None:
-        """Adds the pairs of a backend. Raises UsageError if it declared others before."""
+        """Adds the pairs of a backend. Raises UsageError if the declaration has
+        changed."""
         before = self.declared.setdefault(backend, event)
         if before is event:
             add_pairs(self.outcome, backend, event)
@@ -127,7 +128,8 @@ class Campaign:
     def fold(
         self, task: messages.Task[Any], event: messages.Event, declared: messages.Declared
     ) -> None:
-        """Adds an event of a shard. declared: the declaration where the shard ran."""
+        """Adds an event of a shard. declared: the backend's declaration on the machine
+        that ran the shard."""
         if isinstance(task, messages.RunLedger):
             fold_ledger(self.outcome, task.backend, event)
             return
@@ -138,7 +140,8 @@ class Campaign:
         pair.crashes += event.crashes if isinstance(event, Abandoned) else 0
 
     def iter_missing(self) -> Iterator[Spec]:
-        """Yields the shards without a file of pairs that can run, while there is time."""
+        """Yields the shards that have no file and whose pair can run, until the time
+        is over."""
         ledgers = [name for name, event in self.declared.items() if event.has_ledger]
         for spec in self.terms.iter_specs(self.outcome.pairs, ledgers):
             useless = [pair.errors or pair.is_unwritten for pair in self.outcome.pairs]
@@ -156,7 +159,7 @@ class Campaign:
         """Sets the planned number of programs of each pair."""
         is_fixed = self.terms.programs is not None
         for pair in self.outcome.pairs:
-            pair.wanted = 0 if is_fixed else 1  # one that never ran does not agree
+            pair.wanted = 0 if is_fixed else 1  # a pair that never ran does not agree
         for spec in self.terms.iter_specs(self.outcome.pairs, ()) if is_fixed else ():
             assert isinstance(spec.task, messages.RandomTask)
             (pair,) = self.list_pairs(spec.task)
@@ -170,7 +173,8 @@ class Campaign:
         names: Sequence[str],
         watch: Callable[[Outcome], None] = lambda _: None,
     ) -> Outcome:
-        """Runs until all is done, the time is over, or Ctrl-C. Results are kept.
+        """Runs until all shards are finished, the time is over, or Ctrl-C. Results are
+        kept.
 
         Args:
             open_runner: opens the runner of the shards.
@@ -193,7 +197,8 @@ class Campaign:
         return outcome
 
     def declare(self, runner: Runner, names: Sequence[str]) -> None:
-        """Asks for the declaration of each backend; the first one counts."""
+        """Requests the declaration of each backend. Later declarations must equal the
+        first."""
         self.outcome.unavailable.clear()
         specs = [self.terms.make_spec(messages.Declare(name)) for name in names]
         for spec, event in run_specs(runner, iter(specs), lambda: None):
@@ -206,7 +211,7 @@ class Campaign:
         require_kinds(self.outcome, names)
 
     def work(self, runner: Runner, watch: Callable[[], None]) -> None:
-        """Runs the unfinished shards, while there is time."""
+        """Runs the unfinished shards, until the time is over."""
         self.count_wanted()
         self.failures.write()
         events: defaultdict[str, list[Any]] = defaultdict(list)
@@ -230,7 +235,8 @@ class Campaign:
                 self.fold(spec.task, event, events[spec.name][0])
 
     def write_result(self, spec: Spec, events: list[Any]) -> None:
-        """Writes the file of a shard; from then on it counts. Raises OSError."""
+        """Writes the file of a finished shard, and folds its last event. Raises
+        OSError."""
         seconds = round(time.monotonic() - self.outcome.started, 2)
         result = Result(spec, seconds, events)
         write = self.folder.replace if spec.name in self.damaged else self.folder.put
@@ -257,10 +263,10 @@ def is_end(event: messages.Event) -> bool:
 
 
 def begin(folder: Folder, terms: Terms) -> None:
-    """Writes the settings of a campaign, unless the folder has the same already.
+    """Writes the settings of a campaign, unless the folder already has equal settings.
 
     Raises:
-        UsageError: it holds something else, or cannot be written.
+        UsageError: the folder has other contents, or cannot be written.
     """
     before = read_terms(folder)
     if before is None and folder.list():
@@ -279,12 +285,13 @@ def begin(folder: Folder, terms: Terms) -> None:
 
 
 def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
-    """Copies to a campaign the shards of others with the same settings, and loads it.
+    """Copies the shards of campaigns with equal settings to a target campaign, and loads
+    it.
 
-    The target may be a folder that is not there yet.
+    The folder of the target may not exist yet.
 
     Raises:
-        UsageError: a folder is not a campaign, or one with other settings.
+        UsageError: a folder has no campaign, or its campaign has other settings.
     """
     parts = [(source, require_terms(source)) for source in sources]
     whole = structs.replace(read_terms(target) or parts[0][1], shard=None)

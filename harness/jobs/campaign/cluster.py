@@ -26,13 +26,13 @@ except ImportError:
 
 CONNECT_SECONDS = 3.0
 WORKERS: dict[str, Worker] = {}
-"""The workers of a process of Ray, by the numbers of their GPUs."""
+"""Numbers of GPUs → the worker with these GPUs, in a process of Ray."""
 
 
 def run_remote(spec: Spec) -> Iterator[messages.Event]:
     """Runs a shard on a machine of the cluster."""
     require_version(f"machine {ray.util.get_node_ip_address()}", spec)
-    # Ray may leave the GPUs of a machine visible to those that asked for none.
+    # Ray may leave GPUs visible to a task that has not requested a GPU.
     devices = ",".join(map(str, ray.get_gpu_ids()))
     if devices not in WORKERS:
         WORKERS[devices] = Worker({"CUDA_VISIBLE_DEVICES": devices})
@@ -42,11 +42,11 @@ def run_remote(spec: Spec) -> Iterator[messages.Event]:
 class RayRunner:
     """Runs shards on all machines of a cluster, with one CPU each.
 
-    A backend gets the first of these resources with which it can be loaded: nothing more,
-    a share of a GPU, the resource `mlx`.
+    A backend gets the first of these resources with which it can be loaded: only the CPU,
+    the CPU and a share of a GPU, or the CPU and the resource `mlx`.
 
     Args:
-        address: host:port, "auto", or "local" for a cluster of this machine alone.
+        address: host:port, "auto", or "local" for a cluster that has only this machine.
         gpu: the share of a GPU for a shard whose backend needs a GPU.
         jobs: the number of CPUs of a local cluster.
     """
@@ -82,7 +82,7 @@ class RayRunner:
             yield {"resources": {"mlx": 1}}
 
     def call(self, spec: Spec, needs: Mapping[str, Any]) -> Iterator[messages.Event]:
-        # A process of Ray is used again, also one with a GPU.
+        # With max_calls=0, Ray reuses a process, even if the process has a GPU.
         options = {"num_cpus": 1, "max_retries": 0, "max_calls": 0, **needs}
         remote = ray.remote(**options)(run_remote)
         try:
@@ -122,8 +122,8 @@ def connect(address: str, jobs: int) -> None:
         raise UsageError(f"--ray {address}: {clean(str(error))}") from None
     finally:
         if handler is not None:
-            signal.signal(signal.SIGTERM, handler)  # Ray's would end this process at once
-    # Ray would print the log of each machine that is lost.
+            signal.signal(signal.SIGTERM, handler)  # Ray's handler would end this process
+    # Otherwise, Ray prints the log of each lost machine.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 

@@ -106,18 +106,19 @@ class LocalRunner:
 
 
 Message = messages.Event | BaseException | None
-"""A message of a shard's thread; None: the shard is over."""
+"""A message from the thread of a shard; None if the shard has ended."""
 
 
 def run_specs(
     runner: Runner, specs: Iterator[Spec], watch: Callable[[], None]
 ) -> Iterator[tuple[Spec, messages.Event]]:
-    """Runs shards and yields their events, until all are over. If the machine of a shard
-    is lost, the shard begins again, with the declaration of its backend.
+    """Runs shards and yields their events, until all shards are finished. If the machine
+    of a shard is lost, the shard starts again; its first event is the declaration of the
+    backend.
 
     Args:
         runner: the runner of the shards.
-        specs: the shards; each spec is taken once the shard can run.
+        specs: the specs of the shards; the next spec is taken when a shard can start.
         watch: called several times a second.
     """
     queue: SimpleQueue[tuple[Spec, Message]] = SimpleQueue()

@@ -29,15 +29,16 @@ MAX_KILLED = 3
 KILLED = format_exit(-signal.SIGKILL)
 
 CRASH_TRIES = 50
-"""Programs that are tried to shrink a crash. A number of seconds would let the result
-depend on the machine."""
+"""The maximum number of candidates for shrinking a crash. With a time limit, the
+result would depend on the machine."""
 
 
 class Abandoned(messages.Stopped, frozen=True):
     """The worker ended, and the rest of the shard was skipped.
 
     Attributes:
-        crashes: programs that ended it; if there are none, the shard has no result.
+        crashes: the number of programs that ended the worker; if it is 0, the shard has
+            no result.
     """
 
     crashes: Natural = 0
@@ -60,14 +61,14 @@ def run_shard(
     """Runs a shard.
 
     Args:
-        spec: says what to run.
-        pool: of one worker.
+        spec: the spec of the shard.
+        pool: a pool of one worker.
         open_pool: opens another pool, in which crashes are shrunk.
         watch: called several times a second; it may raise `Cancelled`.
 
     Yields:
-        The declaration of the backend on this machine; the events of the task; finally an
-        answer, or why there is none.
+        The declaration of the backend on this machine; the events of the task; finally
+        the answer, or the reason for its absence.
     """
     task = spec.task
     declared = yield from follow(pool, messages.Declare(task.backend), watch)
@@ -77,7 +78,7 @@ def run_shard(
     killed, fatal, shown, ticks = 0, list[str](), set[str](), count()
 
     def tick() -> float:
-        watch()  # before each program that is tried
+        watch()  # before each candidate program
         return next(ticks)
 
     while True:
@@ -107,9 +108,9 @@ def run_shard(
 def follow(
     pool: Pool, task: messages.Task[Any], watch: Callable[[], None]
 ) -> Generator[messages.Event, None, messages.Event]:
-    """Yields the events of a task but the last one, which it returns."""
+    """Yields the events of a task except the last event, which is the return value."""
     for asked, event in pool.run(deque([task]), watch):
-        if asked is not task:  # a worker says something late
+        if asked is not task:  # a late event of an earlier task
             continue
         if isinstance(event, messages.Answer | messages.Stopped):
             return event
@@ -127,9 +128,9 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
     """A finished shard.
 
     Attributes:
-        seconds: run time of the campaign so far.
-        events: the declaration of the backend on that machine, findings, and the last
-            event.
+        seconds: the run time of the campaign when the shard ended.
+        events: the declaration of the backend on the machine of the shard, the diverging
+            programs, and the last event.
     """
 
     spec: Spec

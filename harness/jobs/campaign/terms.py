@@ -1,4 +1,4 @@
-"""The settings of a campaign, and the specs of its shards."""
+"""Defines the settings of a campaign, and the specs of its shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from lockstep.harness.workers import messages
 CAMPAIGN = "campaign.json"
 SHARDS = "shards"
 SLICE = 500
-"""Programs in a shard: some seconds of work, which is what a lost machine costs."""
+"""The number of programs in a shard: a few seconds of work, which are lost with a
+machine."""
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
@@ -38,8 +39,8 @@ class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The versions that determine the result of a shard, together with task and backend.
 
     Attributes:
-        lockstep: version of Lockstep, which determines the drawn programs.
-        python: version of Python, for the same reason.
+        lockstep: the version of Lockstep, which determines the drawn programs.
+        python: the version of Python, which also determines the drawn programs.
     """
 
     lockstep: str = __version__
@@ -50,7 +51,8 @@ class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Spec(Versions, frozen=True, kw_only=True):
-    """All that the events of a shard depend on, beside the backend."""
+    """The spec of a shard: together with the backend, it determines the shard's
+    events."""
 
     task: messages.Declare | messages.RunLedger | messages.RandomTask
 
@@ -69,10 +71,11 @@ class Terms(Versions, frozen=True, kw_only=True):
     """The settings of a campaign.
 
     Attributes:
-        programs: for each pair; or None, and `seconds` is the budget.
-        seconds: of the campaign while it runs.
-        slice: programs in a shard.
-        shard: (number from 1, of how many parts) of the shards that are run here.
+        programs: the number of programs for each pair; None if `seconds` is the budget.
+        seconds: the time budget of the campaign; only run time counts.
+        slice: the number of programs in a shard.
+        shard: (part number from 1, number of parts): the part of the shards that runs
+            here.
     """
 
     format: Literal["lockstep-campaign/2"] = "lockstep-campaign/2"
@@ -85,7 +88,8 @@ class Terms(Versions, frozen=True, kw_only=True):
     shard: tuple[Positive, Positive] | None = None
 
     def get_settings(self, folder: Path) -> Settings:
-        """Returns the same settings for a check. folder: the folder for failures."""
+        """Returns the settings as settings of a check. folder: the folder for
+        failures."""
         fields = structs.asdict(self)
         for name in ("format", "lockstep", "python", "shard", "programs"):
             del fields[name]
@@ -96,15 +100,15 @@ class Terms(Versions, frozen=True, kw_only=True):
         return Spec(task=task, **{name: getattr(self, name) for name in names})
 
     def has(self, key: Sequence[str], number: int) -> bool:
-        """Says whether the shard of this number, of the pair with this key, runs here."""
+        """Returns whether shard `number` of the pair with this key runs here."""
         if self.shard is None:
             return True
         index, total = self.shard
         return (number + crc32("/".join(key).encode())) % total == index - 1
 
     def iter_specs(self, pairs: Sequence[Pair], ledgers: Sequence[str]) -> Iterator[Spec]:
-        """Iterates over the shards that run here, all pairs in turn; without a number of
-        programs there is no end."""
+        """Iterates over the shards that run here; the pairs take turns. If the
+        campaign has a time budget, the iteration is endless."""
         for backend in ledgers:
             if self.has([backend], 0):
                 yield self.make_spec(messages.RunLedger(backend))
@@ -124,8 +128,8 @@ class Terms(Versions, frozen=True, kw_only=True):
 
 
 def compare(first: Terms, second: Terms) -> str | None:
-    """Describes the first setting in which two campaigns differ; None if they are
-    equal."""
+    """Describes the first setting that differs between two campaigns; None if all
+    settings are equal."""
     old, new = structs.asdict(first), structs.asdict(second)
     differing = (name for name in Terms.__struct_fields__ if old[name] != new[name])
     name = next(differing, None)
@@ -161,7 +165,8 @@ def require_terms(folder: Folder) -> Terms:
 
 
 def require_version(location: str, begun: Versions) -> None:
-    """Raises UsageError unless this version draws the programs that another has drawn."""
+    """Raises UsageError unless the versions equal the versions of this process. Other
+    versions may draw other programs."""
     for name, version in (("lockstep", __version__), ("python", PYTHON)):
         if getattr(begun, name) != version:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Makes sets of vectors and writes them; replays them on backends.
+"""Makes, writes and replays sets of vectors.
 
 `manual.md` is the template of the README of a set.
 """
@@ -38,7 +38,8 @@ Done = Mapping[str, messages.Drawn]
 def export(
     folder: Path, size: str, settings: Settings, watch: Callable[[Done], None]
 ) -> Done:
-    """Makes a set of the chosen kinds, or of all, and writes it to a folder.
+    """Makes a set of vectors for the chosen kinds, or for all kinds, and writes it to a
+    folder.
 
     Raises:
         UsageError: the folder is not empty, or cannot be written.
@@ -112,8 +113,8 @@ class Verified:
     """The results of a set on one backend.
 
     Attributes:
-        not_run: reason → number of programs that were not run.
-        wrong: programs that diverge or could not run.
+        not_run: reason → the number of programs that were skipped.
+        wrong: the programs that diverge or could not run.
     """
 
     backend: str

@@ -18,7 +18,7 @@ from lockstep.harness.reports.pages.view import FailureView, ReportView
 
 
 MOST_BYTES = 256 << 10
-"""Bytes of a summary. GitHub takes 1 MiB for all steps of a job."""
+"""The maximum size of a summary. GitHub accepts 1 MiB for all steps of a job."""
 
 MOST_STEPS = 24
 MOST_LINES = 60
@@ -122,15 +122,15 @@ def longest_run(text: str) -> int:
 
 
 MOST = 10
-"""Errors of a step that GitHub shows; it silently drops the rest."""
+"""The number of errors of a step that GitHub shows; it silently drops further errors."""
 
 MOST_MESSAGE = 800
 
 ESCAPES = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-"""Of a message."""
+"""The escapes in a message."""
 
 PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
-"""Of a property, which these two characters would end."""
+"""The escapes in a property, which "," and ":" would otherwise end."""
 
 NAME = "lockstep"
 

@@ -44,7 +44,7 @@ SIGNS = {SEEN: "■", HIDDEN: "·", MISSING: "−", EXTRA: "+", " ": " "}
 """The characters of squares."""
 
 MOST_SECONDS = 3600
-"""The largest value of an option in a file; no option of a command takes more."""
+"""The maximum value of an option in a file; the commands accept no larger value."""
 
 MOST_PROGRAM = 16_000
 """The maximal length of a program that is shown."""
