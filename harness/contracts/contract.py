@@ -115,7 +115,7 @@ class Contract(ABC):
         """Returns the rule between fields that a complete config breaks, or None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
-        """Lists the operations that a kind has."""
+        """Lists the operations of a kind."""
         return [
             name
             for name, operation in self.operations.items()
@@ -450,7 +450,7 @@ class Domain:
 def read_moves(text: str) -> tuple[Op, ...]:
     """Parses operations from text such as "trim count=1; clone into=b".
 
-    The fields of an operation follow its name; a value is JSON or a bare word.
+    Fields follow the operation's name; a value is JSON or a word without quotes.
     """
     return tuple(map(read_move, text.split(";")))
 

@@ -69,9 +69,9 @@ class Need:
     """The memory that the contents of some caches need.
 
     Attributes:
-        contents: bytes of all tokens and states, counted separately for each cache and
-            snapshot that contains them.
-        growth: bytes that caches may allocate ahead.
+        contents: the bytes of all tokens and states; a token or state in several caches
+            or snapshots counts once for each.
+        growth: the bytes that caches may allocate ahead.
         least: the minimum number of bytes.
         counts: "snapshots" or "blocks" → the exact number.
     """
@@ -118,7 +118,7 @@ def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
 
 @dataclass
 class Room:
-    """The space that a cache of the backend may keep, and the sizes of its contents.
+    """The space that a cache of the backend may allocate, and the size of its content.
 
     Attributes:
         cache: the cache.

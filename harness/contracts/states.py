@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 def make_states(names: str, needs: str = "") -> list[State]:
-    """Makes the states that the model records as events, or that a contract finds."""
+    """Makes states without conditions: the model or the contract determines them."""
     return [State(name, needs=needs) for name in names.split()]
 
 

@@ -1,7 +1,8 @@
 """The prefix contract: token lists above the caches of a model; session, trie, slots.
 
-To add an operation, write its class in `operations`, put it in the table there, and add a
-method of that name to the model and to the system. README.md lists the modules.
+To add an operation, write its class in `operations`, add an instance to `OPERATIONS`, and
+add a method with the operation's name to the model and to the system. README.md lists the
+modules.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class PrefixContract(Contract):
     rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
-        """Lists the refusals of slots: of their cache, and no-slot. Others have none."""
+        """Lists the error names; other kinds than slots have none.
+
+        Slots have "no-slot" and the errors of the unified cache.
+        """
         return self.errors if "slots" in kinds else ()
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
@@ -134,7 +138,11 @@ class PrefixContract(Contract):
         return simplify_config(config, ops, count_stored)
 
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
-        """Returns None where a request must be open and is not, or the reverse."""
+        """Completes a move; see `Contract.complete_move`.
+
+        Also returns None if the move needs an open request and there is none, or the
+        reverse.
+        """
         wrong = BETWEEN if model.is_open("a") else ("close", "cancel")
         if not model.has_users and move["op"] in wrong:
             return None

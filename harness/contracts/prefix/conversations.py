@@ -63,7 +63,7 @@ class ConversationModel(RequestModel):
         tokens, ahead = op["tokens"], [self.refusing]
         if self.trie:
             ahead.insert(0, self.checkpoints)
-        # What was to happen in the next request has been asked for, even if in vain.
+        # The settings for the next request are used up, even if it is refused.
         self.checkpoints, self.refusing = [], []
         if op.get("checkpoints"):
             return {"error": "usage"}
@@ -190,7 +190,7 @@ class ConversationModel(RequestModel):
         return [None if layer is None else layer.offset for layer in self.cache.layers]
 
     def describe_layers(self) -> Answer:
-        """The offset of each layer, and what it holds."""
+        """Returns the offset and the content of each layer."""
         answer: Answer = {"offsets": self.get_offsets()}
         if self.rows:
             layers = self.cache.layers
@@ -205,7 +205,7 @@ class ConversationModel(RequestModel):
         return {"tokens": len(self.stored)}
 
     def list_layer_bytes(self) -> list[int]:
-        """Lists the stored bytes of each layer."""
+        """Lists the number of stored bytes for each layer."""
         return self.trie.list_layer_bytes() if self.trie else [0] * len(self.cache.layers)
 
     def list_held(self, op: Op) -> Sequence[Held]:
@@ -256,7 +256,7 @@ class ConversationModel(RequestModel):
         }
 
     def list_points(self) -> dict[Path, bool]:
-        """Maps each path that the trie stores to whether anything was captured there."""
+        """Returns path → whether it has a capture, for each path that the trie stores."""
         points = self.trie.points if self.trie else {}
         return {path: bool(point.captured) for path, point in points.items()}
 
@@ -274,7 +274,7 @@ class ConversationModel(RequestModel):
 
 
 def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
-    """Lists the tokens that the rows of a layer from position `begin` on see."""
+    """Returns the tokens that each row of a layer from position `begin` on sees."""
     if layer is None or begin is None or layer.offset <= begin:
         return {}
     return {"visible": get_rows_visible(layer.cache, begin)}
@@ -291,7 +291,7 @@ class WatchedCache:
         count_bytes: (begin, end) → bytes of the snapshot of [begin, end).
 
     Attributes:
-        refusing: whether `restore` refuses, as a layer may that cannot go back.
+        refusing: whether `restore` refuses, as it may in a layer that cannot go back.
         failing: whether `restore` refuses by raising an exception.
         open: id → open snapshot.
         broken: the first mistake; the caller may have caught the exception.
@@ -393,7 +393,7 @@ class ConversationSystem(RequestSystem):
         self.checkpoints: Sequence[int] = ()
 
     def open_watched(self) -> Iterator[WatchedCache | None]:
-        """Opens a cache of the backend for each layer; None where it has none."""
+        """Yields a watched cache for each layer; None for a layer without a cache."""
         for layer, reference in zip(self.layers, open_layers(self.config), strict=True):
             if layer is None or reference is None:
                 yield None
@@ -431,7 +431,7 @@ class ConversationSystem(RequestSystem):
             raise Broken("malformed", f"begin returned {result!r}, not a list of tokens")
         remaining = list(result)
         if isinstance(result, list):
-            result.clear()  # and so does this one
+            result.clear()  # so does this list
         return {"remaining": remaining, **self.describe_layers(model)}
 
     def set_refusing(self, numbers: Sequence[int]) -> None:
@@ -480,7 +480,7 @@ class ConversationSystem(RequestSystem):
         return self.change(lambda: self.cache.set_limit(op["bytes"]), model)
 
     def change(self, call: Callable[[], Any], model: ConversationModel) -> Answer:
-        """Calls the backend to change what is stored; checks the snapshots afterwards."""
+        """Calls the backend to change the stored content, then checks the snapshots."""
         answer = self.ask(call)
         if model.cache.request is None:
             self.check_snapshots(model)
@@ -502,7 +502,7 @@ class ConversationSystem(RequestSystem):
                 yield number, layer, reference
 
     def describe_layers(self, model: ConversationModel) -> Answer:
-        """The offset of each layer, and what it holds."""
+        """Returns the offset and the content of each layer."""
         caches: list[Answer] = [{} for _ in self.layers]
         for number, layer, reference in self.get_layers(model):
             caches[number] = layer.read_all("state", "a", reference.cache)
@@ -535,7 +535,7 @@ class ConversationSystem(RequestSystem):
                 memory.check()
 
     def check_snapshots(self, model: ConversationModel) -> None:
-        """Checks that the open snapshots take exactly the bytes that are stored."""
+        """Checks that the sizes of the open snapshots add up to the stored bytes."""
         if not self.watched:
             return
         sizes = zip(self.watched, model.list_layer_bytes(), strict=True)

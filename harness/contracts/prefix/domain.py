@@ -27,14 +27,14 @@ LARGER: Mapping[str, Choices] = {
 
 
 def read_of_user(text: str) -> tuple[Op, ...]:
-    """Reads moves of user a; a pass that names no generated tokens generates none."""
+    """Parses moves of user a; a `feed` without the field `generate` generates nothing."""
     plain: Mapping[str, Op] = {"feed": {"generate": []}}
     moves = read_moves(text)
     return tuple({**plain.get(move["op"], {}), **move, "user": "a"} for move in moves)
 
 
 def double(moves: Sequence[Op]) -> tuple[Op, ...]:
-    """Lists each move of user a, and the same of user b."""
+    """Returns the moves of user a, and the same moves for user b."""
     return (*moves, *({**move, "user": "b"} for move in moves))
 
 
@@ -44,7 +44,7 @@ LONG = read_of_user("begin tokens=[1,2,1]; begin tokens=[2,1,2]")
 MORE = read_of_user(
     "begin tokens=[1]; begin tokens=[2]; begin tokens=[1,1,2,2]; begin tokens=[2,2,1,1]"
 )
-# 8 tokens are more than any request has: such a pass computes all that remain.
+# Every request has fewer than 8 tokens: such a pass computes all remaining tokens.
 FEEDS = read_of_user("feed count=8 generate=[1]; feed count=8 generate=[2]")
 TINY = (*SHORT, *LONG, *read_of_user("feed count=1; feed count=8"), *FEEDS, *CLOSE)
 SMALL = (

@@ -20,7 +20,7 @@ LONG, LONG_REACH = 32, 72
 
 
 def draw_reach(source: Source, model: PrefixModel) -> None:
-    """Draws the alphabet of a program and the greatest length of its conversations."""
+    """Draws the alphabet of a program and the maximum length of its conversations."""
     model.alphabet = source.pick(ALPHABETS)
     if source.below(LONG) == LONG - 1:
         model.reach = LONG_REACH
@@ -32,7 +32,7 @@ def draw_tokens(source: Source, model: PrefixModel, most: int) -> list[int]:
 
 
 def draw_request(source: Source, model: PrefixModel) -> list[int]:
-    """Draws the tokens of a request: new ones, or made from an earlier conversation."""
+    """Draws the tokens of a request: new tokens, or tokens of an earlier conversation."""
     if source.below(3) == 2 and (partings := model.list_partings()):
         return draw_past_parting(source, model, partings)[: model.reach]
     longer = 4 if model.reach < LONG_REACH else 40
@@ -44,11 +44,11 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
     if not paths_known or way == 8 or (way == 7 and len(stored) > 1):
         return draw_tokens(source, model, 2 * longer)
     tokens = list(source.pick(paths_known) if way < 9 else model.get_oldest())
-    if way in (0, 1, 9):  # goes on
+    if way in (0, 1, 9):  # extends a known path
         tokens = [*tokens, *draw_tokens(source, model, longer)]
-    elif way == 3:  # stops short
+    elif way == 3:  # is a prefix of a known path
         tokens = tokens[: source.between(1, len(tokens))]
-    elif way in (4, 5, 6):  # leaves it somewhere
+    elif way in (4, 5, 6):  # branches off a known path
         cut = source.below(len(tokens))
         tokens = [*tokens[:cut], *draw_tokens(source, model, longer)]
     return tokens[: model.reach]
@@ -76,8 +76,8 @@ def draw_past_parting(
 def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[int]:
     """Draws the tokens that are generated after the request.
 
-    Half of the draws have no tokens. A quarter repeat the tokens that followed the same
-    request earlier, if there are any.
+    Half of the draws have no tokens. A quarter of the draws repeat the tokens that
+    followed the same request earlier, if there are any.
     """
     most = model.reach - len(request)
     if most < 1 or source.below(2):
@@ -94,7 +94,7 @@ def draw_generated(source: Source, model: PrefixModel, request: Path) -> list[in
 
 
 def draw_count(source: Source, remaining: int) -> int:
-    """Draws the number of tokens that a pass computes: mostly all that remain."""
+    """Draws the number of tokens that a pass computes; mostly all remaining tokens."""
     if not remaining or source.below(3):
         return remaining
     return source.between(1, remaining)
@@ -108,8 +108,8 @@ def draw_misuse(
 ) -> Op | None:
     """Draws a call of one of `operations` that the backend must refuse now, or None.
 
-    Draws a call of every operation before choosing one, so that equal choices lead to
-    equal programs.
+    Draws all candidate calls before it picks a call, so that equal choices lead to equal
+    programs.
     """
     wrong: list[Op] = [
         {"op": "begin", "tokens": []},
@@ -136,7 +136,8 @@ def draw_feed(source: Source, user: Mapping[str, Any]) -> Op:
 
 
 def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
-    """Draws operations on a request where none is open, and the reverse."""
+    """Lists invalid calls: operations that need an open request if none is open, and the
+    reverse."""
     if model.is_open("a"):
         wrong = [] if model.is_broken("a") else [draw_feed(source, {})]
         wrong += [{"op": "begin", "tokens": draw_request(source, model)}, {"op": "free"}]
@@ -150,7 +151,7 @@ def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
 
 
 def draw_for_slots(source: Source, model: PrefixModel) -> list[Op]:
-    """Draws sizes that slots must refuse, and calls to a slot at the wrong time."""
+    """Lists invalid calls: invalid sizes of slots, and slot calls at a wrong time."""
     users = sorted(set(model.users) - model.broken)
     wrong = [draw_feed(source, {"user": source.pick(users)})] if users else []
     count, used, fed = len(model.slots.slots), [*model.users.values()], len(model.fed)

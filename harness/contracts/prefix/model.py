@@ -209,7 +209,7 @@ TOKENS_PER_CAPTURE = 6
 
 
 def count_path_bytes(config: Config, tokens: int) -> int:
-    """Estimates the bytes of a stored path of `tokens` tokens, with its captures."""
+    """Estimates the bytes of a stored path with `tokens` tokens and its captures."""
     total = 0
     for layer in filter(None, open_layers(config)):
         captures = 1 if layer.can_be_cut else 1 + tokens // TOKENS_PER_CAPTURE
@@ -243,28 +243,32 @@ PrefixSystem = Any
 
 
 class RequestModel:
-    """What the references of sessions, tries and slots have in common.
+    """Base class of the references of sessions, tries and slots.
 
-    Each operation calls the method with the name in its `act`, or with its own name:
+    Each operation calls the method named in its `act`, or the method with its own name:
 
     * begin: opens a request.
-    * feed: computes a pass, in all layers or in the first `layers`, and adds the tokens
-      that were generated.
-    * close: ends a request, by close or by cancel.
+    * feed: computes a pass, in all layers or in the first `layers` layers, and adds the
+      generated tokens.
+    * close: ends a request; used by the operations close and cancel.
     * refuse: makes the caches below refuse the next time.
 
     A reference also has these methods:
 
-    * is_open, get_request, get_remaining (user): the open request of a user, its tokens,
-      and those that are not computed yet.
-    * draw_user, draw_new_user (source): draw the field `user` of an open request; of a
-      user who can begin a request now, or None.
-    * list_stored, get_oldest, describe_store: the stored conversations that a request can
-      reuse, the least recently used one, and what all of them hold.
+    * is_open(user): tells whether a user has an open request.
+    * get_request(user), get_remaining(user): return the tokens of the open request, and
+      its tokens that are not computed yet.
+    * draw_user(source): draws the field `user` for a user with an open request.
+    * draw_new_user(source): draws the field `user` for a user who can begin a request
+      now; None if there is no such user.
+    * list_stored(), get_oldest(): return the stored conversations that a request can
+      reuse, and the least recently used conversation.
+    * describe_store(): returns the size of all stored conversations.
 
     Args:
         config: a complete config.
-        rows: whether to compute the answer of each row; drawing skips this to save time.
+        rows: whether answers list the tokens that each row sees; False saves time, for
+            drawing.
 
     Attributes:
         tag: the tag of the next token.
@@ -275,8 +279,9 @@ class RequestModel:
         closed: the tokens that were stored when a request ended, the latest first.
         alphabet: the tokens that are drawn.
         reach: the maximum length of drawn requests.
-        counts: the number of opened requests, of requests that reused a token, of all
-            tokens in requests, and of reused tokens; see `COUNTS`.
+        counts: the number of opened requests, the number of requests that reused a token,
+            the number of tokens in requests, and the number of reused tokens; see
+            `COUNTS`.
     """
 
     has_users = False
@@ -306,7 +311,10 @@ class RequestModel:
         return user in self.broken
 
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
-        """Returns captured branching path → the stored longer paths used before it."""
+        """Returns path → longer paths, for each captured path where others branch off.
+
+        The longer paths are the stored paths that were used before the captured path.
+        """
         return {}
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
@@ -332,7 +340,7 @@ class RequestSystem:
     argument: the reference after the operation.
 
     Attributes:
-        builds_on: whether the backend builds the cache on caches that the harness gives.
+        builds_on: whether the backend builds on caches that the harness passes to it.
         below: the systems of the caches below.
         given: the config that the cache was opened with.
     """
@@ -351,7 +359,8 @@ class RequestSystem:
 
         Args:
             caches: the caches that the backend may build on.
-            below: the configs of the caches below, both given caches and the backend's.
+            below: the configs of all caches below: `caches`, and caches that the backend
+                makes.
         """
         self.given = {
             **self.config,

@@ -48,8 +48,9 @@ def join(numbers: Sequence[int]) -> str:
 
 
 class Refuse(PrefixOperation):
-    """Makes the caches below refuse: in the next begin these layers refuse to go back,
-    or raise an error; under slots, the cache refuses to be cut the next time."""
+    """Makes the caches below refuse. In the next `begin`, these layers refuse to go back
+    to an earlier offset, or raise an error if `raising` is set. Under slots, the cache
+    refuses its next removal of a tail."""
 
     name, method = "refuse", None
     effect = Effect.CONTROL
@@ -76,7 +77,7 @@ class Refuse(PrefixOperation):
 
 
 class Checkpoint(PrefixOperation):
-    """Schedules captures of the next request after so many tokens."""
+    """Schedules captures of the next request at these offsets."""
 
     name, method = "checkpoint", None
     effect = Effect.CONTROL
@@ -105,9 +106,9 @@ class Checkpoint(PrefixOperation):
 
 
 class Count(PrefixOperation):
-    """Counts what is stored.
+    """Counts the stored content.
 
-    Answer: `tokens`, of a trie `bytes`.
+    Answer: `tokens`: the number of stored tokens; for a trie also `bytes`.
     """
 
     name, method = "count", "count_tokens"
@@ -122,10 +123,12 @@ class Count(PrefixOperation):
 
 
 class Statistics(PrefixOperation):
-    """Counts all requests so far, and what is stored.
+    """Counts all requests so far, and the stored content.
 
-    Answer: `requests`; `hits`, those that reused a token; `asked`, `reused`, their
-    tokens; `tokens`, of slots in all of them; `bytes`, 0 but of a trie.
+    Answer: `requests`: the number of requests; `hits`: the number of requests that reused
+    a token; `asked`: the number of tokens in all requests; `reused`: the number of reused
+    tokens; `tokens`: the number of stored tokens, for slots the sum over all slots;
+    `bytes`: the stored bytes of a trie, 0 for other kinds.
     """
 
     name, method = "statistics", "get_statistics"
@@ -135,9 +138,9 @@ class Statistics(PrefixOperation):
 
 
 class Free(PrefixOperation):
-    """Forgets everything.
+    """Drops all content.
 
-    Answer: As of `begin`, without `remaining`.
+    Answer: as for `begin`, without `remaining`.
     """
 
     name, text = "free", "free everything"
@@ -150,7 +153,7 @@ class Free(PrefixOperation):
 
 
 class Limit(PrefixOperation):
-    """Sets another limit of stored bytes, kept at once; null: none."""
+    """Sets the limit of stored bytes, which applies immediately; null: no limit."""
 
     name, method = "limit", "set_limit"
     effect = Effect.REMOVES
@@ -184,7 +187,7 @@ class Limit(PrefixOperation):
 
 
 class WrongOperation(PrefixOperation):
-    """A mistake of usage: an operation that is illegal where a cache could do it."""
+    """An operation for invalid calls only; it is illegal if a cache could run it."""
 
     def draw_fields(self, source: Source, model: PrefixModel) -> Fields | None:
         return None
@@ -194,7 +197,7 @@ SIZES = ("interval", "context", "keep")
 
 
 class Open(WrongOperation):
-    """Opens one more cache, with sizes that must be refused.
+    """Opens a second cache with sizes that must be refused.
 
     Answer: `error`.
     """
@@ -231,7 +234,7 @@ class Open(WrongOperation):
 
 
 class SlotOperation(WrongOperation):
-    """A call that belongs to a pass of slots, made at the wrong time."""
+    """A call that belongs to a pass of slots, and is made at a wrong time."""
 
     kinds = ("slots",)
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -262,7 +265,7 @@ class SlotOperation(WrongOperation):
 
 
 class Reserve(SlotOperation):
-    """Reserves tokens of a slot at the wrong time.
+    """Reserves tokens in a slot at a wrong time.
 
     Answer: `error`.
     """
@@ -276,7 +279,7 @@ class Reserve(SlotOperation):
 
 
 class Commit(SlotOperation):
-    """Commits tokens of a slot at the wrong time.
+    """Commits tokens in a slot at a wrong time.
 
     Answer: `error`.
     """

@@ -47,19 +47,21 @@ Fields = dict[str, Any]
 
 USER: Mapping[str, Schema] = {"user": {**NAME, "default": "a"}}
 ITEM: Schema = {"type": ["integer", "number", "string", "boolean", "null"]}
-"""A token is an integer. Anything else is a mistake of usage, which the file may hold."""
+"""A token is an integer. A program file may contain another value; the call is then
+invalid."""
 TOKENS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ITEM, JOINT: True}
 NUMBERS: Schema = {"type": "array", "maxItems": 64, "items": INTEGER}
 
 
 class PrefixOperation(Operation):
-    """An operation, carried out by a method of the model and of the system.
+    """An operation that calls a method of the model and of the system.
 
     Attributes:
-        kinds: the kinds that have it.
-        act: the method of `PrefixModel` and `PrefixSystem`; `name` if empty.
-        method: the method that a backend's cache needs; None for none, `name` if empty.
-        slot_answer: the schema of the answer of slots, where it differs.
+        kinds: the kinds that have the operation.
+        act: the method of `PrefixModel` and `PrefixSystem`; if empty, `name`.
+        method: the method that a backend's cache needs; if empty, `name`; None for no
+            method.
+        slot_answer: the schema of the answer of slots, if it differs from `answer`.
     """
 
     kinds: ClassVar[Sequence[str]] = KINDS
@@ -119,7 +121,7 @@ def format_tokens(tokens: Any) -> str:
 
 
 WRONG = USAGE["properties"]["error"]
-"""A generated token that is not a token is refused after the pass."""
+"""The error after a pass if a generated token is invalid."""
 
 CONTENTS = {"offsets": OFFSETS, "caches": list_of(record(tags=TAGS), NOTHING)}
 READ = record(offsets=OFFSETS, caches=list_of(record(visible=TAG_ROWS), NOTHING))
@@ -146,10 +148,11 @@ SLOT_FED = any_of(
 
 
 class Begin(PrefixOperation):
-    """Opens a request; of a session, checkpoints are refused.
+    """Opens a request; a session must refuse `checkpoints`.
 
-    Answer: `remaining` tokens to compute, at least one; `offsets` of the layers;
-    `caches`: the `tags` each holds. Of slots `slot`, the `tokens` held, `remaining`.
+    Answer: `remaining`: the tokens to compute, at least one token; `offsets`: the offset
+    of each layer; `caches`: the `tags` in each layer. For slots: `slot`: the number of
+    the slot; `tokens`: the tokens in the slot; `remaining`.
     """
 
     name = "begin"
@@ -193,7 +196,7 @@ class RequestOperation(PrefixOperation):
         return None if fields is None else {**fields, **user}
 
     def draw_for(self, user: str, source: Source, model: PrefixModel) -> Fields | None:
-        """Draws the fields but `user` for the request of this user, or None."""
+        """Draws all fields except `user` for this user's request, or returns None."""
         raise NotImplementedError
 
 
@@ -212,11 +215,11 @@ class Pass(RequestOperation):
 
 
 class Feed(Pass):
-    """Computes the next `count` remaining tokens, or all if fewer remain; then
-    `generate` are generated.
+    """Computes the next `count` remaining tokens, or all if fewer remain. Then adds the
+    generated tokens `generate` to the request.
 
-    Answer: `offsets`; `caches`: in each layer the `visible` rows. Of slots also
-    `positions`.
+    Answer: `offsets`; `caches`: for each layer, `visible`: the tags that each row sees.
+    For slots also `positions`.
     """
 
     name, method = "feed", "extend"
@@ -252,10 +255,10 @@ class Feed(Pass):
 
 
 class Break(Pass):
-    """Breaks a pass off between two layers, since the backend fails or the user leaves:
-    only the first `layers` see the tokens.
+    """Breaks off a pass between two layers, as if the engine fails or the user leaves:
+    only the first `layers` layers get the tokens.
 
-    Answer: As of `feed`.
+    Answer: as for `feed`.
     """
 
     name, act, method = "break", "feed", None
@@ -290,10 +293,10 @@ class Break(Pass):
 
 
 class Overrun(RequestOperation):
-    """Runs all layers ahead of the request: `count` tokens that were generated and that
-    the request is never told.
+    """Computes `count` generated tokens in all layers, and never adds these tokens to the
+    request.
 
-    Answer: As of `feed`.
+    Answer: as for `feed`.
     """
 
     name, method = "overrun", None
@@ -316,9 +319,9 @@ class Overrun(RequestOperation):
 
 
 class Close(RequestOperation):
-    """Ends a request, and stores what was computed.
+    """Ends a request, and stores the computed tokens.
 
-    Answer: `stored`: tokens that are kept.
+    Answer: `stored`: the number of stored tokens.
 
     Attributes:
         early: while tokens remain, one draw in `early` ends the request.
@@ -342,9 +345,9 @@ class Close(RequestOperation):
 
 
 class Cancel(Close):
-    """Ends a request that was broken off, and stores what was computed.
+    """Ends a request that was broken off, and stores the computed tokens.
 
-    Answer: `stored`: tokens that are kept.
+    Answer: `stored`: the number of stored tokens.
     """
 
     name = text = "cancel"

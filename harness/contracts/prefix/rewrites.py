@@ -31,8 +31,11 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
 
 
 def simplify_requests(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes a request whose tokens the next request then computes, or moves a request's
-    generated tokens into its `begin`."""
+    """Yields programs with a simpler request.
+
+    Removes a request, whose tokens the next request then computes, or moves a request's
+    generated tokens into its `begin`.
+    """
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
         request = ask_at_once(ops[begin:end])
@@ -83,8 +86,10 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Lists programs without a request, whose tokens the next one computes, and programs
-    without an operation."""
+    """Yields programs without one request, and programs without one operation.
+
+    The request after a removed request computes the removed request's tokens too.
+    """
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
     for position in range(len(ops)):
@@ -92,7 +97,7 @@ def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
-    """Drops the request of [begin, end]; the next pass computes as many tokens more."""
+    """Drops the operations [begin, end]; the next pass computes their tokens too."""
     later, fed = ops[end + 1 :], count_fed(ops[begin:end])
     position = next((n for n, op in enumerate(later) if op["op"] in PASSES), None)
     if position is None:
@@ -102,7 +107,7 @@ def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """Iterates over the places of each begin and of the close or cancel after it."""
+    """Yields the indices of each begin and of the close or cancel after it."""
     begin = None
     for position, op in enumerate(ops):
         if op["op"] == "begin":
@@ -113,8 +118,12 @@ def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
 
 
 def ask_at_once(ops: Sequence[Op]) -> list[Op] | None:
-    """Moves the generated tokens of a request into its begin, computed in one pass; None
-    if none were generated."""
+    """Moves the generated tokens of a request into its begin; one pass computes them.
+
+    Returns:
+        The operations of the request; None if no tokens were generated, or if there would
+        be too many tokens.
+    """
     generated = [token for op in ops for token in op.get("generate", ())]
     remaining = [op for op in ops[1:] if op["op"] != "feed"]
     tokens = [*ops[0]["tokens"], *generated]
@@ -145,7 +154,7 @@ def shorten_pass(op: Op) -> Op:
 
 
 def list_tokens(op: Op) -> list[int]:
-    """Lists the valid tokens that an operation names."""
+    """Lists the valid tokens in the fields of an operation."""
     named = [token for name in LISTS for token in op.get(name, ())]
     return [token for token in named if type(token) is int and token >= 0]
 
@@ -173,10 +182,14 @@ Weigh = Callable[[Config, Sequence[Op]], int]
 def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator[Changed]:
     """Yields simpler configs with the operations that fit them.
 
-    The steps remove a layer (also from operations that name layers) or replace it by a
-    plain layer, shrink windows, use plain dimensions with limits in proportion, use
-    captures at every token in place of a request, or lower limits, with or without one
-    token fewer.
+    The steps:
+
+    * remove a layer, also from operations that name layers;
+    * replace a layer by a plain layer;
+    * make windows smaller;
+    * use plain dimensions, with limits in proportion;
+    * capture at every token, and remove a request or an operation;
+    * lower limits, with or without simpler operations.
 
     Args:
         config: a complete config.
@@ -214,7 +227,7 @@ def change_limits(
 
 
 def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
-    """Scales limits to as many tokens in the new config as in the old one."""
+    """Scales limits, so that the same number of tokens fits in the new config."""
     if old["kind"] != "trie":
         return new, ops
     earlier, after = max(1, get_token_bytes(old)), get_token_bytes(new)
@@ -224,8 +237,11 @@ def scale_limits(old: Config, new: Config, ops: Sequence[Op]) -> Changed:
 def list_other_limits(
     config: Config, ops: Sequence[Op], weigh: Weigh
 ) -> Iterator[Changed]:
-    """Lists programs with a limit from the start; then programs with shorter operations
-    before a limit, which is one byte too low for what they store."""
+    """Yields programs with other limits.
+
+    First, a limit applies from the start. Then, the operations before a limit are fewer,
+    and the limit is one byte less than the size of their stored content.
+    """
     places = [position for position, op in enumerate(ops) if op["op"] == "limit"]
     for position in places:
         yield {**config, "limit": ops[position]["bytes"]}, replace_at(ops, position)
@@ -238,7 +254,7 @@ def list_other_limits(
 def list_lower_limits(
     config: Config, ops: Sequence[Op], propose: Propose
 ) -> Iterator[Changed]:
-    """Lists programs with lower limits, alone and with shorter operations."""
+    """Yields programs with lower limits; each also with the operations of `propose`."""
     if config["limit"] is None and not any(op.get("bytes") for op in ops):
         return
     unit = max(1, get_token_bytes(config))
@@ -257,7 +273,7 @@ PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_wid
 
 
 def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int | None]]:
-    """Lists simpler layers, each with the place of the dropped one, None if none is."""
+    """Yields (simpler layers, index of the removed layer; None if none is removed)."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"
     for position, spec in enumerate(layers):
@@ -272,7 +288,7 @@ def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int 
 
 
 def lose_layer(op: Op, position: int) -> Op:
-    """Returns the operation for a model without the layer at this place."""
+    """Returns the operation for a model without the layer at this index."""
     if op["op"] == "refuse":
         kept_ops = [
             number - (number > position) for number in op["layers"] if number != position

@@ -188,7 +188,7 @@ class SlotsModel(RequestModel):
         return name_user(source.pick(sorted(self.users))) if self.users else {}
 
     def draw_new_user(self, source: Source) -> dict[str, str] | None:
-        """Draws a user without a request; seldom one for whom no slot is left."""
+        """Draws a user without a request; rarely a user for whom no slot is free."""
         users = [user for user in USERS if user not in self.users]
         free = self.config["slots"] - len(self.users)
         if not users or free < 0 or (free == 0 and source.below(4)):
@@ -227,10 +227,11 @@ def make_forward(positions: Sequence[int], sequence: int) -> Op:
 
 
 class WatchedPool:
-    """A unified cache of the backend, which can be told to refuse a removal.
+    """A unified cache of the backend; it can be set to refuse a removal.
 
     Attributes:
-        refusing: whether it refuses the next removal, as a cache that cannot do it may.
+        refusing: whether the cache refuses the next removal, as caches may do that cannot
+            remove a tail.
     """
 
     def __init__(self, cache: Any, errors: Mapping[str, type[Exception]]) -> None:
@@ -327,7 +328,7 @@ class SlotsSystem(RequestSystem):
         return {"stored": stored, **self.describe_slot(slot)}
 
     def refuse(self, op: Op, model: SlotsModel) -> Answer:
-        return {}  # the pool refuses where the reference did; see `begin`
+        return {}  # the pool refuses if the reference refused; see `begin`
 
     def describe_slot(self, slot: int) -> Answer:
         tokens, remaining = self.cache.get_tokens(slot), self.cache.get_remaining(slot)

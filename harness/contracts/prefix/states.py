@@ -165,7 +165,8 @@ def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
 
     Args:
         tokens: the request.
-        most: the number of its tokens that layers could reuse if they could be cut there.
+        most: the number of the request's tokens that the layers could reuse if each layer
+            could be cut at any offset.
         trie: the reference.
     """
     reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
@@ -181,6 +182,6 @@ def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
 
 
 def is_captured_in_part(trie: Trie) -> bool:
-    """Returns whether a path has captures of some, but not all, layers that need them."""
+    """Tells whether a path has captures of only some of the layers that need captures."""
     needing = sum(not layer.can_be_cut for layer in trie.cached)
     return any(0 < len(point.captured) < needing for point in trie.points.values())

@@ -1,5 +1,7 @@
-"""The small worlds of the unified contract: two sequences, a window of two, passes of up
-to three rows."""
+"""Defines the small domains of the unified contract.
+
+They have two sequences, a window of two, and passes of up to three rows.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ LARGER: Mapping[str, Sequence[Any]] = {
 
 
 def read_for_both(text: str) -> tuple[Op, ...]:
-    """Reads moves of sequence 0; behind each stands the same of sequence 1."""
+    """Parses moves of sequence 0; adds the same move of sequence 1 after each move."""
     pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in read_moves(text))
     return tuple(chain.from_iterable(pairs))
 

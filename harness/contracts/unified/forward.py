@@ -47,7 +47,8 @@ PASSES: Mapping[str, Schema] = {
 """Kind → the answer of its passes, for kinds whose rows see more than tokens."""
 
 ANY = integer(-MAX_POSITION, MAX_POSITION)
-"""Any position or length. One out of range is a usage error, which the file may hold."""
+"""Any position or length. A program file may contain a value out of range; the call is
+then invalid."""
 
 SEQUENCE: Schema = {**ANY, NAMES: "sequence"}
 
@@ -59,10 +60,11 @@ Side = UnifiedModel | UnifiedSystem
 class UnifiedOperation(Operation):
     """An operation on the one cache of a program.
 
-    By default it calls the method of its name with its fields as arguments.
+    By default, it calls the method with the operation's name, and passes the fields.
 
     Attributes:
-        changes: whether it changes the cache, and so ends the open pass.
+        changes: whether the operation changes the cache, and therefore ends the open
+            pass.
     """
 
     changes: ClassVar[bool] = False
@@ -75,7 +77,7 @@ class UnifiedOperation(Operation):
         return model.follow(lambda content: self.run_on_content(op, content))
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        """Runs `op` on one of the reference's possible contents."""
+        """Runs `op` on one possible content of the reference, and returns the answer."""
         answer = self.run(op, model)
         if self.changes:
             model.close(answer.get("error"))
@@ -102,11 +104,11 @@ LISTS = ("positions", "sequences", "exceptions", "multimodal")
 
 
 class Forward(UnifiedOperation):
-    """Announces a pass with these rows; then puts and gets K and V in every layer of
-    every cache. With `reserve`, it changes nothing.
+    """Announces a pass with these rows; then puts and gets K and V in each layer of each
+    cache. With `reserve`, the content of the cache does not change.
 
-    Answer: `visible`: for each row the [position, tag] it sees, sorted; `{}` if
-    `reserve`; or `error`.
+    Answer: `visible`: for each row, the sorted list of the [position, tag] that the row
+    sees; `{}` if `reserve` is set; or `error`.
     """
 
     name, weight = "forward", 16
@@ -232,8 +234,10 @@ Row = tuple[int, int]
 
 
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
-    """Draws the rows of a batch, mostly as an engine sends them: the next tokens of some
-    sequences, one or several of each."""
+    """Draws the (position, sequence) rows of a batch.
+
+    Most batches are typical of engines: one or several next tokens of some sequences.
+    """
     count = model.config["sequences"]
     most = min(model.config["batch"], draw_size(source, model))
     has_states = any(isinstance(cache, RecurrentCache) for cache in model.parts)
@@ -268,7 +272,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
 
 
 def draw_size(source: Source, model: UnifiedModel) -> int:
-    """Draws a number of rows: one, a few, a whole batch, all that fits, or one more."""
+    """Draws a number of rows: 1, a few, a full batch, all free cells, or one row more."""
     batch: int = model.config["batch"]
     room = model.get_room()
     sizes = [1, batch, 1, 2, 3, 1, max(1, batch - 1), room, room + 1, None]
@@ -279,8 +283,10 @@ def draw_size(source: Source, model: UnifiedModel) -> int:
 def draw_positions(
     source: Source, model: UnifiedModel, sequence: int, length: int
 ) -> list[int]:
-    """Draws positions that follow the stored ones; sometimes a step back, a gap or the
-    same position again."""
+    """Draws positions after the stored positions of a sequence.
+
+    Some draws go back, leave a gap or repeat a position.
+    """
     begin = model.get_end(sequence)
     if source.below(8) == 7:
         steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]
@@ -292,7 +298,7 @@ def draw_positions(
 
 
 def draw_some_rows(source: Source, rows: int) -> list[int]:
-    """Draws at least one row, mostly neighbours, in order."""
+    """Draws at least one row number; mostly adjacent rows, in ascending order."""
     begin = source.below(rows)
     chosen = list(range(begin, begin + 1 + source.below(min(4, rows - begin))))
     if len(chosen) > 2 and source.below(2):

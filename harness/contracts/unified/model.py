@@ -120,7 +120,7 @@ Four fields change no answer:
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Names the rule between its fields that a config breaks, or None."""
+    """Returns the rule between fields that a config breaks, or None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
     if (config["kind"] == "wrapper") != bool(config["caches"]):
@@ -226,7 +226,7 @@ class UnifiedModel:
     Attributes:
         parts: the caches that have layers.
         causal: the parts that hold tokens.
-        turns: for each part, tag → the rotations of the token's key.
+        turns: for each part, a mapping from tag to the rotations of the token's key.
         past: the events since the last pass.
         ever: all events.
         moved: the sequence whose keys a removal has moved since the last pass.
@@ -292,8 +292,8 @@ class UnifiedModel:
         """Runs an operation on every possible content.
 
         Returns:
-            The answer, or all right answers; `settle` then drops the contents that do
-            not match the observed answer.
+            The answer; if the contents lead to different answers, all these answers.
+            `settle` then drops the contents that do not match the observed answer.
         """
         self.unclear = None
         if not self.others:
@@ -312,7 +312,7 @@ class UnifiedModel:
         return choose(list({str(answer): answer for answer, _ in self.choices}.values()))
 
     def become(self, models: Sequence[UnifiedModel]) -> None:
-        """Takes over the first model's content; the rest become the alternatives."""
+        """Takes over the content of the first model; other models become `others`."""
         chosen, *others = models
         vars(self).update({**vars(chosen), "others": others, "choices": self.choices})
 
@@ -423,7 +423,7 @@ class UnifiedModel:
         return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
 
     def list_keys(self) -> list[Mapping[int, int]]:
-        """Lists, for each part, tag → position of tokens with position-dependent keys."""
+        """Lists tag → position for each part; only of position-dependent keys."""
         return [
             {tag: position for tag, position, _ in get_tokens(member)}
             for member in self.parts

@@ -35,7 +35,8 @@ from lockstep.reference.encoder import EncoderCache
 
 
 class CopyPrefix(UnifiedOperation):
-    """Gives `target` the first positions of `source`, and nothing else.
+    """Replaces the tokens of `target` by the tokens of `source` at positions before
+    `length`.
 
     Answer: `{}` or `error`.
     """
@@ -59,7 +60,7 @@ class CopyPrefix(UnifiedOperation):
         target = (origin + 1 + source.below(count - 1)) % count
         together = {value for owners in model.list_shared_states() for value in owners}
         alone = [value for value in range(count) if value not in together]
-        if together and len(alone) > 1 and source.below(4):  # another two that share
+        if together and len(alone) > 1 and source.below(4):  # a second pair of sequences
             origin = source.pick(
                 [value for value in alone if model.get_end(value)] or alone
             )
@@ -91,8 +92,8 @@ class CopyPrefix(UnifiedOperation):
 
 
 class Remove(UnifiedOperation):
-    """Removes the positions [begin, end); null: to the end. What follows moves up, its K
-    turned to the new position.
+    """Removes the positions [begin, end) of a sequence; `end` null: to the end. Later
+    tokens move up, and their K is rotated to the new position.
 
     Answer: `{}` or `error`.
     """
@@ -126,7 +127,7 @@ class Remove(UnifiedOperation):
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
     def draw_again(self, source: Source, model: UnifiedModel, sequence: int) -> Op:
-        """Draws one more token out of the middle, before the next pass."""
+        """Draws the removal of one more token in the middle, before the next pass."""
         begin = source.below(max(1, model.get_end(sequence) - 1))
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": begin + 1}
 
@@ -226,7 +227,7 @@ class Save(UnifiedOperation):
 
 
 class Load(UnifiedOperation):
-    """Loads what was saved as `from`, into a fresh cache if `fresh`."""
+    """Loads the content that was saved as `from`; if `fresh`, into a new cache."""
 
     name, weight = "load", 3
     effect = Effect.MOVES
@@ -278,7 +279,7 @@ class Again(UnifiedOperation):
     fields: ClassVar[Mapping[str, Schema]] = LAYER
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        """Names the reason why this layer has no answer, whatever the state; or None."""
+        """Returns the reason why this layer has no answer in any state, or None."""
         count = len(model.parts)
         if op["type"] >= count:
             return f"there are {count} layer types"
@@ -289,10 +290,10 @@ class Again(UnifiedOperation):
 
 
 class Get(Again):
-    """Reads a layer of the open pass again; a usage error if none is open, or if the
-    layer was never written.
+    """Reads a layer of the open pass again. The call is invalid if no pass is open, or if
+    the layer was never written.
 
-    Answer: As of `forward`, of that cache.
+    Answer: the answer of this cache to `forward`.
     """
 
     name, text = "get", "get layer {layer} of type {type} again"
@@ -313,7 +314,7 @@ class Get(Again):
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
-        """Draws a layer that is never written, or any while no pass is open."""
+        """Draws a layer that is never written, or any layer if no pass is open."""
         layers = model.config["layers"]
         layer = source.pick((0, layers, layers - 1, layers + 3, -1))
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
@@ -332,8 +333,9 @@ class Get(Again):
 
 
 class Put(Again):
-    """Puts K and V again: as announced (null), or of another size, which the pass must
-    refuse. `states`: writes the recurrent states of so many sequences instead.
+    """Puts K and V of a layer again: with the announced sizes (null), or with another
+    size, which must be refused. If `states` is set, writes the recurrent states of this
+    number of sequences instead.
 
     Answer: `{}` or `error`.
     """
@@ -407,7 +409,7 @@ class Put(Again):
         return {"error": "usage"} if wrong else {}
 
     def put_image(self, member: EncoderCache, model: UnifiedModel) -> Answer:
-        """Puts the image of this pass, which is already stored, again."""
+        """Puts the image of this pass again, which is already stored."""
         assert model.batch is not None
         first = model.tags.stop
         return model.ask(lambda: member.put(range(first, first + IMAGE)))
@@ -424,11 +426,11 @@ class Put(Again):
 
 
 LARGEST = 64
-"""Largest window or memory of a second cache."""
+"""The largest window or memory of the second cache."""
 
 
 class Open(UnifiedOperation):
-    """Opens one more cache with these sizes, and drops it at once.
+    """Opens a second cache with these sizes, and discards it immediately.
 
     Answer: `{}` or `error`.
     """

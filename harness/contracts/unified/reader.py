@@ -40,7 +40,7 @@ from lockstep.reference.attention import Vector
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.rope import compute_angle, rotate
 
-# --- turned keys: angles from a table, numbers as a dtype holds them --------------------
+# --- rotated keys: angles from a table, numbers rounded to a dtype ----------------------
 
 
 F64 = npt.NDArray[np.float64]
@@ -48,16 +48,24 @@ F64 = npt.NDArray[np.float64]
 
 @cache
 def get_halves(table: Table) -> F64:
-    """Returns the vectors (x, y) of a table, and (-y, x), which turning adds to them:
-    [2, heads, tags, dim] in double precision."""
+    """Returns the vectors (x, y) of a table, and the vectors (-y, x).
+
+    A rotated vector is (x, y) · cos + (-y, x) · sin.
+
+    Returns:
+        float64 [2, heads, tags, dim].
+    """
     vectors = table.vectors[0].astype(np.float64)
     x, y = np.split(vectors, 2, axis=-1)
     return np.stack([vectors, np.concatenate([-y, x], axis=-1)])
 
 
 def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
-    """Returns the cosine and the sine of the angle of each pair, twice:
-    [2, positions, dim]."""
+    """Returns the cosine and the sine of each pair's angle at each position.
+
+    Returns:
+        float64 [2, positions, dim]; both halves of the last axis are equal.
+    """
     rates = get_rates(dim, base)
     angles = np.tile(np.asarray(positions)[:, None] * rates, 2)  # [positions, dim]
     return np.stack([np.cos(angles), np.sin(angles)])
@@ -65,12 +73,12 @@ def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
 
 @cache
 def get_rates(dim: int, base: int) -> F64:
-    """Returns the angle of each pair at position 1, from the reference: [dim / 2]."""
+    """Returns the angle of each pair at position 1, float64 [dim / 2]."""
     return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
 
 
 def round_to(array: F32, dtype: str) -> F32:
-    """Rounds each number to the dtype: to nearest, ties to even."""
+    """Rounds each number to the nearest number of the dtype, ties to even."""
     if dtype == "float16":
         return array.astype(np.float16).astype(np.float32)
     if dtype == "bfloat16":
@@ -93,7 +101,7 @@ AT_ONCE = 256
 
 
 class PositionReader(PairReader):
-    """Makes the K and V of one layer of one part, and reads the returned ones.
+    """Makes the K and V of one layer of one part, and reads returned K and V.
 
     Args:
         layer: the layer number among all layers of all parts; it selects the payloads.
@@ -137,10 +145,10 @@ class PositionReader(PairReader):
     # --- making K and V -----------------------------------------------------------------
 
     def learn(self, places: Sequence[TokenAt]) -> None:
-        """Computes the keys at all (position, tag) of a program at once.
+        """Computes and stores the keys at all these (position, tag) at once.
 
-        The 40 of a program together take only twice as long as one pass of three rows, of
-        which it may have a dozen.
+        The 40 keys of a whole program take only twice as long as one pass of three rows,
+        and a program may have a dozen passes.
         """
         for begin in range(0, len(places), AT_ONCE):
             chunk = places[begin : begin + AT_ONCE]
@@ -149,7 +157,11 @@ class PositionReader(PairReader):
             self.stored.update(zip(chunk, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
-        """Makes K [1, heads, rows, key_dim], each at its position, and V of the tags."""
+        """Makes framework arrays K and V of the tags; each key is at its position.
+
+        Returns:
+            K [1, heads, rows, key_dim] and V.
+        """
         keys, values = self.make(tags, positions)
         from_numpy = self.arrays.from_numpy
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
@@ -158,14 +170,14 @@ class PositionReader(PairReader):
         """Makes K and V of the tags at their positions as float32."""
         places = list(zip(positions, tags, strict=True))
         self.learn([name for name in places if name not in self.stored])
-        # A copy: the receiver may keep it, and write to it.
+        # A copy: the receiver may keep the array, and write to it.
         content = bytearray().join(map(self.stored.__getitem__, places))
         shape = len(places), self.keys.heads, self.keys.dim
         keys = np.ndarray(shape, np.float32, content).swapaxes(0, 1)[None]
         return np.ascontiguousarray(keys), self.values.get_vectors(tags)
 
     def compute_keys(self, tags: Sequence[int], positions: Sequence[int]) -> F64:
-        """Computes turned keys [1, heads, tokens, key_dim] in double precision."""
+        """Computes rotated keys, float64 [1, heads, tokens, key_dim]."""
         if self.base is None:
             return self.keys.get_vectors(tags).astype(np.float64)
         halves = get_halves(self.keys).take(tags, axis=2, mode="clip")
@@ -173,7 +185,7 @@ class PositionReader(PairReader):
         return turned[:1] + turned[1:]  # (x cos - y sin, y cos + x sin)
 
     def store(self, keys: F64) -> F32:
-        """Rounds keys to the dtype, each number to the nearest."""
+        """Rounds each number of the keys to the nearest number of the dtype."""
         return round_to(keys.astype(np.float32), self.dtype)
 
     # --- reading K and V ----------------------------------------------------------------
@@ -191,10 +203,10 @@ class PositionReader(PairReader):
         Args:
             pair: (K, V).
             positions: tag → position, as far as known.
-            turns: tag → the turns of a key that was turned.
-            name: names the arrays in messages.
-            seen: the columns to read; None for all. Columns that no row sees may hold
-                anything.
+            turns: tag → the rotations of the token's key, for rotated keys.
+            name: the name of the arrays in messages.
+            seen: for each column, whether some row sees it; None to read all columns.
+                Unseen columns may have any content.
         """
         floats = self.check_forms(*split_pair(pair, name), name)
         return self.read_floats(*floats, positions, turns, seen)
@@ -207,8 +219,11 @@ class PositionReader(PairReader):
         turns: Mapping[int, Turns],
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """Reads K and V of the right shape: by their bytes, which is fast, and columns
-        that differ from the stored ones by their numbers."""
+        """Reads K and V of the right shape.
+
+        First compares bytes, which is fast; then compares the numbers of columns whose
+        bytes differ from the stored keys.
+        """
         self.positions, self.turned = positions, turns
         if keys.dtype != np.float32 or values.dtype != np.float32:
             return self.look(keys, values, seen)
@@ -241,7 +256,7 @@ class PositionReader(PairReader):
         return self.accepted.get((name, self.turned.get(name[1], NEVER))) == key
 
     def look(self, keys: F32, values: F32, seen: Sequence[bool] | None) -> list[Column]:
-        """Reads the columns by their numbers."""
+        """Identifies the columns by comparing numbers."""
         if keys.shape[2] == 0:
             return []
         tags: list[int] = self.values.read_tags(values).tolist()
@@ -258,8 +273,10 @@ class PositionReader(PairReader):
     def match_keys(
         self, keys: F32, tags: Sequence[int], positions: Sequence[int]
     ) -> npt.NDArray[np.bool_]:
-        """Returns whether each column holds the key of its tag at its position: exactly,
-        or within tolerance if it was turned since it was stored."""
+        """Tells for each column whether it holds the key of its tag at its position.
+
+        The key must be exact, or within tolerance if it was rotated since it was stored.
+        """
         ideal = self.compute_keys(tags, positions)
         matches: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
         for column in np.flatnonzero(~matches).tolist():
@@ -271,7 +288,7 @@ class PositionReader(PairReader):
         return matches
 
     def name_column(self, key: F32, value: F32) -> Column:
-        """Names the content of a wrong column; key and value: [1, heads, 1, dim]."""
+        """Describes a wrong column; key and value have the shape [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
         if isinstance(owner, Drift):
             return f"{format_drift('V', owner)}, allowed 0"
@@ -288,7 +305,10 @@ class PositionReader(PairReader):
         return f"{MIXED} no token at any position, but value of token {owner}"
 
     def find_drift(self, key: F32, tag: int) -> str | None:
-        """Describes a key that is near the token's key at its position, or None."""
+        """Describes a key that is close to the token's key at its position.
+
+        Returns None if the key is not close, or if the position is unknown.
+        """
         if tag not in self.positions:
             return None
         position = self.positions[tag]
@@ -306,7 +326,7 @@ class PositionReader(PairReader):
 
 
 SEARCHED = 256
-"""Number of positions that are tried for a key at the wrong position."""
+"""The number of positions that are searched for a key at the wrong position."""
 
 
 # --- attention over what a pass returned ------------------------------------------------
@@ -322,7 +342,7 @@ class View:
 
     Attributes:
         which: the number of the part.
-        seen: for each column, whether some row sees it.
+        seen: for each column, whether some row sees the column.
     """
 
     which: int
@@ -352,7 +372,13 @@ class Attention:
         turns: Mapping[int, Turns],
         tags: Sequence[int],
     ) -> None:
-        """Compares a pass; `tags`: of its rows, which also select their queries.
+        """Compares the attention of the first and the last row of a pass.
+
+        Args:
+            view: the arrays that one layer returned.
+            cache: the reference of the part.
+            turns: tag → the rotations of the token's key.
+            tags: the tags of the rows; they also select the queries.
 
         Raises:
             Broken: "attention": an error exceeds the tolerance.
@@ -368,14 +394,14 @@ class Attention:
             self.margin = max(self.margin, share)
 
     def attend(self, view: View, queries: F32) -> npt.NDArray[Any]:
-        """Computes attention by the backend's framework: [1, heads, rows, value_dim]."""
+        """Returns the framework's attention, [1, heads, rows, value_dim]."""
         arrays, dtype = self.arrays, self.config["dtype"]
         mask = to_numpy(arrays, view.mask, "the mask")
         mask = np.atleast_2d(mask.reshape(mask.shape[-2:]))[: queries.shape[2]]
         keys, values = view.keys, view.values
         if self.config["permuted_values"] or not all(view.seen):
             keys, values = self.get_seen_only(view)
-        # Frameworks want a mask in the dtype of the queries.
+        # Frameworks require a mask in the dtype of the queries.
         queries, mask = (
             arrays.from_numpy(np.ascontiguousarray(array, np.float32), dtype)
             for array in (queries, mask)
@@ -383,8 +409,10 @@ class Attention:
         return to_numpy(arrays, arrays.attend(queries, keys, values, mask), "attention")
 
     def get_seen_only(self, view: View) -> Sequence[Array]:
-        """Returns K and V [1, heads, columns, dim], zero in columns that no row sees: an
-        additive mask would let a NaN through."""
+        """Returns K and V [1, heads, columns, dim]; columns that no row sees are zero.
+
+        With an additive mask, a NaN in such a column would reach the result.
+        """
         arrays, where = self.arrays, np.array(view.seen)[:, None]
         keys = to_numpy(arrays, view.keys, "K of get")
         values = to_numpy(arrays, view.values, "V of get")
@@ -396,7 +424,7 @@ class Attention:
         ]
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
-        """Returns the tolerance of attention, if turned keys have their largest error."""
+        """Returns the tolerance of attention for rotated keys with the largest error."""
         counts, distances = zip(
             NEVER, *(turns.get(tag, NEVER) for tag in seen), strict=True
         )

@@ -36,7 +36,7 @@ def merge_passes(first: Op, second: Op) -> Op | None:
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Lists programs with fewer rows in a pass, from half of them to one."""
+    """Yields programs without some rows of a pass: first without half, last without 1."""
     for index, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
@@ -50,14 +50,16 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
-    """Iterates over the passes with as many positions as sequences, by their index."""
+    """Yields (index, operation) of each pass with equal numbers of positions and
+    sequences."""
     for index, op in find(ops, "forward"):
         if len(op["positions"]) == len(op["sequences"]):
             yield index, op
 
 
 def list_runs(rows: int) -> Iterator[tuple[int, int]]:
-    """Iterates over (begin, end) of rows to leave out, from half of all to one row."""
+    """Yields ranges [begin, end) of rows to remove, first half of the rows, last one
+    row."""
     size = rows // 2
     while size:
         for begin in range(0, rows, size):
@@ -66,7 +68,8 @@ def list_runs(rows: int) -> Iterator[tuple[int, int]]:
 
 
 def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Lists programs with sequences numbered from 0; with two swapped, or joined."""
+    """Yields programs with sequences numbered from 0, and with two sequences joined or
+    swapped."""
     owners = sorted(list_owners(ops))
     yield [rename_owner(op, {old: new for new, old in enumerate(owners)}) for op in ops]
     for index, owner in enumerate(owners):
@@ -76,15 +79,19 @@ def list_fewer_owners(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_fewer_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Lists programs without a copy, with the source in the place of the target."""
+    """Yields programs without a `copy_prefix`; later operations use the source instead
+    of the target."""
     for index, op in find(ops, "copy_prefix"):
         names = {op["target"]: op["source"]}
         yield [*ops[:index], *(rename_owner(later, names) for later in ops[index + 1 :])]
 
 
 def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Lists programs with lower positions after a gap, in one sequence or all: by the
-    whole gap, half of it or one; and the same for single rows."""
+    """Yields programs with lower positions.
+
+    Lowers all positions after a gap, in one sequence or in all sequences, by the whole
+    gap, by a part of the gap, or by 1. Then lowers the positions of single rows.
+    """
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
         for lower_end, after in pairwise(positions):
@@ -99,7 +106,7 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
-    """Iterates over the positions that operations name, of one sequence or of all."""
+    """Yields the positions in operations on one sequence; on all sequences for None."""
     for op in ops:
         if op["op"] == "forward":
             rows = zip(op["positions"], op["sequences"], strict=False)
@@ -110,8 +117,11 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Proposes simpler configs: the same room by capacity in the place of padding or
-    sequences; less room, with fewer rows; simpler caches in a wrapper."""
+    """Yields simpler configs, with operations that fit.
+
+    They have the same number of cells with less padding or fewer sequences, or fewer
+    cells and rows, or simpler caches in a wrapper.
+    """
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
     if config["cache_padding"] > 1:

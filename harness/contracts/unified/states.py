@@ -157,7 +157,7 @@ def list_held_states(
 def list_size_states(
     cache: CausalCache, is_named: bool, positions: Sequence[int]
 ) -> list[str]:
-    """Lists the states of one sequence at the boundaries of window, memory and chunk.
+    """Lists the states of a sequence at the boundaries of window, memory and chunk.
 
     Args:
         cache: the cache.

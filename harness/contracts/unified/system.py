@@ -51,7 +51,7 @@ class UnifiedSystem(System):
     """The cache of one program in a backend.
 
     Attributes:
-        places: the (position, tag) of the tokens that the program feeds.
+        places: the (position, tag) of each token that the program feeds.
         model: the reference after the last matching answer; None before the first.
     """
 
@@ -80,7 +80,7 @@ class UnifiedSystem(System):
             turns = self.config["shift"] and not image
             base = bases[layer % len(bases)] if turns else None
             number = which * self.config["layers"] + layer
-            # An image comes back as it was put.
+            # An image is returned in the form in which it was put.
             form = {**self.config, "permuted_values": False} if image else self.config
             reader = PositionReader(self.backend, form, self.limit, number, base)
             reader.learn([] if image else self.places)
@@ -101,7 +101,7 @@ class UnifiedSystem(System):
         return self.cache.save()
 
     def load(self, saved: Any, fresh: bool) -> None:
-        """Loads into the cache, or into a fresh one in its place."""
+        """Loads content into the cache; if `fresh`, into a new cache that replaces it."""
         if fresh:
             self.cache = self.backend.open(self.config)
         self.cache.load(saved)
@@ -127,7 +127,7 @@ class UnifiedSystem(System):
     def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
         """Runs every layer of one part, sometimes from the last to the first.
 
-        The answer of the first layer has those of the others in "layers".
+        Returns the answer of layer 0, with the answers of other layers in "layers".
         """
         layers = range(self.config["layers"])
         order = layers[::-1] if model.tag % 3 == 0 else layers
@@ -160,7 +160,7 @@ class UnifiedSystem(System):
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
-        """Runs a pass that breaks off: only the first `count` parts are put."""
+        """Runs a pass that breaks off: puts K and V only in the first `count` parts."""
         batch = model.batch
         assert batch is not None
         self.fed.update(zip(model.tags, batch.positions, strict=True))
@@ -205,10 +205,10 @@ class UnifiedSystem(System):
     def read_rows(
         self, which: int, layer: int, reader: PositionReader, model: UnifiedModel
     ) -> Answer:
-        """Reads what each row of the open pass sees in one layer."""
+        """Reads the tokens that each row of the open pass sees in one layer."""
         batch, tokens = model.batch, get_tokens(model.parts[which])
         assert batch is not None
-        # Tokens that are gone have the position where they were fed.
+        # Dropped tokens keep the position at which they were fed.
         places = {**self.fed, **{tag: position for tag, position, _ in tokens}}
         keys, values, mask = split_triple(self.get_part(which).get(layer))
         floats = reader.check_forms(keys, values, "get")
@@ -232,14 +232,14 @@ class UnifiedSystem(System):
         return answer
 
     def count_rows(self, length: int) -> int:
-        """Counts the rows of the mask, with its padding."""
+        """Counts the rows of the mask, including padding rows."""
         padding: int = self.config["mask_padding"]
         return -(-length // padding) * padding
 
     def check_padding(
         self, which: int, visible: VisibleColumns, length: int, width: int
     ) -> None:
-        """Checks that padding rows see nothing, and the number of columns."""
+        """Checks that padding rows see nothing, and checks the number of columns."""
         for row in range(length, len(visible.rows)):
             if visible.rows[row]:
                 raise Broken("mask", f"row {row} belongs to padding, but sees columns")
@@ -254,7 +254,7 @@ class UnifiedSystem(System):
     def check_reserved(
         self, which: int, result: Any, reader: PositionReader, batch: Batch
     ) -> None:
-        """Checks the form of the arrays of a reserving pass; their content is free."""
+        """Checks the form of a reserving pass's arrays; their content is arbitrary."""
         keys, values, mask = split_triple(result)
         width = reader.check_forms(keys, values, "get")[0].shape[2]
         content = read_mask_array(mask, self.arrays, self.config["mask_dtype"])
@@ -266,10 +266,11 @@ class UnifiedSystem(System):
     def advance(
         self, which: int, layer: int, batch: Batch, tag: int
     ) -> list[list[Column]]:
-        """Reads the states of the batch's sequences, folds the rows in, writes them.
+        """Reads the states of the batch's sequences, folds in the rows, and writes the
+        states.
 
         Returns:
-            For each sequence the tags that its state has read then, in order.
+            For each sequence, the tags that its state has read afterwards, in order.
         """
         cache, arrays = self.get_part(which), self.arrays
         if (which, layer) not in self.recurrences:
@@ -316,7 +317,7 @@ class UnifiedSystem(System):
         return self.read_rows(which, layer, reader, model)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
-        """Puts the K and V of the open or last pass again, perhaps in another form."""
+        """Puts the K and V of the open or last pass again, possibly in another form."""
         if op.get("states") is not None:
             return self.write_wrongly(op)
         config, batch, cache = self.config, model.batch, self.get_part(op["type"])
@@ -337,7 +338,7 @@ class UnifiedSystem(System):
             pair = reader.make(range(first, first + rows), positions)
         else:
             pair = make_zeros(sizes)
-        if at_once:  # a layer that there is not is one layer more
+        if at_once:  # an unknown layer is passed as an additional layer
             count = config["layers"] + (not is_known)
             pair = np.stack([pair[0]] * count), np.stack([pair[1]] * count)
         keys, values = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
@@ -405,7 +406,7 @@ def count_need(model: UnifiedModel, config: Config) -> Need:
         if isinstance(cache, RecurrentCache):
             checkpoint_count = cache.checkpoint_count if cache.interval else 0
             size += cache.slot_count * (1 + checkpoint_count) * state
-    # What a wrapper has dropped before it refuses is free.
+    # The tokens that a wrapper drops before it refuses are not specified.
     counts = {} if config["kind"] == "wrapper" else {"blocks": tokens}
     return Need(config["layers"] * size, counts=counts)
 
