@@ -18,8 +18,8 @@ SENTENCES = (MIXED, *DRIFTED)
 """The prefixes of descriptions that are complete messages."""
 
 PADDING = "pad"
-"""The prefix for a column that holds the payload of batch padding; row and column
-follow, as in "pad 0.3"."""
+"""The prefix for a column with the payload of batch padding; row and column follow, as in
+"pad 0.3"."""
 
 
 class Drift(NamedTuple):

@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 """The answer to an operation as in a trace: {"offset": 3, "visible": […]}."""
 
 Types = Mapping[str, Any]
-"""Field of a message of drivers → its type."""
+"""Field of a driver message → its type."""
 
 Cell = tuple[str, str]
 """(abstract state, operation that runs in this state): the unit of coverage of a run."""
@@ -60,7 +60,7 @@ class HeldToken(NamedTuple):
 
 
 Held = tuple[str, Sequence[HeldToken]]
-"""The name of a cache or of a section of it, with the reference's tokens there."""
+"""The name of a cache or of a part of a cache, and the reference's tokens in it."""
 
 
 ERRORS: Mapping[type[Exception], str] = {

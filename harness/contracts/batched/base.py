@@ -35,7 +35,7 @@ COUNTS: Schema = {"type": "array", "items": integer(0, 1024), "maxItems": MOST_R
 
 ROWS_OFFSETS = any_of(record(offsets=OFFSETS), NOTHING, USAGE)
 OF_LISTS = ("error", "trimmed", "done")
-"""The answer fields that a list has once for all its caches."""
+"""The fields that the answer of a list contains once, not once for each cache."""
 
 BATCHES, SINGLES = ("a", "b", "c"), ("x", "y", "z")
 

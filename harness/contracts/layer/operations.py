@@ -121,8 +121,8 @@ CACHES = ("a", "b", "c")
 
 
 FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype")
-"""The properties that can be wrong in arrays: a size, the length (K and V differ) or the
-dtype. For a state, "length" means a length of 0 or a write past a capture."""
+"""The properties of arrays that can be invalid: a size, the dtype, or the length (K and V
+differ). For a state, "length" means a length of 0 or a write past a capture."""
 
 
 class Update(LayerOperation):
@@ -176,7 +176,7 @@ class Update(LayerOperation):
         if source.below(2):
             return {"length": 1}
         if model.config["window"] and model.snapshots and not source.below(16):
-            # Around the whole ring, while a snapshot may only refer to a part of it.
+            # Overwrites the whole ring; a snapshot may only refer to a part of it.
             return {"length": source.pick((13, 16, 23, 32))}
         lengths = [1, 2, 3, *self.list_edges(model, cache, offset)]
         if model.reach > REACH:
@@ -636,7 +636,7 @@ class Prepare(LayerOperation):
         if model.get(cache).captures.scheduled:
             return None
         offsets_near = [offset + count_more for count_more in range(6)]
-        # To be jumped past, or met.
+        # An update may skip these offsets, or end at them.
         offsets_near += [end + 1 for end in model.list_ends() if end >= offset]
         ahead = {source.pick(offsets_near) for _ in range(source.between(1, 3))}
         return {"offsets": sorted(ahead)}

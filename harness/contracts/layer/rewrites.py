@@ -24,7 +24,7 @@ MOST_ADDED = 3
 
 
 def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes an operation, and uses its input in place of its output."""
+    """Removes an operation; later operations use its input instead of its output."""
     for index, op in enumerate(ops):
         for sort, source, result in list_passed_on(op):
             names = {result: source}

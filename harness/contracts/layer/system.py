@@ -256,7 +256,7 @@ class LayerSystem(System):
             self.memory.check_released()
 
     def verify_update(self, reference: Cache, tags: Sequence[int]) -> None:
-        """Checks the attention over what the last update of a cache returned."""
+        """Checks the attention over the arrays from the last update of a cache."""
         self.verify_attention(reference.visible, tags, reference.offset)
 
     def verify_attention(

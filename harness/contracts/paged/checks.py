@@ -145,9 +145,9 @@ def check_refusal(
     """Raises Broken if a request got no slots although there were enough blocks.
 
     Nothing is checked with several groups, because a block of one group may be unusable
-    for another group. Nothing is checked either if the requests of a step together read
-    more tokens than all blocks hold, where a shared token counts once per request: a step
-    may limit the number of reads.
+    for another group. Nothing is checked either if the requests of a step read more
+    tokens in total than fit into all blocks, because a step may limit the number of
+    reads. A shared token counts once for each request.
 
     Args:
         model: the reference.

@@ -246,9 +246,9 @@ class PagedModel:
         return [hit for hit in hits if self.cache.can_hit(name, hit)]
 
     def must_have_room(self, name: str, end: int) -> bool:
-        """Tells whether the backend must have room for a request up to position `end`.
+        """Tells whether the backend must have blocks for a request up to position `end`.
 
-        It must have room if all requests fit without sharing a block.
+        It must have blocks if all requests fit without sharing a block.
         """
         request = self.cache.requests[name]
         start = request.computed if request.is_held else 0
@@ -397,10 +397,10 @@ class PagedModel:
         """
         total, last = 0, end + self.config["lookahead"]
         for group, block in zip(self.cache.groups, self.blocks, strict=True):
-            # A state group holds the state before the step, and one at each block end.
+            # A state group has the state before the step, and a state at each block end.
             first = max(0, start - 1) if group.type == "state" else group.first(start)
             total += -(-last // block) - first // block
-            # A block is copied if the request writes to it while another one needs it.
+            # A block is copied if the request writes to it and another request needs it.
             total += bool(self.unit % block or self.past[name] & {"forked", "rewound"})
         return total
 

@@ -1,4 +1,4 @@
-"""Reads the reports of a paged cache, rejects malformed ones, and formats its tables."""
+"""Reads a paged cache's reports, rejects malformed reports, and formats its tables."""
 
 from __future__ import annotations
 

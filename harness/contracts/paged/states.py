@@ -32,7 +32,7 @@ class Situation:
         return self.request.is_held and not scheduled and not self.sampled
 
     def list_filled(self) -> list[int]:
-        """Lists the number of tokens in the last block of each group; 0 for full ones."""
+        """Lists the number of tokens in the last block of each group; 0 if it is full."""
         return [self.computed % block for block in self.model.blocks]
 
     def has_passed(self, kind: str) -> bool:
@@ -100,7 +100,7 @@ SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
 REQUEST_PAST = [*SINCE, "preempted"]
 BESIDE = ["alone", "shared", "offloading"]
 PAST = NAMES[NAMES.index("freed") :]
-"""The events of any request. "orphaned": a request let go of its slots during a load."""
+"""The events of any request. "orphaned": a request released its slots during a load."""
 
 RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 

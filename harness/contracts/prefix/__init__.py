@@ -44,10 +44,10 @@ from lockstep.harness.contracts.prefix.states import TABLE, get_states, list_fea
 from lockstep.harness.contracts.system import Setup
 
 SLOTS_METHODS = ("get_tokens", "get_remaining", "reserve", "commit")
-"""The methods that slots always need, whatever is declared."""
+"""The methods that slots always need, independently of declared operations."""
 
 BETWEEN = ("begin", "refuse", "checkpoint", "free")
-"""The operations that a session or a trie runs between two requests only."""
+"""The operations that a session or a trie runs only between two requests."""
 
 
 def open_model(config: Config, rows: bool) -> PrefixModel:

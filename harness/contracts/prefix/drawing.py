@@ -13,10 +13,11 @@ from lockstep.harness.contracts.operation import Op, Source
 from lockstep.harness.contracts.prefix.model import Path, PrefixModel
 
 ALPHABETS = ((1, 2), (1, 2, 3), (1, 65_537), (1, 2, 3, 0))
-"""Sets of few tokens. 1 and 65,537 are equal in 16 bits; 0 might be taken for padding."""
+"""Sets of few tokens. 1 and 65,537 are equal in 16 bits; 0 can be mistaken for
+padding."""
 
 LONG, LONG_REACH = 32, 72
-"""One program in LONG has conversations of up to LONG_REACH tokens."""
+"""With probability 1/LONG, a program has conversations of up to LONG_REACH tokens."""
 
 
 def draw_reach(source: Source, model: PrefixModel) -> None:

@@ -62,8 +62,8 @@ CONFIG: Mapping[str, Schema] = {
     "step": {**integer(1, 4096), "default": 256},
     **{name: UNIFIED_CONFIG[name] for name in (*DIMENSIONS, "shift", "scope")},
 }
-"""`layers` names the cache of each layer, null for none. Under slots it names the caches
-of a wrapper, or the only cache. `limit` is in bytes."""
+"""`layers` lists the cache of each layer, null for a layer without a cache. Under slots,
+`layers` lists the caches of a wrapper, or the only cache. `limit` is in bytes."""
 
 OWNERS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("slots", "context", "keep", "several_users", "shift"), ("slots",)),
@@ -201,8 +201,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 """Field → the values that are drawn for it, the simplest first."""
 
 LIMITS = (None, None, None, 24, 8, 14, 40, 3, 24, 14, 0)
-"""Limits of a trie, as the length in tokens of a path with as many bytes; None for no
-limit. Most are small, so that much is evicted."""
+"""Limits of a trie, each as the number of tokens of a path with this size; None for no
+limit. Most limits are small, so that evictions are frequent."""
 
 TOKENS_PER_CAPTURE = 6
 """Assumed average distance between the captures on a path, in tokens."""
@@ -226,13 +226,13 @@ def get_token_bytes(config: Config) -> int:
 
 
 MOST_TOLD = 24
-"""Number of latest conversations from which new requests are drawn."""
+"""The number of latest conversations from which new requests are drawn."""
 
 Path = Sequence[int]
-"""The tokens of a conversation, from its first one."""
+"""The tokens of a conversation, from its first token on."""
 
 COUNTS = ("requests", "hits", "asked", "reused")
-"""The fields of `Statistics` that are about requests."""
+"""The fields of `Statistics` that count requests and their tokens."""
 
 
 PrefixModel = Any
@@ -330,7 +330,7 @@ NO_TOKEN = -1
 
 CHANGE: Op = {"op": "change"}
 CHANGES = {CHANGE["op"]}
-"""Represents any operation of a prefix cache; each may write to the caches below."""
+"""Stands for all operations of a prefix cache; each may write to the caches below."""
 
 
 class RequestSystem:

@@ -136,7 +136,11 @@ class SlotsModel(RequestModel):
         return min(remaining, self.slots.context - self.slots.keep)
 
     def announce(self, number: int) -> Answer:
-        """Announces a pass in a slot; returns its positions and what its rows see."""
+        """Announces a pass in a slot.
+
+        Returns:
+            The answer: `positions`, and the tokens that each row sees.
+        """
         length = len(self.slots.slots[number].tokens)
         positions = list(self.slots.reserve(number, len(self.fed)))
         if positions[0] < length:

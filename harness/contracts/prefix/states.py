@@ -34,7 +34,7 @@ MET = (
     State("captured-in-part", needs="trie break captures"),
     State("no-slot", needs="slots"),
 )
-"""The states that only `begin` can find."""
+"""The states that occur only before `begin`."""
 
 NOTED = (
     State("broken-off", needs="break"),

@@ -197,7 +197,7 @@ class UnifiedContract(Contract):
     def draw_caches(
         self, source: Source, config: Config, declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
-        """Draws the caches of a wrapper such that the config is legal."""
+        """Draws the caches of a wrapper, from the options that make the config legal."""
         options = declared.config.get("caches", PAIRS)
         fitting = [
             caches

@@ -95,7 +95,7 @@ class UnifiedOperation(Operation):
 
 
 MOST_OTHERS = 16
-"""The maximum number of alternative contents of a wrapper; then passes are illegal."""
+"""With this number of alternative contents of a wrapper, passes are illegal."""
 
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
@@ -248,7 +248,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         width = source.between(2, count)
         chosen = [(start + step) % count for step in range(width)][:most]
     if model.copied is not None and not source.below(3):
-        # After its source's tokens, as if the sequence had these tokens.
+        # Positions after the source's tokens, as if all these tokens were copied.
         begin = max(map(model.get_end, range(count)))
         return [(begin + step, model.copied) for step in range(min(most, 4))]
     shared = model.list_shared_states()

@@ -36,7 +36,7 @@ from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
 
 Part = CausalCache | EncoderCache
-"""A cache with layers of its own: the only cache, or one of a wrapper."""
+"""A cache that has layers: the only cache, or a member of a wrapper."""
 
 SLIDING = ("swa", "swa-memory")
 CAUSAL = ("causal", *SLIDING, "chunked")

@@ -1,4 +1,4 @@
-"""The operations between passes, and those that repeat part of a pass."""
+"""Operations between passes, and operations that repeat a part of a pass."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from lockstep.harness.contracts.unified.operations import OPERATIONS, rename_own
 
 LETTERS: Mapping[str, Callable[[int], str]] = {"saved": "s{}".format}
 POSITIONS = ("begin", "end", "position", "length")
-"""The fields that hold a position of the sequence."""
+"""The fields whose value is a position in the sequence."""
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:

@@ -296,7 +296,7 @@ class UnifiedSystem(System):
         )
         with self.lend("a", "write_states", pair):
             cache.write_states(layer, *pair)
-        # The written states are right even if those read before were not.
+        # The written states are right even if the states read before were wrong.
         return [
             [*(text for text in old if isinstance(text, str)), *new]
             for old, new in zip(before, read_states(), strict=True)
