@@ -374,7 +374,7 @@ class PagedSystem(System):
             )
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
-        """Checks that too few blocks were free for a refused request's step up to `end`."""
+        """Checks that a refused step up to position `end` had too few free blocks."""
         if self.pool is not None:
             spare = self.capacity - self.config["blocks"]
             reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
