@@ -255,7 +255,7 @@ class Feed(Pass):
 
 
 class Break(Pass):
-    """Breaks off a pass between two layers, as if the engine fails or the user leaves:
+    """Breaks off a pass between two layers, as if the backend fails or the user leaves:
     only the first `layers` layers get the tokens.
 
     Answer: as for `feed`.
