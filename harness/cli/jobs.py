@@ -119,7 +119,8 @@ def check(
         if outcome.unwritten:
             print_error(outcome.unwritten)
         show = partial(print_outcome, console, outcome, verbose=verbose)
-        return print_report(outcome, as_json, to_json, show)
+        print_report(outcome, as_json, to_json, show)
+    return outcome.get_exit_status()  # it is 2 if the outcome could not be written
 
 
 EVERYTHING = "All registered backends; your own: --backend MODULE:FACTORY or exec:PROGRAM"
