@@ -25,7 +25,8 @@ from lockstep.harness.core.errors import clean
 
 
 Alignment = Literal["lower-right", "upper-left"]
-"""Where the diagonal of a mask called "causal" ends: in the last column or the first."""
+"""The alignment of the mask "causal": the diagonal ends in the last column, or begins
+in the first column."""
 
 Lifetime = Literal["forever", "until-write"]
 """How long a returned array keeps its content: forever (a value), or until the next
@@ -33,10 +34,11 @@ update, restore, trim or free of the cache that returned it (a view)."""
 
 
 Inputs = Literal["copied", "kept"]
-"""What a cache does with arrays that it is given."""
+"""Whether a cache copies the arrays that are passed in, or keeps them; see
+`Kind.inputs`."""
 
 Scope = Callable[[], AbstractContextManager[Any]]
-"""Makes what a program runs in."""
+"""Makes the context manager in which a program runs."""
 
 REFERENCE_NAME = "reference"
 """The name of the reference as a backend."""
@@ -79,16 +81,16 @@ class Kind:
         refuses: an invalid call raises the "usage" error and changes nothing. Programs
             make invalid calls only if this is True.
         inputs: "copied", or "kept" if the cache keeps or returns the arrays that are
-            passed in, because callers of its framework never write to them afterwards.
-            Then they are not checked.
+            passed in, because callers in its framework never write to these arrays
+            afterwards. If "kept", the harness does not check these arrays.
         held: `LayerCache.held` is at most this many times the bytes of the contents; see
             `harness.contracts.memory`. None if the caches have no `held`. For a prefix
             kind, it concerns the underlying caches.
         atomic: (unified contract) a `remove` that is refused changes nothing. If this is
             False, the next operation of every program clears the sequence.
-        duties: calls that the makers of the cache forbid to its callers.
-        tells: (paged contract) methods besides tables and copies, which are then checked:
-            names of `harness.backends.paged.TELLS`.
+        duties: calls that the authors of the cache forbid to its callers.
+        tells: (paged contract) the optional methods and promises that the cache has,
+            which are then checked; names in `harness.backends.paged.TELLS`.
     """
 
     operations: frozenset[str]
@@ -107,14 +109,15 @@ class Planted:
     """A mistake that is planted in a backend to test the check.
 
     Attributes:
-        id: its name.
-        source: where a real cache made the mistake.
-        contract: the contract that it breaks.
-        kind: the kind of cache that makes it.
+        id: the name of the mistake.
+        source: the location of the mistake in a real cache.
+        contract: the contract that the mistake violates.
+        kind: the kind of cache with the mistake.
         mistake: a description of the mistake.
-        shortest: operations of the shortest program known to show it.
+        shortest: the number of operations in the shortest known program that shows the
+            mistake.
         backend: the backend with the mistake, as "package.module:factory".
-        correct: the same backend without it.
+        correct: the same backend without the mistake.
     """
 
     id: str
@@ -132,17 +135,18 @@ class Backend:
     """The declaration of an implementation on a device.
 
     Attributes:
-        name: its name in reports.
+        name: the name of the backend in reports.
         device: the device, for reports.
         contracts: contract → kind → its declaration. Kinds of different contracts have
             different names.
         arrays: the array functions of the framework.
-        open: makes one empty cache from a complete config: every field is set, see
-            `CONFIG` of each contract. For a kind with `builds_on`, config["caches"] has
-            open caches: for session and trie a cache for each layer (None for a layer
-            without one), for slots a unified cache. Other prefix kinds get None there,
-            and the complete configs of their underlying caches in config["below"].
-        dtypes: the dtypes that its caches store.
+        open: makes an empty cache from a complete config, in which every field is set,
+            see `CONFIG` of each contract. For a kind with `builds_on`, config["caches"]
+            has the open underlying caches: for session and trie the cache of each layer
+            (None for a layer without a cache), for slots a unified cache. For other
+            prefix kinds, config["caches"] is None, and config["below"] has the complete
+            configs of the underlying caches.
+        dtypes: the dtypes that the caches can store.
         lifetime: how long a returned array keeps its content.
         causal: how a mask "causal" is aligned.
         poison: `open` fills unused memory with NaN if config["poison"] is True.
@@ -150,32 +154,34 @@ class Backend:
             run the program side by side, for each of its steps.
         scopes: alternative scopes with the same answers, for the values 1, 2, … of the
             config field "scope". Only values that a kind declares are drawn.
-        overwrite: fills an array with other numbers in place, as a model does that reuses
-            its buffers. After each call, the arrays that were passed in are overwritten,
-            unless `Kind.inputs` is "kept"; the cache must not be affected. None if the
-            framework cannot do this.
+        overwrite: fills an array with other numbers in place, like a model that reuses
+            its buffers. After each call, the harness overwrites the arrays that it passed
+            in, unless `Kind.inputs` is "kept"; the cache must not be affected. None if
+            the framework cannot write to arrays.
         tolerance: (layer caches) the largest absolute error of a stored number of K or V,
             which lie between -1 and 1; 0 if storage only moves data, 1/254 for int8 with
             one scale. Reports show the used share.
-        ledger: the folder of its known divergences; see `harness/programs/README.md`.
-        code: packages whose used code is copied into scripts of failures, so that the
+        ledger: the folder of the known divergences; see `harness/programs/README.md`.
+        code: the packages whose used code is copied into failure scripts, so that the
             scripts need only the framework.
-        faults: "package.module:function" that returns the mistakes `Planted` in it.
+        faults: "package.module:function"; the function returns the mistakes that are
+            planted in the backend (`Planted`).
         errors: the exceptions for "usage" (an invalid call; default: ValueError), for
-            "cache-full", "not-supported" and "shared" (unified) and for "no-slot"
-            (slots). Any other exception is an error of the backend; with your own class,
-            an exception of the framework is not mistaken for a refusal.
+            "cache-full", "not-supported" and "shared" (unified), and for "no-slot"
+            (slots). Any other exception is an error of the backend. Use an exception
+            class of your own, so that an exception of the framework does not count as a
+            refusal.
         versions: package → version, for failure files.
-        notes: for people.
-        execute: runs a program instead of the executor and the reference; its arguments
-            are those of `harness.execution.executor.run`, and `open` is not called.
-        share: it runs one in `share` of the programs that other backends run.
+        notes: free text for readers.
+        execute: runs a program instead of the executor and the reference, with the
+            arguments of `harness.execution.executor.run`; `open` is not called.
+        share: the backend runs 1/`share` of the programs that other backends run.
         follow: for a backend in another process: called with False after each step, and
             with True when the caches of a program are dropped. Raises `Broken` if the
             process has ended.
-        is_fatal: whether an exception makes the process unusable, such as an illegal
-            access on CUDA. The program then counts as a crash, and the next one gets a
-            new process.
+        is_fatal: returns whether an exception, such as an illegal access on CUDA, makes
+            the process unusable. The program then counts as a crash, and the next program
+            runs in a new process.
     """
 
     name: str
@@ -203,7 +209,8 @@ class Backend:
     is_fatal: Callable[[Exception], bool] = lambda error: False
 
     def get_scope(self, number: int) -> Scope:
-        """Returns the scope of a program; `scope` if there is none of this number."""
+        """Returns the scope of a program; `scope` if `scopes` has no scope with this
+        number."""
         return (self.scope, *self.scopes)[number if number <= len(self.scopes) else 0]
 
 
@@ -226,7 +233,7 @@ def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
 # --- versions, device and platform: where a failure was found, and where it is replayed -
 
 
-# Packages that are compared: a file is other people's data, and may name too many.
+# Only these packages are compared: a file is untrusted, and may name too many packages.
 MOST_VERSIONS = 8
 
 

@@ -1,4 +1,5 @@
-"""Protocols of what a backend implements: its arrays and the caches of each contract."""
+"""Defines the protocols that a backend implements: arrays, and the caches of each
+contract."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ Array = Any
 """An array of the backend's framework. The harness only passes it back to `Arrays`."""
 
 Held = Mapping[str, int]
-"""What a cache holds now: "bytes" of all arrays that it keeps for its content, with those
-of the snapshots that it made; and if it can tell, "snapshots", the number of those that
-are open, and "blocks", the number of cells in use, one for each stored token."""
+"""The memory that a cache holds now. "bytes": the size of all arrays with its content,
+including the snapshots that it made. Optional: "snapshots": the number of its open
+snapshots; "blocks": the number of used cells, one cell for each stored token."""
 
 Mask = Any
-"""None (all is seen), "causal", or a boolean or additive array that broadcasts."""
+"""None (every query sees every column), "causal", or a boolean or additive array that
+broadcasts."""
 
 
 class Arrays(Protocol):
-    """The array functions that the harness needs of a framework."""
+    """The array functions of a framework that the harness needs."""
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> Array:
         """Converts a numpy array to this framework, with the same shape.
@@ -69,12 +71,13 @@ class LayerCache(Protocol):
     """One cache of kind "kv" or "rotating": the K and V of one sequence in one layer.
 
     A backend implements `offset`, `make_mask`, `update`, and the operations that it
-    declares for the kind. `reference/` defines the meaning of each.
+    declares for the kind. `reference/` defines the behavior of each operation.
     """
 
     @property
     def offset(self) -> int:
-        """The position of the next token: tokens written, less those trimmed."""
+        """The position of the next token: the number of written tokens minus trimmed
+        tokens."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         """Makes the mask for an update of `length` tokens, *before* that update.
@@ -85,10 +88,10 @@ class LayerCache(Protocol):
                 belong to padding queries and see nothing.
 
         Returns:
-            None if every query sees every token, "causal", or an array [rows, columns]
-            with the columns of the K and V that the update returns: bool, True where a
-            query sees a token, or additive. A query sees itself; in a window of w, it
-            also sees w - 1 tokens before.
+            None if every query sees every token, "causal", or an array [rows, columns],
+            whose columns are the columns of the K and V that the update returns. The
+            array is bool, with True where a query sees a token, or additive. A query sees
+            its own token; with a window of w, it also sees the w - 1 tokens before.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -100,17 +103,17 @@ class LayerCache(Protocol):
                 cache must not write to them, now or later.
 
         Raises:
-            ValueError: they do not belong together, or the cache holds tokens of another
-                form: batch, heads, dimensions, dtype. Nothing changes.
+            ValueError: the forms of keys and values do not match each other or the stored
+                tokens (batch, heads, dimensions, dtype). Nothing changes.
 
         Returns:
             K and V [1, heads, columns, dim], with the columns of the mask.
         """
 
     def state(self) -> tuple[Array, Array] | None:
-        """Returns K and V of the tokens held, in any order; None if there are none.
+        """Returns K and V of the stored tokens, in any order; None without tokens.
 
-        A kv cache holds all tokens. A rotating cache holds the window that ends at the
+        A kv cache stores all tokens. A rotating cache stores the window that ends at the
         last token, and may return older tokens too.
         """
 
@@ -118,12 +121,13 @@ class LayerCache(Protocol):
         """Returns the same as `state`, without a copy."""
 
     def size(self) -> int:
-        """Returns the number of tokens held: the offset, but at most the window."""
+        """Returns the number of stored tokens: the offset, but at most the window."""
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all if there are fewer; returns how many.
+        """Removes the last `count` tokens, or all tokens if there are fewer; returns the
+        number of removed tokens.
 
-        A rotating cache that has dropped tokens removes none.
+        A rotating cache that has dropped tokens removes no tokens.
 
         Raises:
             "usage" error: `count` is negative. Nothing changes.
@@ -148,35 +152,35 @@ class LayerCache(Protocol):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: has the content, and stays usable; it may come from any cache of the
-                same config. None to go back without a snapshot.
+            snapshot: the snapshot with the content, which stays usable; it may come from
+                any cache of the same config. None to go back without a snapshot.
             target: the new offset.
 
         Returns:
-            False if it cannot be done; then nothing changes.
+            False if the cache cannot be brought to this offset; then nothing changes.
         """
 
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) into [a, at) and [at, b), and uses the snapshot up.
+        """Splits a snapshot [a, b) into [a, at) and [at, b), and consumes the snapshot.
 
-        It may be of any cache of the same config. An empty side is None. All of a window
-        stays on the right.
+        The snapshot may come from any cache of the same config. An empty part is None.
+        The right part gets the whole content of a window.
         """
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Joins [a, b) and [b, c) into [a, c), and uses both up.
+        """Joins the snapshots [a, b) and [b, c) into [a, c), and consumes both.
 
-        They may come from any caches of the same config. For two windows, the result is
-        the later one.
+        The snapshots may come from any caches of the same config. For two windows, the
+        result is the later window.
 
         Returns:
-            The joined snapshot; None if a side of a kv cache is None.
+            The joined snapshot; None if a snapshot of a kv cache is None.
 
         Raises:
-            "usage" error: the ranges of a kv cache are not adjacent; then nothing is used
-                up.
+            "usage" error: the ranges of a kv cache are not adjacent; then no snapshot is
+                consumed.
         """
 
     def close(self, snapshot: Snapshot) -> None:
@@ -184,16 +188,19 @@ class LayerCache(Protocol):
 
         A snapshot belongs to the cache that returned it, from `snapshot`, `take`, `split`
         or `merge`, and is closed through that cache, even if the cache was freed, or if
-        another cache restored the snapshot. `split` and `merge` also take snapshots of
-        other caches; what they return belongs to the cache that they were called on.
+        another cache restored the snapshot. `split` and `merge` also accept snapshots of
+        other caches; the snapshots that they return belong to the cache on which they
+        were called.
         """
 
     def prepare(self, offsets: Sequence[int]) -> None:
-        """Schedules a snapshot for each offset, taken when an update reaches it.
+        """Schedules a snapshot (a capture) for each offset, taken when an update reaches
+        the offset.
 
-        Each begins at the offset before it, the first at the current offset. An update
-        also reaches the offset where it begins: a kv cache captures nothing there, other
-        kinds capture their content before the update, with an empty range.
+        The range of each capture begins at the previous scheduled offset; the first range
+        begins at the current offset. An update also reaches the offset at which it
+        begins: there, a kv cache captures nothing, and other kinds capture their content
+        before the update, with an empty range.
 
         Args:
             offsets: ascending. The caller may change the list afterwards.
@@ -210,14 +217,15 @@ class LayerCache(Protocol):
         """
 
     def held(self) -> Held:
-        """Tells what the cache holds; only if the kind declares `held`."""
+        """Returns the memory usage of the cache, see `Held`; only if the kind declares
+        `held`."""
 
 
 class StateCache(Protocol):
     """One cache of kind "state": the convolution and delta state of a recurrent layer.
 
-    It has `read` and `write` instead of `make_mask` and `update`. The other operations
-    are those of `LayerCache`; its `state` and `view` return the same as `read`.
+    The cache has `read` and `write` instead of `make_mask` and `update`. `LayerCache`
+    describes the other operations; `state` and `view` return the same as `read`.
     """
 
     @property
@@ -235,7 +243,7 @@ class StateCache(Protocol):
     def boundaries(self, length: int) -> Sequence[int]:
         """Returns the lengths of the writes for the next `length` tokens, in order.
 
-        Their sum is `length`, and each scheduled capture falls between two writes.
+        The sum of the lengths is `length`; each scheduled capture is between two writes.
         """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
@@ -261,38 +269,41 @@ class BatchCache(Protocol):
     shows only the row's tokens.
 
     `open` makes an empty batch of config["rows"] rows, or a batch of the single caches in
-    config["caches"], which are used up, or, without either, a single cache: a
-    `LayerCache` with the declared operations that it has.
+    config["caches"], which it consumes. Without these fields, `open` makes a single
+    cache: a `LayerCache` with those declared operations that `LayerCache` has.
     """
 
     @property
     def offsets(self) -> Sequence[int] | Array:
-        """For each row the position of the next column: column j of an update gets
-        position offsets[b] + j.
+        """The position of the next column in each row: column j of an update has position
+        offsets[b] + j in row b.
 
-        So padding on the left counts as negative positions: after `pad_left` it begins at
-        -padding[b]. Between `pad_right` and `finalize` padding may count. What was
-        returned keeps its content when the cache goes on.
+        Therefore, padding on the left has negative positions: after `pad_left`,
+        offsets[b] is -padding[b]. Between `pad_right` and `finalize`, the offsets may
+        include padding. A returned value keeps its content during later operations.
         """
 
     def pad_left(self, padding: Sequence[int]) -> None:
-        """Announces padding: of the next update, which is the first into an empty batch,
-        the first `padding[b]` columns of row b are padding. It is 0 for one row."""
+        """Announces padding on the left: in the next update, the first `padding[b]`
+        columns of row b are padding. The batch is empty. At
+        least one row has no padding."""
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces padding: the next updates, until `finalize`, bring `lengths[b]`
-        tokens to row b, at least 1, and max(lengths) columns. Columns behind a row's
-        tokens are padding. It is called only if some row has padding."""
+        """Announces padding on the right: until `finalize`, the next updates have
+        max(lengths) columns, with `lengths[b]` >= 1 tokens for row b. The columns
+        after the tokens of a row are padding. Called only if at least one row has
+        padding."""
 
     def finalize(self) -> None:
-        """Ends the padding on the right, after all announced columns have come."""
+        """Ends the padding on the right, after the updates with all announced columns."""
 
     def make_mask(self, length: int) -> Mask:
         """Makes the mask for an update of `length` columns, *before* that update.
 
         Returns:
-            None if all is seen, "causal", or a boolean or additive array that broadcasts
-            to [rows, 1, length, columns]. Queries of padding may see anything.
+            None if every query sees every column, "causal", or a boolean or additive
+            array that broadcasts to [rows, 1, length, columns]. Queries in padding
+            columns may see any columns.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -301,7 +312,7 @@ class BatchCache(Protocol):
         Args:
             keys: [rows, heads, length, key_dim].
             values: [rows, heads, length, value_dim]. Both arrays belong to the caller.
-                What padding holds is undefined, and may be NaN.
+                The content of padding is undefined, and may be NaN.
 
         Returns:
             K and V [rows, heads, columns, dim], with the columns of the mask.
@@ -317,24 +328,27 @@ class BatchCache(Protocol):
         """Removes the last `count` tokens of each row; no row has fewer.
 
         Returns:
-            `count`, or 0 if a row refuses, or if a ring that counts padding cannot know;
-            then nothing changes.
+            `count`; 0 if a row refuses, or if a ring that counts padding cannot determine
+            whether it can remove the tokens. If 0, nothing changes.
         """
 
     def rollback(self, counts: Sequence[int]) -> bool:
-        """Does the same with a count for each row; returns whether it was done."""
+        """Does the same as `trim` with a count for each row; returns whether it
+        succeeded."""
 
     def filter(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order, each at most once and at least one."""
+        """Keeps these rows, in this order. At least one row is listed, and no row
+        twice."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that is named twice becomes two."""
+        """Keeps these rows, in this order. A row that is listed twice becomes two
+        rows."""
 
     def repeat(self, times: int) -> None:
-        """Repeats each row so many times, the copies next to each other."""
+        """Repeats each row this number of times; the copies of a row are adjacent."""
 
     def extend(self, other: BatchCache) -> None:
-        """Appends the rows of another batch, which is used up."""
+        """Appends the rows of another batch, which is consumed."""
 
     def extract(self, row: int) -> LayerCache:
         """Returns an independent single cache with the tokens of one row."""
@@ -352,7 +366,8 @@ class BatchCache(Protocol):
         """Replaces the content of a batch that `open` has just made."""
 
     def held(self) -> Held:
-        """Tells what the cache holds; only if the kind declares `held`."""
+        """Returns the memory usage of the cache, see `Held`; only if the kind declares
+        `held`."""
 
 
 class BatchStateCache(Protocol):
@@ -364,10 +379,11 @@ class BatchStateCache(Protocol):
     """
 
     def make_mask(self, length: int) -> Array | None:
-        """Tells which columns of the next update are tokens, *before* that update.
+        """Makes the mask of the columns of the next update that are tokens, *before* that
+        update.
 
         Returns:
-            bool [rows, length]; None if all are.
+            bool [rows, length], True for tokens; None if all columns are tokens.
         """
 
     def read(self) -> tuple[Array, Array]:
@@ -379,15 +395,15 @@ class BatchStateCache(Protocol):
         """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Stores the states after `length` more columns; only the columns in `make_mask`
-        count."""
+        """Stores the states after `length` more columns; only columns that are tokens
+        in `make_mask` count."""
 
 
 class ListCache(Protocol):
     """One single cache of a list: the caches of one request in one layer.
 
-    Tokens are written to each part and read from it. With `trim`, `clone` and `free` of
-    `LayerCache`, which concern all parts; `trim` removes 0 if a part refuses.
+    Tokens are written to and read from each part. The list has `trim`, `clone` and `free`
+    of `LayerCache`, which act on all parts; if a part refuses, `trim` removes no tokens.
     """
 
     @property
@@ -399,11 +415,11 @@ class BatchListCache(Protocol):
     """One cache of kind "batch-list": batches of one layer, all with the same rows.
 
     Tokens are written to and read from each part: `make_mask`, `update`, `read`, `write`,
-    `offsets`, `state` and `size` are methods of the parts; `held` of the parts and the
-    list. The other methods of `BatchCache` are called on the list, and act on all parts
-    or on none: `pad_left`, `pad_right`, `finalize`, `filter`, `extend`, `save` and so on.
-    `trim` and `rollback` remove nothing if a part refuses, and a part with states always
-    refuses. `load` may replace the parts.
+    `offsets`, `state` and `size` are methods of the parts; `held` is a method of the
+    parts and of the list. The other methods of `BatchCache`, such as `pad_left`,
+    `pad_right`, `finalize`, `filter`, `extend` and `save`, are called on the list, and
+    act on all parts or on none. `trim` and `rollback` remove nothing if a part refuses,
+    and a part with states always refuses. `load` may replace the parts.
 
     config["parts"] has the complete config of each part. As for other kinds, `open` makes
     config["rows"] empty rows, or rows of the single lists in config["caches"], or else a
@@ -421,8 +437,8 @@ class BatchListCache(Protocol):
 class UnifiedCache(Protocol):
     """One cache of the unified contract: the tokens of many sequences, in all layers.
 
-    A refusal raises an exception of `Backend.errors`. A mistake of the caller is a
-    "usage" error with the value and the rule, and changes nothing.
+    A refused call raises an exception in `Backend.errors`. An invalid call raises the
+    "usage" error, whose message has the value and the rule, and changes nothing.
     """
 
     def forward(
@@ -438,25 +454,26 @@ class UnifiedCache(Protocol):
         Args:
             positions: the position of each row.
             sequences: the sequence of each row.
-            exceptions: rows that may also look ahead.
-            multimodal: rows that stand for an image.
+            exceptions: the rows that may also see later positions.
+            multimodal: the rows that represent an image.
             reserve: the pass only measures worst-case shapes. It evicts and adds nothing,
                 and is never refused as full. `put` and `get` follow: `put` stores
-                nothing, and K, V and mask of `get` have any content, and at least as many
-                columns as in any later pass.
+                nothing; K, V and mask of `get` may have any content, and have at least as
+                many columns as in any later pass.
 
-        Room is the number of free cells; a token takes one, also if sequences share it. A
-        refused pass adds nothing. A causal cache has evicted for it; in a wrapper, each
-        cache may have done so, and the first one that refuses names the reason.
+        Room is the number of free cells; a token takes one cell, even if sequences share
+        the token. A refused pass adds nothing. A causal cache does not
+        restore the tokens that it has evicted for the pass. In a wrapper, each cache may
+        have evicted tokens, and the first cache that refuses determines the reason.
 
         Raises:
             "usage" error: the batch is invalid. This is checked before all other reasons;
                 nothing is evicted, and an open pass stays open.
-            "not-supported" error: (recurrent) the sequences of the batch differ in their
-                numbers of rows, even to reserve. If there is no room either, both are
-                right.
+            "not-supported" error: (recurrent) the sequences of the batch have different
+                numbers of rows; also raised with `reserve`. If there is also no room,
+                both errors are accepted.
             "cache-full" error: after the evictions, there are fewer free cells than rows;
-                or (recurrent) there is no slot for a state.
+                or (recurrent) no slot is free for a state.
         """
 
     def put(self, layer: int, keys: Array, values: Array) -> None:
@@ -467,19 +484,19 @@ class UnifiedCache(Protocol):
 
         Args:
             layer: from 0.
-            keys: [1, heads, rows, key_dim], each turned to its position.
+            keys: [1, heads, rows, key_dim], each key rotated to its position.
             values: [1, heads, rows, value_dim].
         """
 
     def get(self, layer: int) -> tuple[Array, Array, Array]:
-        """Returns the K, V and mask that the rows of the pass attend with in a layer.
+        """Returns the K, V and mask with which the rows of the pass attend in a layer.
 
         Returns:
             K [1, heads, columns, key_dim]; V [1, heads, columns, value_dim], or
             [1, heads, value_dim, columns] where the config permutes values; and the mask
-            [rows, columns]: 0 where seen, -inf elsewhere. Rows and columns are padded as
-            configured. An encoder cache returns K and V as they were put, without a mask,
-            or None.
+            [rows, columns]: 0 where a row sees a column, -inf elsewhere. The config
+            determines the padding of rows and columns. An encoder cache returns the K and
+            V passed to `put`, without a mask, or None.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -490,56 +507,58 @@ class UnifiedCache(Protocol):
 
         Raises:
             "usage" error: `source` is `target`, or an argument is out of range.
-            "not-supported" error: an encoder cannot do it.
+            "not-supported" error: the cache is an encoder.
         """
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Removes the tokens of a sequence at [begin, end); None for all from `begin` on.
 
-        Later tokens move by end - begin to lower positions, and their keys are turned to
-        these; an empty range moves them too, by 0. A refusal changes nothing, but in a
-        wrapper, the caches before the refusing one have removed. With `Kind.atomic`
-        False, the content of the sequence is undefined afterwards, until
-        `remove(sequence, 0, None)` clears it; other sequences keep their content.
+        Later tokens move to positions lower by end - begin, and their keys are rotated to
+        these positions; an empty range also counts as a move, by 0. A refusal changes
+        nothing, except that in a wrapper, the caches before the refusing cache have
+        removed the tokens. If `Kind.atomic` is False, the content of the sequence is
+        undefined after a refusal, until `remove(sequence, 0, None)` clears it; other
+        sequences keep their content.
 
-        Raises: the first of these that holds.
+        Raises: the first of these errors whose condition is true.
             "usage" error: begin > end, or an argument is out of range.
             "not-supported" error: (recurrent) the state has read a token at `end` or
-                behind, or must go back and has no checkpoint at begin - 1.
-            "cache-full" error: (recurrent) a shared state must go back, and there is no
-                slot for another.
+                later, or it must go back and has no checkpoint at begin - 1.
+            "cache-full" error: (recurrent) a shared state must go back, and no slot is
+                free for another state.
             "shared" error: a token that moves belongs to another sequence too.
             "not-supported" error: a token moves, and the config has no `shift`.
         """
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether a pass can continue at `position`: no token that it must see
-        was dropped.
+        """Returns whether a pass can continue at `position`: whether all tokens that it
+        must see are stored.
 
-        True if no memory limits the cache. Else False if the sequence holds nothing; else
-        whether its lowest position <= max(0, position - window), and position <= its
-        highest + 1. Holes between do not count. A recurrent cache also needs a state, or
-        a checkpoint, that stands at position - 1, or position 0. An encoder says True; a
-        wrapper, whether all of its caches do.
+        True if no memory limits the cache. Otherwise, False if the sequence has no
+        tokens; else whether its lowest position <= max(0, position - window), and
+        position <= its highest position + 1. Missing positions in between do not matter.
+        A recurrent cache also needs a state or checkpoint at position - 1, unless
+        position is 0. An encoder returns True; a wrapper returns whether all its caches
+        return True.
         """
 
     def held(self) -> Held:
-        """Tells what the cache holds, saved content not included; only if the kind
-        declares `held`."""
+        """Returns the memory usage of the cache without saved content, see `Held`;
+        only if the kind declares `held`."""
 
     def save(self) -> Any:
         """Returns a copy of all content. Later changes of the cache do not change it."""
 
     def load(self, saved: Any) -> None:
-        """Restores the result of `save`, of this cache or another of the same config."""
+        """Restores a result of `save` of this cache or another of the same config."""
 
     def of(self, layer_type: int) -> UnifiedCache:
         """(wrapper) Returns the cache with the layers of this type."""
 
     @property
     def cached(self) -> bool:
-        """(encoder) Whether an image is stored. Every encoder is asked: this is no
-        operation, and is not declared."""
+        """(encoder) Whether an image is stored. The harness reads this property of
+        every encoder; it is not an operation, and is not declared."""
 
     def read_states(self, layer: int) -> tuple[Array, Array]:
         """(recurrent) Reads the states of the pass's sequences; zeros at first use.
@@ -558,10 +577,12 @@ class Statistics(Protocol):
     """Counts of a prefix cache.
 
     Attributes:
-        requests, hits: number of requests that were opened, and that reused a token.
-        asked, reused: number of tokens in all requests, and not to be computed again.
-        tokens, bytes: size of what is stored now, as in `PrefixCache`. Of slots, the
-            tokens of all, and 0.
+        requests: the number of opened requests.
+        hits: the number of requests that reused a token.
+        asked: the number of tokens in all requests.
+        reused: the number of tokens that were not computed again.
+        tokens, bytes: see `PrefixCache.count_tokens` and `count_bytes`. For slots, the
+            number of tokens in all slots, and 0.
     """
 
     requests: int
@@ -576,7 +597,7 @@ STATISTICS = tuple(Statistics.__annotations__)
 
 
 class PrefixCache(Protocol):
-    """A session or a trie: conversations above the caches of a model's layers.
+    """A session or a trie: stores conversations in the caches of a model's layers.
 
     It serves one request at a time: `begin`; updates of any length, in which the layers
     compute the remaining tokens; `extend` with generated tokens; `close`. An invalid call
@@ -585,7 +606,8 @@ class PrefixCache(Protocol):
 
     @property
     def layers(self) -> Sequence[LayerCache | StateCache | None]:
-        """The cache of each layer for the open request; None for a layer without one."""
+        """The cache of each layer for the open request; None for a layer without a
+        cache."""
 
     def begin(self, tokens: Sequence[int], checkpoints: Sequence[int]) -> Sequence[int]:
         """Opens a request, and brings every layer to the same offset.
@@ -602,22 +624,24 @@ class PrefixCache(Protocol):
         """Appends generated tokens to the request."""
 
     def close(self) -> int:
-        """Ends the request at any time; returns how many of its tokens are stored.
+        """Ends the request at any time; returns the number of its tokens that are stored.
 
-        These are all that every layer has read.
+        These are the tokens that every layer has read.
         """
 
     def cancel(self) -> int:
-        """Ends a request that was broken off; otherwise the same as `close`."""
+        """Ends an aborted request; otherwise the same as `close`."""
 
     def free(self) -> None:
-        """Removes everything that is stored, and closes all snapshots."""
+        """Removes all stored tokens, and closes all snapshots."""
 
     def set_limit(self, limit: int | None) -> None:
-        """(trie) Limits the stored bytes from now on, at once; None for no limit."""
+        """(trie) Sets the limit of stored bytes, and applies it immediately; None for
+        no limit."""
 
     def count_tokens(self) -> int:
-        """Counts the stored tokens; those that conversations share count once."""
+        """Counts the stored tokens; a token that several conversations share counts
+        once."""
 
     def count_bytes(self) -> int:
         """(trie) Counts the bytes of all snapshots, even if they are not copied yet."""
@@ -626,9 +650,9 @@ class PrefixCache(Protocol):
 
 
 class SlotsCache(Protocol):
-    """Several users over one cache of many sequences.
+    """Slots for several users, which share a cache of many sequences.
 
-    `slot` is a number, the same as that of the sequence in the cache.
+    The number `slot` is also the number of the sequence in the cache.
     """
 
     @property
@@ -642,7 +666,7 @@ class SlotsCache(Protocol):
         """
 
     def get_tokens(self, slot: int) -> Sequence[int]:
-        """Returns the computed tokens that the slot holds."""
+        """Returns the computed tokens in the slot."""
 
     def get_remaining(self, slot: int) -> Sequence[int]:
         """Returns the tokens that remain to be computed."""
@@ -651,14 +675,14 @@ class SlotsCache(Protocol):
     def reserve(self, slot: int, count: int) -> Sequence[int]:
         """Makes room for the next `count` remaining tokens, and returns their positions.
 
-        Afterwards the remaining tokens may be others, and more.
+        This call may change the remaining tokens and increase their number.
         """
 
     def commit(self, slot: int, count: int) -> None:
         """Marks the next `count` remaining tokens as computed."""
 
     def close(self, slot: int) -> int:
-        """Frees the slot; returns the number of tokens that it keeps."""
+        """Frees the slot; returns the number of tokens that remain in it."""
 
     def cancel(self, slot: int) -> int: ...
     def get_statistics(self) -> Statistics: ...

@@ -14,10 +14,10 @@ from types import FunctionType
 from typing import Any
 
 METHODS = ("update", "read", "forward", "begin", "schedule")
-"""Each kind of cache has one of them."""
+"""Each kind of cache has a method with one of these names."""
 
 OTHERS = ("clone", "of", "cache", "extract")
-"""What gives another cache."""
+"""The methods and attributes that return another cache."""
 
 
 class NativeCache:
@@ -35,7 +35,7 @@ class NativeCache:
             result = member(*map(unwrap_native, arguments))
             return wrap_native(result) if name in OTHERS else result
 
-        setattr(self, name, call)  # looked up once only
+        setattr(self, name, call)  # avoids further lookups
         return call
 
 

@@ -9,19 +9,20 @@ from lockstep.harness.backends.interface import Array
 
 
 class Ring(NamedTuple):
-    """Blocks of a sliding group that later positions overwrite, each at its turn: there
-    is no table. The K and V that a backend stores there are checked, and who holds them.
+    """The blocks of a sliding group without a table: later positions overwrite the blocks
+    in turn. The harness checks the K and V in these blocks, and which requests hold them.
     """
 
     blocks: Sequence[int]
 
 
 Table = Sequence[int | None] | Ring
-"""The block of each `block` positions; None where a request has none."""
+"""The block for each `block` positions; None for positions without a block."""
 
 Tables = Sequence[Table]
-"""Of one request, for each group. A state group keeps in entry i the state after its last
-computed token in the positions of block i. Block numbers of different memory differ."""
+"""The tables of a request, for each group. In a state group, entry i is the block with
+the state after the last computed token in the positions of block i. Blocks in
+different memory have different numbers."""
 
 
 EVENTS = ("stored", "removed", "cleared")
@@ -29,12 +30,12 @@ EVENTS = ("stored", "removed", "cleared")
 
 
 class Pool(NamedTuple):
-    """The blocks of a cache. Each is held, free or cached.
+    """The blocks of a cache. Each block is held, free or cached.
 
     Attributes:
         references: block → the number of tables that hold it.
-        free: blocks that nobody holds and that cannot be hit.
-        cached: blocks that nobody holds and that can be hit.
+        free: blocks that no request holds and that cannot be hit.
+        cached: blocks that no request holds and that can be hit.
         pinned: blocks that are held until they are copied, or until a transfer ends,
             listed once for each such reference.
         idle: blocks of other memory that are free or can be evicted.
@@ -51,10 +52,10 @@ class Entry(NamedTuple):
     """A prefix that can be hit in one group.
 
     Attributes:
-        group: its number in the config.
-        namespace: of the request that computed it.
-        tokens: the whole prefix.
-        block: where its last tokens are, or its state.
+        group: the number of the group in the config.
+        namespace: the namespace of the request that computed the prefix.
+        tokens: all tokens of the prefix.
+        block: the block with the last tokens of the prefix, or with its state.
     """
 
     group: int
@@ -64,49 +65,52 @@ class Entry(NamedTuple):
 
 
 TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
-"""What a paged cache may tell beside its tables; see `Kind.tells`. "reuse" is no method,
-but a promise about the entries: all that a step has computed can be hit when it has run,
-what a load has copied too when it has landed, all that an offload has copied can be
-loaded then, and a request that waits reuses as much as the entries allow."""
+"""The optional methods and promises of a paged cache; see `Kind.tells`. "reuse" is not
+a method but a promise about the entries: all tokens that a step computes can be hit
+after `run`; tokens that a load copies can be hit after `landed`; tokens that an
+offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
+the entries allow."""
 
 
 class PagedCache(Protocol):
-    """A block manager, as a scheduler calls it; `reference.paged` defines the meaning.
+    """A block manager, as a scheduler calls it; `reference.paged` defines its behavior.
 
-    A kind declares the operations that it has. A call that breaks a rule of usage raises
-    ValueError and changes nothing, where the kind declares `refuses`.
+    A kind declares its operations. If the kind declares `refuses`, an invalid call raises
+    the "usage" error and changes nothing.
     """
 
     def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Adds a request. It holds no slots until it is scheduled."""
+        """Adds a waiting request, which holds no slots until it is scheduled."""
 
     def match(self, request: str) -> int:
-        """Returns how many tokens of a waiting request it would reuse now."""
+        """Returns the number of tokens that a waiting request would reuse now."""
 
     def schedule(self, request: str, count: int) -> int | tuple[int, int] | None:
-        """Gives slots to the next `count` known tokens, drafts included, or to all of
-        them.
+        """Allocates slots for the next `count` known tokens, including drafts, or for all
+        remaining known tokens if there are fewer.
 
-        A waiting request first reuses its cached prefix, and keeps it. A request that
-        waits for a transfer is refused.
+        A waiting request first reuses its cached prefix, and holds it from then on. A
+        request that waits for a transfer is refused.
 
         Returns:
             The position of the first of these tokens, that is, the number of computed or
-            reused tokens; for a cache that may take fewer tokens, so that a step ends
-            where a state is kept, also their number. None if there is no room, or if with
-            a state group a step of `count` tokens cannot end at the end of a block; then
-            nothing changes. There is room in free blocks and in cached blocks that no
-            request holds. With one group and `pool`, None is checked against these
-            numbers.
+            reused tokens. A cache that may take fewer tokens, so that a step ends at a
+            position where a state is stored, also returns the number of tokens. None if
+            there is no room, or if a cache with a state group cannot end a step of
+            `count` tokens at the end of a block; then nothing changes. There is room in
+            free blocks and in cached blocks that no request holds. If the cache has one
+            group and the method `pool`, the harness checks None against the numbers of
+            `pool`.
 
         Raises:
-            "usage" error: `count` is below 1, no token is left to compute, or the request
-                is in this step already, waits for a transfer, or does not exist. This is
-                checked before a lack of room.
+            "usage" error: `count` is below 1, no token remains to be computed, or the
+                request is already in this step, waits for a transfer, or does not exist.
+                This is checked before a lack of room.
         """
 
     def run(self) -> None:
-        """The step is computed: all slots that were given are written."""
+        """Ends the step: all allocated slots have been written, and its tokens are
+        computed."""
 
     def accept(
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
@@ -115,75 +119,77 @@ class PagedCache(Protocol):
         drafts; drops the other drafts."""
 
     def preempt(self, request: str) -> None:
-        """Takes all slots from a request, which waits again without drafts."""
+        """Frees all slots of a request. The request waits again, without drafts."""
 
     def free(self, request: str, reuse: bool) -> None:
-        """Ends a request. reuse: others may hit what it has computed."""
+        """Ends a request. reuse: whether other requests may hit its computed tokens."""
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
         """Opens a request with the computed tokens of `source`, followed by `tokens`.
 
         Returns:
-            False if there is no room; then nothing changes.
+            Whether there was room; if not, nothing changes.
         """
 
     def rewind(self, request: str, to: int, tokens: Sequence[int]) -> bool:
-        """Goes back to the first `to` tokens, and appends others.
+        """Keeps the first `to` tokens of a request, and appends `tokens`.
 
         Returns:
-            False if a group has freed these tokens; then nothing changes.
+            False if a group has already freed tokens that it needs; then nothing changes.
         """
 
     def evict(self, count: int) -> int:
-        """Drops up to `count` cached blocks that nobody holds; returns how many."""
+        """Drops up to `count` cached blocks that no request holds; returns their
+        number."""
 
     def reset(self) -> bool:
-        """Forgets all that can be hit; False, and nothing, if a request holds slots or a
-        transfer is under way."""
+        """Drops all cached prefixes. Returns False, and changes nothing, if a request
+        holds slots or a transfer has not ended."""
 
     # --- transfers: other memory has blocks with numbers of their own ------------------
 
     def offload(self, request: str, transfer: str) -> Sequence[tuple[int, int]]:
         """Begins to copy the blocks of a request that can be hit to other memory.
 
-        A transfer may read and write its blocks until it ends, even if the request ends
-        before.
+        The transfer may read and write its blocks until it ends, even if the request ends
+        earlier.
 
         Returns:
-            The blocks to copy: from, to. There may be none.
+            The blocks to copy, as (source, target) pairs. The list may be empty.
         """
 
     def load(
         self, request: str, transfer: str
     ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-        """Gives slots to the prefix of a waiting request that is on the device or in
-        other memory, and begins to copy the blocks in other memory.
+        """Allocates slots for the prefix of a waiting request that is on the device or in
+        other memory, and begins to copy the blocks in other memory to the device.
 
         Returns:
-            The number of computed tokens after landing, and the blocks to copy: (from
-            other memory, to the device). None if there is no room, or nothing to copy.
+            The number of computed tokens after `landed`, and the blocks to copy: (block
+            in other memory, block on the device). None if there is no room, or no block
+            to copy.
         """
 
     def landed(self, transfer: str) -> None:
-        """A transfer is over: all its blocks have been copied."""
+        """Ends a transfer that has copied all its blocks."""
 
     def failed(self, transfer: str, arrived: int) -> int:
-        """A transfer is over: it has copied its first `arrived` blocks, and no others.
+        """Ends a transfer that has copied only its first `arrived` blocks.
 
         Returns:
-            How many tokens the request that waits for it keeps: computed, in its slots.
-            With 0 it waits again and holds no slots.
+            The number of computed tokens that the request that waits for the transfer
+            keeps in its slots. If it is 0, the request waits again and holds no slots.
         """
 
     # --- saving -------------------------------------------------------------------------
 
     def save(self) -> Any:
-        """Returns all that can be hit, in any form; None, if a request holds slots or a
-        transfer is under way."""
+        """Returns all cached prefixes, in any form; None if a request holds slots or a
+        transfer has not ended."""
 
     def restore(self, saved: Any) -> None:
-        """Loads what another cache of this config has saved into this fresh cache, with
-        the same content in each block."""
+        """Loads the result of `save` of a cache with the same config into this new
+        cache. Each block has the same content as before."""
 
     # --- what it tells ------------------------------------------------------------------
 
@@ -191,44 +197,49 @@ class PagedCache(Protocol):
         """Returns the tables of a request that holds slots."""
 
     def copies(self) -> Sequence[tuple[int, int]]:
-        """Returns, and forgets, the blocks to copy before the step runs: from, to."""
+        """Returns the blocks to copy before the step runs, as (source, target) pairs,
+        and clears this list."""
 
     def pool(self) -> Pool:
         """Returns all blocks: held by tables, free and cached."""
 
     def entries(self) -> Sequence[Entry]:
-        """Returns every prefix that can be hit now, with its block."""
+        """Returns all prefixes that can be hit now, with their blocks."""
 
     def host_entries(self) -> Sequence[Entry]:
-        """Returns every prefix that other memory holds now, with its block there."""
+        """Returns all prefixes in other memory, with their blocks there."""
 
     def events(self) -> Sequence[tuple[str, Entry | None]]:
-        """Returns, and forgets, the events since the last call: "stored" and "removed"
-        with the entry, and "cleared" with None."""
+        """Returns the events since the last call, and clears this list: ("stored",
+        entry), ("removed", entry) and ("cleared", None)."""
 
     # --- memory, with data "backend": between the last schedule and run ----------------
 
     def update(
         self, layer: int, keys: Array, values: Array
     ) -> Sequence[tuple[Array, Array]]:
-        """Writes K and V of the step in one layer, and returns what it attends to.
+        """Writes the K and V of the step in one layer, and returns the K and V to attend
+        to.
 
         Args:
-            layer: counts through the layers of all groups, in order.
-            keys: [1, heads, tokens, key_dim]: the tokens of each request of the step, in
-                the order of their scheduling.
+            layer: the number of the layer; layers are numbered from 0 through all groups,
+                in order.
+            keys: [1, heads, tokens, key_dim]: the tokens of all requests of the step;
+                requests are in the order in which they were scheduled.
             values: [1, heads, tokens, value_dim].
 
         Returns:
-            For each request K and V of the positions from the oldest that its first token
-            attends to, up to its last token: [1, heads, positions, dim].
+            For each request, K and V [1, heads, positions, dim]. The positions begin with
+            the oldest position that the request's first token in the step attends to, and
+            end with its last token.
         """
 
     def attend(self, layer: int, queries: Array) -> Array:
-        """Computes attention of the step in a layer that is updated, through the tables.
+        """Computes the attention of the step in a layer, through the tables. `update` of
+        this layer is called before.
 
         Args:
-            layer: not of a state group.
+            layer: the number of a layer that is not in a state group.
             queries: [1, heads, tokens, key_dim], in the order of `update`.
 
         Returns:
@@ -236,12 +247,13 @@ class PagedCache(Protocol):
         """
 
     def read_states(self, layer: int) -> Sequence[tuple[Array, Array] | None]:
-        """Returns, for each request of the step, its state before the step: two arrays
-        [1, heads, 1, dim]; None if it has read no token yet."""
+        """Returns the state of each request of the step before the step: two arrays
+        [1, heads, 1, dim]; None if the request has read no token yet."""
 
     def list_ends(self, layer: int) -> Sequence[Sequence[int]]:
-        """Returns, for each request of the step, after how many tokens its states are to
-        be written, ascending; the last is the end of the step."""
+        """Returns, for each request of the step, the ascending numbers of tokens after
+        which its states must be written; the last number is the end of the step."""
 
     def write_states(self, layer: int, states: Array, more: Array) -> None:
-        """Writes the states at all of these ends: [1, heads, ends, dim]."""
+        """Writes the states of each request after the numbers of tokens in
+        `list_ends`: arrays [1, heads, ends, dim]."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 from lockstep.harness.core.errors import UsageError, clean, format_raised
 
 NAMES = tuple(ascii_lowercase[:16])
-"""Of the caches of one program."""
+"""The names of the caches of a program."""
 
 MOST_HEADS, DIM = 2, 4
 """K and V of a replay are small: no cache computes with their shapes."""
@@ -35,7 +35,7 @@ class Form:
         backend: the registered backend that makes the same calls.
         contract: the family of the program.
         config: its fields that differ from their defaults.
-        about: the sizes that a replay reduces, for people.
+        about: a description of the sizes that a replay reduces.
     """
 
     backend: str
@@ -75,11 +75,11 @@ class Tape:
     """The operations on the caches of a layer, which have names in the program.
 
     Attributes:
-        layer: its name, for people.
-        draft: takes the operations.
-        names: the cache that each name stands for.
-        bound: all caches that had a name.
-        gone: names of caches that an operation has used up.
+        layer: the name of the layer, for messages.
+        draft: the program that gets the operations.
+        names: name → the current cache with this name.
+        bound: all caches that ever had a name.
+        gone: the names of caches that an operation has consumed.
         is_busy: whether a call of the library is running, so that its inner calls are not
             noted.
     """
@@ -138,7 +138,7 @@ class Tape:
             "value_dim": DIM if value_dim else 0,
             "dtype": str(keys.dtype).rpartition(".")[2],
         }
-        # A form may ask for dimensions of its own, such as those of a group.
+        # The form's dimensions, for example of a group, take precedence.
         form = form.with_fields(**{**fields, **form.config})
         sizes = f"{heads} heads of {key_dim} and {value_dim} numbers"
         about = ", ".join(filter(None, (form.about, sizes)))
@@ -146,14 +146,14 @@ class Tape:
 
 
 def make_plain(value: Any) -> Any:
-    """Returns the numbers of an array, or of a list that may have some in it."""
+    """Converts an array, or the arrays in a nested list, to plain numbers."""
     if isinstance(value, list | tuple):
         return [make_plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 Then = Callable[[Any], None] | None
-"""What is to be done with the result of a call."""
+"""A function that processes the result of a call; None if nothing has to be done."""
 
 DEEPCOPY = "__deepcopy__"
 
@@ -161,14 +161,14 @@ DEEPCOPY = "__deepcopy__"
 class Scribe:
     """Notes the calls on one live cache.
 
-    A subclass has a method for each call of the library that it lists in `calls`. It gets
-    the arguments before the library does, notes the operation, and may return a function
-    to call with the result.
+    A subclass lists calls of the library in `calls`, and has a method for each. The
+    method gets the arguments before the library does, notes the operation, and may return
+    a function, which is called with the result.
 
     Args:
-        cache: of the engine.
-        tapes: of the layers that the cache has.
-        name: of the cache, in all of them.
+        cache: the cache of the engine.
+        tapes: the tapes of the layers that use the cache.
+        name: the name of the cache in all tapes.
     """
 
     calls: ClassVar[Sequence[str]] = ()
@@ -329,5 +329,5 @@ def make_watched(scribe: Scribe) -> type:
     }
     for name in {*scribe.calls, DEEPCOPY} & {*dir(plain), DEEPCOPY}:
         body[name] = make_method(scribe.call, name)
-    # A class of the same metaclass as its own, such as ABCMeta.
+    # The new class has the metaclass of the original class, such as ABCMeta.
     return new_class(plain.__name__, (plain,), exec_body=lambda space: space.update(body))

@@ -17,10 +17,11 @@ OPERATIONS = frozenset(
         *("fork", "rewind", "evict", "reset"),
     }
 )
-"""What a scheduler calls: these choose."""
+"""The calls of a scheduler, in which a cache makes choices."""
 
 QUESTIONS = frozenset({"tables", "pool", "entries"})
-"""What changes nothing; the first twin tells. All other calls go to both."""
+"""Calls that change nothing. Only the first twin answers them; both twins get all
+other calls."""
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
 Counts = Callable[[Any], Mapping[str, int]]

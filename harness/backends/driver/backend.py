@@ -1,4 +1,4 @@
-"""A driver as a backend, found by name: "exec:program arguments"."""
+"""Makes a backend from a driver, whose name is "exec:program arguments"."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_backend(hello: Hello, driver: Driver) -> Backend:
         open=partial(open_cache, driver),
         follow=driver.follow,
         dtypes=hello.dtypes,
-        lifetime="forever",  # what came over a pipe is a copy
+        lifetime="forever",  # data from a pipe is a copy
         causal=hello.causal,
         poison=hello.poison,
         overwrite=leave,
@@ -61,12 +61,12 @@ def make_backend(hello: Hello, driver: Driver) -> Backend:
 
 
 IN_PYTHON = ("at_once", "scope")
-"""Config fields that mean nothing to a driver: the protocol has no `put_all`, and a scope
-is one of this process."""
+"""Config fields that have no meaning for a driver: the protocol has no `put_all`, and
+a scope is a context manager in this process."""
 
 
 def leave(array: Tensor) -> None:
-    """Does nothing: a driver receives numbers, and not memory of its caller."""
+    """Does nothing: a driver receives numbers, and shares no memory with the caller."""
 
 
 def make_kind(document: Any, location: str) -> Kind:

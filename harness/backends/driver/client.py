@@ -183,7 +183,7 @@ class Driver:
             is_late = broken.is_late and self.is_fresh
             self.misbehave(broken.what, str(broken), is_late)
         except BaseException:
-            self.end()  # nobody reads the answer any more
+            self.end()  # the answer is not read
             raise
         self.is_fresh = False
         if message != "hello":

@@ -31,7 +31,7 @@ from lockstep.harness.core.errors import clean
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-# Types as msgspec names them → as authors of drivers know them.
+# Names of types in msgspec → names that authors of drivers know.
 TYPES = {
     "int": "an integer",
     "float": "a number",
@@ -43,7 +43,7 @@ TYPES = {
     "bool | int | float | str | null": "a number or null",
 }
 
-# What may stand in a field that takes a few values.
+# Field → a description of the allowed values.
 CHOICES = {
     "op": "the name of the operation",
     "protocol": f"{PROTOCOL}, the version that the harness speaks",
@@ -77,7 +77,7 @@ def refuse(constant: str) -> NoReturn:
 
 
 DECODER = json.JSONDecoder(parse_constant=refuse)
-"""Not msgspec's own, which refuses 1e999."""
+"""Replaces msgspec's decoder, which refuses 1e999."""
 
 
 def decode(line: bytes) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def require_no_more(document: Any, parsed: Any, location: str) -> None:
 # --- arrays: a shape and plain numbers --------------------------------------------------
 
 
-# What printf writes of numbers that JSON does not have → what every parser reads.
+# Output of printf for numbers that JSON lacks → the text that every parser can read.
 SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
 
 
@@ -240,7 +240,7 @@ class WireArrays:
             seen = seen == 0
         scores = np.where(seen, scores, np.float32(-np.inf))
         content = np.where(np.isfinite(values.content), values.content, 0)
-        with np.errstate(invalid="ignore"):  # a row that sees nothing
+        with np.errstate(invalid="ignore"):  # for a row that sees nothing
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
         return Tensor(weights @ content, queries.dtype)
@@ -270,7 +270,7 @@ def make_tensor(array: Array | None, name: str, dtype: str) -> Tensor:
         numbers = np.array(array.data, np.float64)
     except OverflowError:
         raise Malformed(f"{name} has an integer of over 300 digits") from None
-    with np.errstate(over="ignore"):  # beyond float32: infinite
+    with np.errstate(over="ignore"):  # too large for float32: infinite
         content = numbers.astype(np.bool_ if dtype == "bool" else np.float32)
     return Tensor(content.reshape(array.shape), dtype)
 

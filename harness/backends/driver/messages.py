@@ -1,10 +1,10 @@
 """The messages of the protocol.
 
-A message of an operation comes from its class: derived from its fields and its answer, or
-as the class declares it. The tables below have the rest. From all of them
-(`harness.contracts.protocol`) come the structs that validate messages and the JSON
-Schemas in `schemas/`. A name with a dot is a variant: "begin.slot" is the operation
-`begin` as slots understand it.
+The class of an operation defines the operation's message: the message is derived from the
+fields and the answer of the class, or the class declares the message. The tables below
+have all other messages. `harness.contracts.protocol` makes the structs that validate
+messages, and the JSON Schemas in `schemas/`, from all messages. A name with a dot is a
+variant: "begin.slot" is the operation `begin` of slots.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Tokens = Annotated[
 ]
 
 
-# What is checked elsewhere: the kinds one by one, which tells the one that is wrong, and
-# the config as for every backend (`harness.workers.registry`).
+# Not checked here: each kind is checked separately, so that an error names the kind, and
+# the config is checked as for every backend (`harness.workers.registry`).
 SET = {"uniqueItems": True}  # msgspec 0.21 says so itself
 LISTS = {"additionalProperties": {"type": "array", "minItems": 1}}
 KIND = {"$ref": "common.json#/$defs/kind"}
@@ -56,7 +56,7 @@ KINDS = {
 
 
 Special = Literal["inf", "-inf", "nan"]
-"""Numbers that JSON does not have, as texts: common parsers and printers refuse 1e999."""
+"""The texts for numbers that JSON lacks: common parsers and printers refuse 1e999."""
 
 
 class Array(Struct):
@@ -206,7 +206,7 @@ def require_names(names: Iterable[str], sort: str) -> None:
             )
 
 
-# What messages of all contracts are made of, under the names of `common.json`.
+# The structs that messages of all contracts use, with their names in `common.json`.
 COMMON: Mapping[str, type[Struct]] = {
     "array": Array,
     "snapshot": Snapshot,
@@ -221,7 +221,7 @@ COMMON: Mapping[str, type[Struct]] = {
 }
 
 Fields = Mapping[str, Any]
-"""Field of a message → its type; with `UnsetType` it may be left out."""
+"""Field of a message → its type; a field whose type has `UnsetType` is optional."""
 
 Message = tuple[Fields, Fields]
 """The fields of a request, and of its answer."""
@@ -243,7 +243,8 @@ OFFSETS = {"offsets": list[int]}
 SAVED = {"saved": int}
 
 PLACE = (*TYPE, *PART)
-"""Fields that tell the parts of one cache apart; a message has them beside its own."""
+"""Fields that name a part of a cache; a message has them in addition to its other
+fields."""
 
 CONFIG = Annotated[dict[str, Any], Meta(extra_json_schema={"required": ["kind"]})]
 SESSION: Messages = {
@@ -326,8 +327,9 @@ CONTRACTS: Mapping[str, Messages] = {
     "prefix": PREFIX,
     "paged": PAGED,
 }
-"""Contract → the messages that no operation declares: calls between operations, what a
-cache tells, and the methods of prefix caches, of which an operation makes several."""
+"""Contract → the messages that no operation declares: calls between operations,
+queries about a cache, and the methods of prefix caches, because an operation calls
+several of these methods."""
 
 
 def get_operation(message: str) -> str:
@@ -339,7 +341,7 @@ def get_operation(message: str) -> str:
 
 
 OBJECTS = ("cache", "snapshot", "saved")
-"""Sorts of names that stand for objects, which have numbers in messages."""
+"""The sorts of objects that messages name by a number."""
 
 PLAIN = {"boolean": bool, "string": str, "number": float}
 
@@ -437,7 +439,7 @@ REFUSALS: Mapping[str, type[Exception]] = {
 
 
 class Failed(Reported):
-    """Anything else that went wrong in the driver."""
+    """Any other error in the driver."""
 
 
 ERRORS: Mapping[str, type[Exception]] = {

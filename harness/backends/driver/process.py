@@ -16,13 +16,13 @@ from typing import IO
 from lockstep.harness.core.errors import Broken, clean, format_exit
 
 CHUNK = 1 << 16
-# Bytes of its standard error that are kept.
+# The number of bytes of the driver's standard error that are kept.
 LAST_WORDS = 4096
 
-# Bytes of them that are shown.
+# The number of these bytes that are shown.
 SHOWN = 300
 
-# Seconds for a driver that has closed its output to end, too.
+# The time limit (in seconds) for a driver to end after it has closed its output.
 GRACE = 0.5
 
 
@@ -131,7 +131,7 @@ class Process:
         remaining = deadline - time.monotonic()
         ready = self.poll.poll(remaining * 1000) if remaining > 0 else ()
         if not ready and self.popen.poll() is not None:
-            raise self.describe_end("ended")  # a child of its own still has its output
+            raise self.describe_end("ended")  # a child process still has the output
         if not ready:
             message = f"did not {action} {self.current} within {self.seconds:g} s"
             if self.buffer:
@@ -202,7 +202,7 @@ class Process:
 
     def get_last_words(self) -> str:
         """Returns the end of the output on standard error."""
-        for _ in range(64):  # a driver that writes on and on is not heard to the end
+        for _ in range(64):  # the driver may never stop writing
             if not self.hear():
                 break
         return clean(self.stderr[-SHOWN:].decode(errors="replace"), SHOWN)

@@ -199,7 +199,7 @@ def open_parts(
     parts = [open_part(whole.driver, whole.number, config) for config in configs]
     for number, cache in enumerate(parts):
         cache.place = {field: number}
-        cache.release()  # each is dropped with the whole
+        cache.release()  # the drop of the whole drops each part
     return parts
 
 
@@ -381,7 +381,7 @@ def open_unified(driver: Driver, number: int, config: Mapping[str, Any]) -> Unif
 
 
 CHANGES = ("begin", "close", "cancel", "free", "set_limit")
-"""What may move the layers, or put others in their places."""
+"""Messages that may change the offsets of the layers' caches, or replace these caches."""
 
 
 class PrefixCache(Cache):
@@ -477,7 +477,7 @@ PROXIES: Mapping[str, Open] = {
     "trie": PrefixCache,
     "slots": SlotsCache,
 }
-"""Kind → its proxy; the rest are those of the paged and the unified contract."""
+"""Kind → its proxy; kinds of the paged and the unified contract are not listed."""
 
 
 def open_cache(driver: Driver, config: Mapping[str, Any]) -> Cache:
