@@ -27,7 +27,7 @@ class MLXArrays:
         self.device = device or mx.default_device()
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> mx.array:
-        """Converts during the copy, so that nothing is left to evaluate."""
+        """Converts the dtype during the copy, so that no evaluation is pending."""
         return mx.array(array, DTYPES[dtype])
 
     def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
@@ -44,11 +44,11 @@ class MLXArrays:
         return get_name(array.dtype)
 
     def overwrite(self, array: mx.array) -> None:
-        """Fills with NaN, as a slice assignment of the caller does.
+        """Fills the array with NaN, like a slice assignment by the caller.
 
         The assignment changes the Python object, so a cache that keeps this object sees
-        the change. An array that was made from the object before, evaluated or not, does
-        not change.
+        the change. An array that was made from the object earlier does not change,
+        whether or not it was evaluated.
         """
         if array.size:
             with mx.stream(self.device):
@@ -71,11 +71,11 @@ def get_name(dtype: mx.Dtype) -> str:
 
 
 WIDE = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-"""Each bfloat16 as float32, of which it is the upper half."""
+"""All bfloat16 numbers as float32, whose upper half they are; indexed by their bits."""
 
 
 def widen(array: mx.array) -> npt.NDArray[np.float32]:
-    """Converts bfloat16, which numpy does not have, to float32."""
+    """Converts bfloat16, which numpy lacks, to float32."""
     content = memoryview(array)  # type: ignore[arg-type]  # a buffer, but not typed as one
     halves = np.frombuffer(content.tobytes(), np.uint16)
     return WIDE[halves].reshape(array.shape)

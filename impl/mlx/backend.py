@@ -28,7 +28,7 @@ from lockstep.impl.shared.operations import BATCH_CONFIG
 
 
 class OnDevice:
-    """A cache that computes on one device, whatever the default of the process.
+    """A cache that computes on one device, regardless of the default device.
 
     Like a loop that generates tokens, it starts the evaluation of each result
     immediately, for K and V together.
@@ -104,7 +104,7 @@ FRAMEWORK = Framework(
 )
 
 PLANTED = {"mlx-cpu": "mlx", "mlx-gpu": "mlx_gpu"}
-"""The module of `impl.faults` with the planted mistakes of a device."""
+"""Backend → the module of `impl.faults` with its planted mistakes."""
 
 
 def declare(name: str, device: mx.Device) -> Backend:

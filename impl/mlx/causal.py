@@ -15,12 +15,12 @@ from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.causal import CausalCacheBase, Pass, Sizes, round_up
 
 FEW_NUMBERS = 8192
-"""Masks of up to so many numbers are best written row by row."""
+"""Masks with up to this count of numbers are faster to write row by row."""
 
 BLOCK = 1 << 19
-"""How many numbers are best rotated at a time: what lies between takes a few MiB then,
-which the system gives back at once; more comes page by page, and takes several times as
-long."""
+"""The number of values to rotate at a time: the intermediate arrays then take a few MiB,
+which the system provides again at once. Larger memory is provided page by page, which
+takes several times as long."""
 
 
 class CausalCache(CausalCacheBase):
@@ -101,7 +101,7 @@ class CausalCache(CausalCacheBase):
         values = values[..., columns] if self.axis == COLUMNS else values[:, :, columns]
         if self.mask is None:
             self.mask = self.make_mask(current)
-        # A new object for each layer: the caller may assign to a slice of it.
+        # A new object for each layer: the caller may assign to its slices.
         return keys, values, self.mask[...]
 
     def make_mask(self, current: Pass) -> mx.array:
@@ -168,7 +168,7 @@ class CausalCache(CausalCacheBase):
         places = self.place(cells)
         taken = mx.stack([places.read(keys, ROWS) for keys in self.keys])
         turned = self.rope.turn(taken, distance)
-        # Until it is computed it refers to the pools, and a write would copy them.
+        # Until the result is computed, it refers to the pools, and a write copies them.
         mx.eval(turned)
         for layer, keys in enumerate(turned):
             self.write(layer, places, keys, None)

@@ -1,4 +1,4 @@
-"""The cache of an encoded image on MLX: it stores the arrays, since they are values."""
+"""The cache of an encoded image on MLX; it stores the arrays, because they are values."""
 
 from __future__ import annotations
 

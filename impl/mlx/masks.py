@@ -15,20 +15,20 @@ PAGE = 4096
 
 
 def get_numbers(dtype: mx.Dtype) -> npt.NDArray[Any]:
-    """Returns -inf and 0 as numpy has them: bfloat16 as its bits."""
+    """Returns -inf and 0 as numpy numbers; for bfloat16, the bits of the numbers."""
     if dtype == mx.bfloat16:
         return np.array([0xFF80, 0], np.uint16)
     return np.array([-np.inf, 0], np.float16 if dtype == mx.float16 else np.float32)
 
 
 def convert(numbers: npt.NDArray[Any], dtype: mx.Dtype) -> mx.array:
-    """Returns a copy of numbers that consist of those of `get_numbers`."""
+    """Converts an array of numbers from `get_numbers` to an MLX array, a copy."""
     copied = mx.array(numbers)
     return copied if copied.dtype == dtype else copied.view(dtype)
 
 
 def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns memory for so many numbers that MLX can copy fast.
+    """Returns memory for `count` numbers that MLX can copy fast.
 
     Large arrays of numpy and of MLX begin just after the start of a page. On AMD
     processors a copy between addresses that are nearly equal modulo the page size takes

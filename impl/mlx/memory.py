@@ -3,7 +3,7 @@
 An MLX array is a value and is evaluated lazily. Assigning to a slice of a buffer makes a
 new value. When it is evaluated, it is written in place if nothing else refers to the old
 value, and otherwise into a copy of the whole buffer. Therefore returned arrays never
-change; a step moves only its own tokens once the arrays of the step before have been
+change; a step moves only its own tokens, if the arrays of the previous step have been
 dropped; and the memory must not keep a reference to a buffer that is about to be written.
 """
 
@@ -70,7 +70,7 @@ class TokenMemory(MemoryBase):
         )
 
     def extend(self, old: mx.array, copied: Sequence[Run], room: int) -> mx.array:
-        """Returns a buffer of `room` columns that begins with some of an old one."""
+        """Returns a buffer of `room` columns, beginning with columns of an old buffer."""
         batch, heads, _, dim = old.shape
         count = sum(end - begin for _, begin, end in copied)
         fresh = mx.full((batch, heads, room - count, dim), self.fill, old.dtype)
@@ -82,7 +82,7 @@ class TokenMemory(MemoryBase):
         return join_wide(old, (begin, end), fresh)
 
     def view(self, runs: Sequence[Run]) -> Pair:
-        """Returns other objects than the buffers: these are written in place."""
+        """Returns new objects for the columns, since the buffers are written in place."""
         assert self.buffers is not None
         keys, values = self.buffers
         if len(runs) > 1:
@@ -102,8 +102,8 @@ class TokenMemory(MemoryBase):
     def copy_runs(self, arrays: Pair, runs: Sequence[Run]) -> Pair:
         """Returns compact copies, computed at once.
 
-        Until they are computed, they refer to the buffers, and the next write would copy
-        the whole of these.
+        Until copies are computed, they refer to the buffers, and the next write would
+        copy the whole buffers.
         """
         copied = copy_columns(arrays[0], runs), copy_columns(arrays[1], runs)
         mx.eval(copied)  # type: ignore[no-untyped-call]
@@ -113,8 +113,7 @@ class TokenMemory(MemoryBase):
         return join(pieces)
 
     def adopt(self, arrays: Pair, runs: Sequence[Run]) -> None:
-        """Takes the columns of the row as they are, if they fit: one block is copied
-        faster."""
+        """Copies the columns of the row as one block if they fit, which is faster."""
         (first, column, _), room = runs[0], arrays[0].shape[2]
         count = sum(end - begin for _, begin, end in runs)
         columns = self.columns.take_block(first, column, count, room)
@@ -125,7 +124,7 @@ class TokenMemory(MemoryBase):
         self.buffers = mx.array(arrays[0]), mx.array(arrays[1])
 
     def share(self, source: Self, first: int, end: int) -> None:
-        """Takes the buffers of `source`; the first of the two to write gets a copy.
+        """Shares the buffers of `source`; the first memory that writes gets a copy.
 
         Assigning to a slice changes the array that the Python object refers to, so each
         memory needs its own objects for the same values.
@@ -155,8 +154,10 @@ def join_runs(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
 
 
 def copy_columns(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
-    """Returns columns in an array that, once it is computed, does not keep the buffer
-    alive; see `make_compact`."""
+    """Returns an array with some columns, which does not keep the buffer alive.
+
+    This holds once the array is computed; see `make_compact`.
+    """
     count = sum(end - begin for _, begin, end in runs)
     return read_wide(buffer, count, lambda wide: mx.contiguous(join_runs(wide, runs)))
 
@@ -197,7 +198,7 @@ def make_band(
     line = make_line(width + length - 1, width - seen, width, dtype)
     if rows == length and mx.default_device() == CPU:
         return mx.as_strided(line, (length, width), (-1, 1), length - 1)
-    # Rows of padding are slices behind the line.
+    # Padding rows are slices after the line.
     never = mx.full((width,), False if dtype == mx.bool_ else -mx.inf, dtype)
     padded = mx.concatenate([line, never])
     stretches = mx.as_strided(padded, (length + width, width), (1, 1))
@@ -206,7 +207,7 @@ def make_band(
 
 
 def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
-    """Returns a mask line [size] that is seen in [begin, end).
+    """Returns a mask line [size], in which only [begin, end) is visible.
 
     numpy makes the line: for few numbers, evaluating several MLX operations takes longer.
     """

@@ -17,8 +17,8 @@ class MlxBlocks(BlockMemory):
 
     Args:
         blocks, size, layers: see `BlockMemory`.
-        heads, dims: heads, and the dimensions of K and V.
-        dtype: of the arrays.
+        heads, dims: number of heads, and the dimensions of K and V.
+        dtype: the dtype of the arrays.
         fill: initial content.
     """
 

@@ -1,4 +1,4 @@
-"""Reads and writes of some cells of a pool."""
+"""Reads and writes of selected cells of a pool."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ROWS, COLUMNS = 2, 3
 """The axis of the cells in a pool [1, heads, cells, dim]; COLUMNS if it is permuted."""
 
 SMALL = 1 << 16
-"""So many numbers are best written to a slice as they are: in a step, what evaluates has
-gone to sleep, and is woken for every operation more, of which wide numbers take three."""
+"""Up to this count, numbers are written to a slice without conversion: in a step, each
+operation wakes the evaluating thread, and wide numbers need three more operations."""
 
 
 class Places:
@@ -54,7 +54,7 @@ class Places:
         return mx.contiguous(pool[:, :, self.slice])
 
     def write(self, pool: mx.array, tokens: mx.array, axis: int) -> mx.array:
-        """Returns the pool with `tokens` in these cells.
+        """Returns the pool after `tokens` are written to the cells.
 
         The pool is written in place if nothing else refers to it. Callers should
         therefore drop the argument and keep the result.

@@ -98,8 +98,7 @@ class RowPool(RowPoolBase):
         self.write_slots(target, begin, self.copy(self.read_slot(source, begin, end)))
 
     def clone(self) -> RowPool:
-        """Returns a pool with the same arrays; the first of the two to write gets a
-        copy."""
+        """Returns a pool with the same arrays; the first pool that writes gets a copy."""
         copied = RowPool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
             copied.arrays, copied.form = (
@@ -116,7 +115,7 @@ def write_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:
 
     Args:
         pool: [slots, heads, room, dim].
-        index: for each token the number of its line, of slots * heads * room.
+        index: for each token, the number of its line, from 0 to slots * heads * room - 1.
         tokens: [rows, heads, length, dim].
     """
     if not pool.size:  # see `write_wide`

@@ -14,7 +14,7 @@ from lockstep.impl.shared.batch import as_slice
 from lockstep.impl.shared.recurrent import RecurrentCacheBase
 
 SPARED = 1 << 14
-"""`mx.contiguous` copies nothing if the buffer is at most so many bytes larger."""
+"""`mx.contiguous` copies nothing if the buffer is at most this number of bytes larger."""
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
@@ -55,7 +55,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
     def write_slots(
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
-        """Writes to slots; conv and delta have a row for each slot, or are one number."""
+        """Writes conv and delta to slots: a row for each slot, or one number for all."""
         numbers = as_slice(np.array(slots))
         index = numbers if isinstance(numbers, slice) else mx.array(numbers)
         self.conv[layer][index] = conv

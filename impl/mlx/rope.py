@@ -44,7 +44,7 @@ class Rope:
 def compute_rates(
     bases: tuple[float, ...], layers: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """Returns a cached [layers, 1, 1, 1, 1, dim / 2], not to be written to."""
+    """Returns a cached array [layers, 1, 1, 1, 1, dim / 2]; do not write to it."""
     exponents = np.arange(0, dim, 2) / -dim
     rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
     return np.stack(rows)[:, None, None, None, None]

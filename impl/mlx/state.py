@@ -1,4 +1,4 @@
-"""The recurrent state on MLX: it stores the arrays, since they are values."""
+"""The recurrent state on MLX; it stores the arrays, because they are values."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class StateMemory(Memory):
         return self.read(begin, end)
 
     def write(self, arrays: Pair) -> None:
-        """Takes the arrays over in compact form (conv is usually the end of a longer
-        array)."""
+        """Stores the arrays in compact form (conv is usually the end of a longer one)."""
         self.buffers = make_compact(arrays)
 
     def clear(self) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import mlx.core as mx
 
 Write = Callable[[mx.array, mx.array], mx.array]
-"""(buffer, tokens) → the buffer with the tokens in it, written in place if nothing else
-refers to it."""
+"""write(buffer, tokens) returns the buffer with the tokens in it, written in place if
+nothing else refers to the buffer."""
 
 Span = tuple[int, int]
 
@@ -36,7 +36,7 @@ def write_wide(
     Args:
         buffer: [.., room, dim].
         tokens: [.., tokens, dim].
-        write: returns the buffer with the tokens in it.
+        write: write(buffer, tokens) returns the buffer with the tokens in it.
         small: largest number of values that are written without conversion.
     """
     if not buffer.size:
@@ -49,15 +49,17 @@ def write_wide(
 
 
 def join_wide(buffer: mx.array, span: Span, tokens: mx.array) -> mx.array:
-    """Concatenates tokens of a buffer and of another one along the axis of tokens, viewed
-    as 8-byte numbers if that is faster.
+    """Concatenates tokens of a buffer and further tokens along the axis of tokens.
+
+    The arrays are viewed as 8-byte numbers if that is faster.
+
 
     The slice is taken from the view, since MLX copies a slice before viewing it.
 
     Args:
         buffer: [.., room, dim].
-        span: the range of its tokens.
-        tokens: [.., tokens, dim], which come last.
+        span: the range of the tokens of the buffer.
+        tokens: [.., tokens, dim], the further tokens.
     """
     begin, end = span
     if not can_widen(buffer):

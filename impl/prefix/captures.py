@@ -55,7 +55,7 @@ class Captures:
             }
 
     def close(self) -> None:
-        """Closes the captures that nobody took."""
+        """Closes the captures that were not taken."""
         self.collect()
         while self.held:
             self.layer.close(self.held.popitem()[1])

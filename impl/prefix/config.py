@@ -28,8 +28,8 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 
 HELD: Mapping[str, float] = {"session": 4, "trie": 4, "slots": 1}
-"""The same as for the caches below, see `impl.shared.operations`; a cache of many
-sequences allocates all of its cells."""
+"""Kind → the limit of memory, as `impl.shared.operations` has for the caches below; a
+cache of many sequences allocates all of its cells."""
 
 
 def open_cache(config: Mapping[str, Any]) -> Session | Trie | Slots:

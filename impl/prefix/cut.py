@@ -32,7 +32,7 @@ class Cut:
 
     @classmethod
     def make(cls, node: Node, at: int, layers: Numbered) -> Cut:
-        """Cuts the snapshots that were not copied yet; a copied one needs no cut."""
+        """Cuts the snapshots that are not copied yet; a copied snapshot needs no cut."""
         remaining: dict[int, LayerSnapshot] = {}
         for number, layer in layers:
             snapshot = node.snapshots[number]
@@ -41,8 +41,7 @@ class Cut:
         return cls(node, at, remaining)
 
     def move(self, end: int, layers: Numbered) -> None:
-        """Moves the cut to `end`, an offset up to which the layers have read the edge
-        since.
+        """Moves the cut to `end`; the layers have now read the edge up to this offset.
 
         The layers hold these tokens, so the first part can refer to them without a copy.
         """
@@ -69,8 +68,10 @@ class Cut:
 
 
 def take_pieces(layer: Layer, begin: int, ends: Iterable[int]) -> list[LayerSnapshot]:
-    """Snapshots a layer from `begin` on, cut at `ends`; the layer may be ahead of the
-    last."""
+    """Takes a snapshot of a layer from `begin` on, cut at `ends`.
+
+    The offset of the layer may be larger than the last end.
+    """
     pieces, remaining = list[LayerSnapshot](), layer.snapshot(begin)
     for end in ends:
         piece, remaining = layer.split(remaining, end)

@@ -15,8 +15,8 @@ class Eviction:
     Attributes:
         heap: (used, node), at most once for each node. `used` only grows, so an
             outdated entry comes up too early and is pushed again with the new value. A
-            node that cannot be evicted is not in the heap until it can. No two nodes
-            have the same `used`: each was touched before it is pushed.
+            node that cannot be evicted is not in the heap. No two nodes have the same
+            `used`: each node is touched before it is pushed.
         clock: number of uses so far.
     """
 

@@ -15,10 +15,10 @@ class LayerSnapshot(Protocol):
     def end(self) -> int: ...
     @property
     def memory(self) -> object | None:
-        """The layer's memory that it refers to; None once it has its own copy."""
+        """The memory of the layer that the snapshot refers to; None after the copy."""
 
     def get_size(self) -> int:
-        """Returns its size in bytes, whether or not it has been copied."""
+        """Returns the size of the content in bytes, whether or not it has been copied."""
 
 
 class Layer(Protocol):
@@ -31,7 +31,7 @@ class Layer(Protocol):
     def offset(self) -> int: ...
     @property
     def can_split(self) -> bool:
-        """Whether a snapshot can restore any offset in it, not only its end."""
+        """Whether a snapshot can restore every offset inside it, not only its end."""
 
     def free(self) -> None: ...
     def snapshot(self, begin: int) -> Any: ...

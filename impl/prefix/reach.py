@@ -8,7 +8,7 @@ from lockstep.impl.prefix.layers import Layer
 from lockstep.impl.prefix.tree import Match
 
 Numbered = Sequence[tuple[int, Layer]]
-"""The layers that have a cache, with their numbers."""
+"""(number, layer) for each layer that has a cache."""
 
 
 class Reach:
@@ -29,9 +29,9 @@ class Reach:
     def can_reach(self, number: int, layer: Layer, target: int) -> bool:
         """Returns whether a layer can be brought to offset `target`.
 
-        It can if `target` is 0, if the snapshots of the layer can be split, if the layer
-        was captured at `target`, or if it can go back to `target` from its current
-        offset.
+        This is possible if `target` is 0, if the snapshots of the layer can be split, if
+        the layer was captured at `target`, or if it can go back to `target` from its
+        current offset.
         """
         if layer.can_split or target == 0:
             return True
@@ -61,7 +61,7 @@ class Reach:
         return f"layer {number} cannot go to offset {target}"
 
     def restore(self, number: int, layer: Layer, target: int) -> bool:
-        """Brings one layer to `target`, which it can reach; False if it refuses."""
+        """Brings a layer to `target`, which it can reach; returns False if it refuses."""
         if target <= self.common and layer.can_restore(None, target):
             return layer.restore(None, target)
         if layer.can_split:
@@ -69,9 +69,9 @@ class Reach:
         return layer.restore(self.at[target].snapshots[number], target)
 
     def restore_edges(self, number: int, layer: Layer, target: int) -> bool:
-        """Restores edge by edge, from the first that the layer does not wholly hold.
+        """Restores edge by edge, from the first edge that the layer does not wholly hold.
 
-        What the layer holds before that edge stays.
+        Earlier tokens of the layer stay.
         """
         return all(
             layer.restore(node.snapshots[number], min(node.end, target))

@@ -15,7 +15,8 @@ class Requests:
 
     Attributes:
         cached: the layers that have a cache, with their numbers.
-        request: its tokens, including generated ones; None if none is open.
+        request: the tokens of the open request, including generated tokens; None if no
+            request is open.
         log: counts of requests and reused tokens.
     """
 

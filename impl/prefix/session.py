@@ -39,7 +39,7 @@ class Session(Requests):
             The tokens that remain to be computed, at least one.
 
         Raises:
-            MisuseError: there are checkpoints, or the tokens are no request.
+            MisuseError: there are checkpoints, or the tokens are not a valid request.
         """
         request = self.check_begin(tokens)
         if len(checkpoints):
@@ -73,9 +73,9 @@ class Session(Requests):
         return 0, reason
 
     def find_obstacle(self, target: int) -> str | None:
-        """Returns why a layer cannot go back to `target`, None if all can.
+        """Returns the reason why a layer cannot go back to `target`; None if all can.
 
-        It is called before any layer moves, since trimmed tokens are lost.
+        Called before any layer moves, because trimmed tokens are lost.
         """
         moving = [
             numbered

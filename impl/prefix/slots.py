@@ -16,7 +16,7 @@ from lockstep.impl.shared.errors import (
 )
 
 REFUSALS: tuple[type[Exception], ...] = (CacheFullError, NotSupportedError, SharedError)
-"""The exceptions of our own caches that cannot cut or copy a sequence."""
+"""The exceptions with which our caches refuse to cut or copy a sequence."""
 
 
 class NoSlotError(Exception):
@@ -155,7 +155,7 @@ class Slots:
         """Cuts a sequence to its common prefix with the request, or empties it.
 
         Returns:
-            Number of tokens that are left, and the reason why not all are reused.
+            The number of tokens left, and the reason why not all tokens are reused.
         """
         stored = self.slots[number].tokens
         matched = count_common(request, stored)
@@ -182,7 +182,7 @@ class Slots:
         return length
 
     def extend(self, slot: int, tokens: Iterable[int]) -> None:
-        """Adds generated tokens to those that remain to be computed."""
+        """Adds generated tokens to the tokens that remain to be computed."""
         self.get_open(slot).remaining += check_tokens(tokens)
 
     def close(self, slot: int) -> int:
@@ -201,7 +201,7 @@ class Slots:
     def reserve(self, slot: int, count: int) -> range:
         """Returns the positions of the next `count` remaining tokens.
 
-        If the context has no room for these tokens, tokens in the middle of the
+        If the context is too small for these tokens, tokens in the middle of the
         conversation are removed. If the cache refuses the removal, all tokens left must
         be computed again, so call `get_remaining` again. `commit` adds the reserved
         tokens to the slot.
@@ -271,6 +271,8 @@ class Slots:
         return slot
 
     def get_statistics(self) -> Statistics:
-        """Counts the tokens of each slot, shared or not; bytes are 0, the cache counts
-        them."""
+        """Returns the counts; each slot counts its tokens, even if they are shared.
+
+        The bytes are 0, because the cache counts them.
+        """
         return self.log.get(sum(len(slot.tokens) for slot in self.slots), 0)

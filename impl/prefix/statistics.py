@@ -16,7 +16,7 @@ class Statistics:
         reused: number of reused tokens in all requests.
         reason: why the last request did not reuse all its tokens; None before the first
             request.
-        tokens, bytes: size of the present content.
+        tokens, bytes: number of tokens and bytes of the present content.
     """
 
     requests: int
@@ -49,11 +49,11 @@ class Log:
 
 
 def explain(stored: int, matched: int, asked: int) -> str:
-    """Returns why a request cannot reuse all of its tokens, regardless of the layers.
+    """Returns the reason, apart from layers, why a request cannot reuse all its tokens.
 
     Args:
         stored: number of stored tokens.
-        matched: length of the request's common prefix with them.
+        matched: length of the common prefix of the request and the stored tokens.
         asked: number of tokens of the request.
     """
     if not stored:

@@ -8,14 +8,14 @@ from typing import TypeVar
 from lockstep.impl.shared.errors import MisuseError
 
 Path = tuple[int, ...]
-"""Stored tokens. Python's garbage collector does not track tuples of integers; of lists
-it would visit every element in each collection."""
+"""Stored tokens. Python's garbage collector does not track tuples of integers, but would
+visit every element of a list in each collection."""
 
 Tokens = TypeVar("Tokens", list[int], Path)
 
 
 def check_tokens(tokens: Iterable[int]) -> list[int]:
-    """Returns the tokens in a new list; raises MisuseError if one is not an integer."""
+    """Returns the tokens in a new list; raises MisuseError for a non-integer token."""
     checked = list(tokens)
     kinds = set(map(type, checked))  # without a Python loop over all tokens
     wrong = {kind for kind in kinds if kind is bool or not issubclass(kind, int)}
@@ -31,7 +31,7 @@ def check_tokens(tokens: Iterable[int]) -> list[int]:
 
 
 def check_request(tokens: Iterable[int]) -> list[int]:
-    """Does the same for a request, which has at least one token."""
+    """Checks the tokens like `check_tokens`; also requires at least one token."""
     checked = check_tokens(tokens)
     if not checked:
         raise MisuseError("the request is empty; give at least one token to compute")

@@ -70,7 +70,7 @@ class Tree:
         return nodes_found
 
     def list_nodes(self) -> Iterator[Node]:
-        """Yields all nodes but the root, each before its children."""
+        """Yields all nodes except the root, each before its children."""
         stack = list(self.root.children.values())
         while stack:
             node = stack.pop()
@@ -78,7 +78,7 @@ class Tree:
             yield node
 
     def is_captured(self, node: Node) -> bool:
-        """Returns whether a layer that cannot be split was captured at the node."""
+        """Returns whether a layer with uncuttable snapshots was captured at the node."""
         return any(node.snapshots[number] is not None for number in self.whole)
 
     # --- growing ------------------------------------------------------------------------
@@ -86,10 +86,10 @@ class Tree:
     def insert(self, path: Path, ends: Sequence[int]) -> list[Node]:
         """Stores a path that the layers have read.
 
-        A node is also added where the path leaves the stored ones.
+        A node is also added where the path leaves the stored paths.
 
         Args:
-            path: its tokens.
+            path: the tokens of the path.
             ends: offsets of the nodes, ascending up to the end of the path.
 
         Returns:
@@ -109,9 +109,9 @@ class Tree:
         )
 
     def find(self, nodes: Sequence[Node], ends: Sequence[int]) -> list[Node]:
-        """Returns the nodes at `ends`, on a stored path with these nodes.
+        """Returns the nodes at `ends`, on a stored path that consists of `nodes`.
 
-        An edge is split where an end is inside it.
+        If an end is inside an edge, the edge is split there.
         """
         nodes_found, edges = [], iter(nodes)
         node = next(edges, self.root)
@@ -184,8 +184,7 @@ class Tree:
         return layer.split(snapshot, end)
 
     def loosen(self, node: Node, at: int) -> None:
-        """Cuts the edge of `node` at `at` if the layers are about to write from inside
-        it."""
+        """Cuts the edge of `node` at `at` if the layers are about to write inside it."""
         self.tighten()
         if node.begin < at < node.end:
             self.cut = Cut.make(node, at, self.layers)
@@ -229,8 +228,10 @@ class Tree:
         self.weigh(child)
 
     def uncapture(self, node: Node) -> None:
-        """Removes the snapshots that cannot be cut. The tokens stay, for the nodes
-        behind."""
+        """Removes the snapshots that cannot be cut.
+
+        The tokens stay, because the child nodes need them.
+        """
         for number, layer in self.layers:
             if not layer.can_split:
                 self.drop(node, number, layer)

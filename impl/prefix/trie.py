@@ -82,8 +82,7 @@ class Trie(Requests):
     def extend(self, tokens: Iterable[int]) -> None:
         """Adds generated tokens to the request.
 
-        If the request leaves the stored conversations with one of them, captures are made
-        there.
+        If a token leaves the stored conversations, captures are made at its offset.
         """
         length = len(self.get_request("extend"))
         super().extend(tokens)
@@ -142,7 +141,7 @@ class Trie(Requests):
         target = reach.find_deepest(self.cached, most)
         if target < most:
             reason = reach.find_obstacle(self.cached, most)
-        # If a layer fails while moving, its old offset must not be relied on.
+        # If a layer fails during the move, its old offset is no longer valid.
         self.live = ()
         if target > 0:
             failure = self.move(target, common, lambda n, o: reach.restore(n, o, target))
@@ -185,7 +184,7 @@ class Trie(Requests):
             self.eviction.touch(node)
 
     def take_captures(self, node: Node) -> dict[int, LayerSnapshot]:
-        """Takes the captures at a node, except of layers that it already has one of."""
+        """Takes the captures at a node, except for layers already captured there."""
         return {
             captures.number: captures.held.pop(node.end)
             for captures in self.captures
@@ -202,8 +201,10 @@ class Trie(Requests):
         self.keep_limit(tuple(request[: self.get_reached()]))
 
     def keep_limit(self, live: Path) -> None:
-        """Evicts the least recently used nodes beyond the limit, but no node on the path
-        of `live`, even if only its first token matches."""
+        """Evicts the least recently used nodes until the limit holds.
+
+        Nodes on the path of `live` stay, even if only the first token of a node matches.
+        """
         if self.limit is None or self.tree.size <= self.limit:
             return
         self.eviction.shrink(self.limit, set(self.tree.match(live).path))

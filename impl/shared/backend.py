@@ -33,7 +33,7 @@ Config = Mapping[str, Any]
 Values = Mapping[str, tuple[Any, ...]]
 
 SINGLES = {"batch-kv": "kv", "batch-rotating": "rotating", "batch-state": "state"}
-"""The kind of the single caches of a batch."""
+"""Kind of a batch → kind of its single caches."""
 
 LAYERS = {"kv": KVCacheBase, "rotating": RotatingCacheBase, "state": StateCacheBase}
 BATCHES: Mapping[str, type] = {
@@ -99,8 +99,8 @@ class Framework:
 
     Attributes:
         dtypes: name → dtype.
-        boolean: the dtype of masks that are True where a row sees a column.
-        unfilled: initial content of memory that is written before it is read.
+        boolean: the dtype of boolean masks, which are True where a row sees a column.
+        unfilled: initial content of memory that is always written before it is read.
         as_like: converts a dtype to the argument with which the caches get a dtype and a
             device.
         zeros: zeros(shape, dtype=dtype) makes an array.
@@ -109,8 +109,8 @@ class Framework:
         encoder, causal, recurrent: the classes of caches of many sequences.
         make_blocks: make_blocks(blocks, places, layers, heads, dims, dtype, fill) makes
             the memory of a paged cache.
-        make_host_blocks: the same on the host.
-        get_options: further options of a causal cache, from its config.
+        make_host_blocks: as `make_blocks`, but on the host.
+        get_options: get_options(config) returns further options of a causal cache.
     """
 
     dtypes: Mapping[str, Any]
@@ -147,7 +147,7 @@ class Framework:
         return open_paged(config, self.open_blocks(config, "blocks"), host)
 
     def open_blocks(self, config: Config, field: str) -> Any:
-        """Makes memory of a paged cache; a field of the config says how many blocks."""
+        """Makes the memory of a paged cache; a config field is its number of blocks."""
         make = self.make_host_blocks if field == "host" else self.make_blocks
         dims = config["key_dim"], config["value_dim"]
         fill = math.nan if config["poison"] else 0.0
@@ -164,8 +164,11 @@ class Framework:
         return self.kv(*options)
 
     def open_batched(self, config: Config) -> Any:
-        """Returns a batch of config["rows"] empty rows, or one of config["caches"], which
-        are used up; with neither a single cache."""
+        """Returns a batch, or a single cache if the config has neither of two fields.
+
+        A batch has config["rows"] empty rows, or its rows are config["caches"], which are
+        used up.
+        """
         batches = {
             kind: self.batch_state if kind == "batch-state" else self.batch
             for kind in SINGLES

@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 NONE = np.empty(0, np.int64)
 
 FEW = 64
-"""Up to this many numbers, plain Python is faster than the fixed cost of numpy."""
+"""Up to this count of numbers, plain Python is faster, since numpy has a fixed cost."""
 
 
 class Owners:
@@ -26,11 +26,11 @@ class Owners:
         count: number of sequences; they are numbered from 0.
 
     Attributes:
-        sequences: as int64, read-only.
-        distinct: the sequences, each once, in order of first appearance.
+        sequences: int64 [rows], read-only.
+        distinct: the distinct sequences, in order of first appearance.
 
     Raises:
-        MisuseError: there is no such sequence.
+        MisuseError: a sequence does not exist.
     """
 
     def __init__(self, sequences: tuple[int, ...], count: int) -> None:
@@ -72,11 +72,11 @@ class PassRows:
 
     Attributes:
         positions, sequences: int64 [rows].
-        shared: data that batches of the same sequences share.
-        owners: the sequences, each once, in order of first appearance.
+        shared: data shared by batches of the same sequences.
+        owners: the distinct sequences, in order of first appearance.
         is_step: whether each row belongs to another sequence, as in a decode step.
-        free: `exceptions` as an array.
-        images: `multimodal` as an array.
+        free: `exceptions` as an array of row numbers.
+        images: `multimodal` as an array of row numbers.
 
     Raises:
         MisuseError: the batch is empty, too large or inconsistent, or it names a
@@ -99,7 +99,7 @@ class PassRows:
             raise MisuseError("the batch is empty; it needs at least one row")
         if rows > most:
             raise MisuseError(f"a batch of {rows} rows; at most {most} were announced")
-        # Copied because masks are made later, when the caller may have changed its own.
+        # Copied since masks are made later, when the caller may have changed its arrays.
         self.positions = np.array(positions, np.int64)
         if np.count_nonzero(self.positions < 0):
             raise MisuseError(f"position {self.positions.min()} is negative")
@@ -165,12 +165,12 @@ def get_bounds(numbers: Ints) -> tuple[int, int]:
 
 
 def is_ascending(numbers: Ints) -> bool:
-    """Returns whether no number is less than the one before it."""
+    """Returns whether no number is less than its predecessor."""
     return not np.count_nonzero(numbers[1:] < numbers[:-1])
 
 
 def is_run(numbers: Ints) -> bool:
-    """Returns whether each number is one more than the one before it."""
+    """Returns whether each number is its predecessor plus 1."""
     return not np.count_nonzero(numbers[1:] - numbers[:-1] != 1)
 
 

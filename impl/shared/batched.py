@@ -47,7 +47,7 @@ class CacheBatch(ABC):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """For each row the position of the first column of the next update."""
+        """For each row, the position of the first column of the next update."""
         if self.left is None:
             return self.lengths
         pairs = zip(self.lengths, self.left, strict=True)
@@ -67,8 +67,8 @@ class CacheBatch(ABC):
         self.left = tuple(map(index, padding))
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces the number of tokens that the next updates bring to each row; later
-        columns are padding."""
+        """Announces the number of tokens of each row in the next updates; later columns
+        are padding."""
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(
@@ -88,7 +88,7 @@ class CacheBatch(ABC):
         self.coming = None
 
     def check_settled(self, operation: str) -> None:
-        """Raises MisuseError if padding was announced that has not come yet."""
+        """Raises MisuseError if announced padding has not arrived yet."""
         if self.left is not None or self.coming is not None:
             raise MisuseError(
                 f"{operation}: padding was announced; update, and finalize if it is on"
@@ -96,7 +96,7 @@ class CacheBatch(ABC):
             )
 
     def count_tokens(self, length: int) -> tuple[int, ...]:
-        """Returns how many of the next `length` columns are tokens, for each row."""
+        """Returns, for each row, the number of tokens in the next `length` columns."""
         most = None if self.coming is None else max(self.coming)
         if length < 1 or (most is not None and length > most):
             raise MisuseError(
@@ -131,12 +131,15 @@ class CacheBatch(ABC):
             self.coming = add(self.coming, [-count for count in counts])
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each row; returns how many, 0 if a row has
-        dropped tokens."""
+        """Removes the last `count` tokens of each row.
+
+        Returns:
+            The number of removed tokens of each row; 0 if a row has dropped tokens.
+        """
         return count if self.rollback([count] * len(self.lengths)) else 0
 
     def rollback(self, counts: Sequence[int]) -> bool:
-        """Removes the last tokens of each row, as many as `counts` says.
+        """Removes the last `counts[row]` tokens of each row.
 
         Returns:
             False if a row has dropped tokens. Then nothing changes.
@@ -148,7 +151,7 @@ class CacheBatch(ABC):
         return True
 
     def check_counts(self, counts: Sequence[int]) -> None:
-        """Raises MisuseError unless each row has so many tokens."""
+        """Raises MisuseError unless each row has at least `counts[row]` tokens."""
         self.check_settled("rollback")
         wrong = len(counts) != len(self.lengths)
         if wrong or any(
@@ -174,7 +177,7 @@ class CacheBatch(ABC):
         self.lengths = tuple(self.lengths[number] for number in numbers)
 
     def repeat(self, times: int) -> None:
-        """Repeats each row so many times, the copies next to each other."""
+        """Repeats each row `times` times; the copies are adjacent."""
         if times < 1:
             raise MisuseError(f"repeat: {times} times keeps no row")
         self.select([row for row in range(len(self.lengths)) for _ in range(times)])
@@ -187,7 +190,7 @@ class CacheBatch(ABC):
         joined.free()
 
     def check_extend(self, joined: Self) -> None:
-        """Raises MisuseError if rows of the other batch cannot be rows of this one."""
+        """Raises MisuseError if rows of the other batch cannot be rows of this batch."""
         if joined is self:
             raise MisuseError("extend: a batch cannot be extended by itself")
         if type(joined) is not type(self):
@@ -224,13 +227,13 @@ class CacheBatch(ABC):
             raise MisuseError(f"{operation}: rows {list(rows)} of a batch of {count}")
 
     def load(self, saved: Saved) -> None:
-        """Replaces the rows of an empty batch by those that `save` returned."""
+        """Replaces the rows of an empty batch by rows that `save` returned."""
         self.check_saved(saved)
         self.replace_rows(saved)
         self.lengths = tuple(saved["lengths"])
 
     def check_saved(self, saved: Saved) -> None:
-        """Raises MisuseError if this batch cannot load what `save` returned."""
+        """Raises MisuseError if this batch cannot load a result of `save`."""
         self.check_settled("load")
         if any(self.lengths):
             raise MisuseError("load: the batch has tokens; open another one")
@@ -246,7 +249,7 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def check_join(self, joined: Self) -> None:
-        """Raises MisuseError if the arrays of another batch are of another form."""
+        """Raises MisuseError if the arrays of another batch have another form."""
 
     @abstractmethod
     def join(self, joined: Self) -> None:
@@ -280,11 +283,11 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def check_form(self, saved: Saved) -> None:
-        """Raises MisuseError if what was saved is of another form."""
+        """Raises MisuseError if the saved arrays have another form."""
 
     @abstractmethod
     def replace_rows(self, saved: Saved) -> None:
-        """Replaces the arrays by a copy of those that `save` returned."""
+        """Replaces the arrays by a copy of the arrays that `save` returned."""
 
     @abstractmethod
     def list_arrays(self) -> Sequence[Any]: ...

@@ -54,7 +54,7 @@ class ListCache(Parts):
         """Removes the last `count` tokens of each part, or all if there are fewer.
 
         Returns:
-            How many; 0 if a part refuses. Then nothing changes.
+            The number of removed tokens; 0 if a part refuses. Then nothing changes.
         """
         if count < 0:
             raise MisuseError(f"trim: count {count} is negative")
@@ -91,12 +91,15 @@ class ListBatch(Parts):
     repeat = in_all(CacheBatch.repeat)
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each row; returns how many, 0 if a part
-        refuses."""
+        """Removes the last `count` tokens of each row.
+
+        Returns:
+            The number of removed tokens of each row; 0 if a part refuses.
+        """
         return count if self.rollback([count] * len(self.parts[0].lengths)) else 0
 
     def rollback(self, counts: Sequence[int]) -> bool:
-        """Removes the last tokens of each row, as many as `counts` says.
+        """Removes the last `counts[row]` tokens of each row.
 
         Returns:
             False if a part refuses. Then nothing changes.
@@ -144,11 +147,11 @@ class ListBatch(Parts):
         return cls([batch.stack(column) for batch, column in pairs])
 
     def save(self) -> list[dict[str, Any]]:
-        """Returns what each part is saved as."""
+        """Returns the saved content of each part."""
         return [cache.save() for cache in self.parts]
 
     def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces the rows of an empty batch by those that `save` returned."""
+        """Replaces the rows of an empty batch by rows that `save` returned."""
         if len(saved) != len(self.parts):
             raise MisuseError(
                 f"load: {len(saved)} caches were saved, not {len(self.parts)}"
@@ -163,8 +166,10 @@ class ListBatch(Parts):
 def open_list(
     config: Mapping[str, Any], open_part: Open, batches: Mapping[str, type[CacheBatch]]
 ) -> ListBatch | ListCache:
-    """Returns a batch of config["rows"] empty lists, or one of the single lists in
-    config["caches"], which are used up; with neither a single list.
+    """Returns a batch of lists, or a single list if the config has neither of two fields.
+
+    A batch has config["rows"] empty lists, or its rows are the single lists in
+    config["caches"], which are used up.
 
     Args:
         config: its "parts" are complete configs.

@@ -33,7 +33,7 @@ class StateBatch(CacheBatch):
 
     @abstractmethod
     def convert(self, tokens: Bools) -> Any:
-        """Returns the same as an array of the framework."""
+        """Converts a numpy array to an array of the framework."""
 
     @abstractmethod
     def choose(self, array: Any, rows: Sequence[int]) -> Any:
@@ -45,7 +45,7 @@ class StateBatch(CacheBatch):
 
     @abstractmethod
     def clear_array(self, array: Any) -> Any:
-        """Returns zeros in place of the array."""
+        """Returns zeros in the form of the array."""
 
     @abstractmethod
     def store(self, arrays: Arrays) -> None:
@@ -58,8 +58,10 @@ class StateBatch(CacheBatch):
     # --- states -------------------------------------------------------------------------
 
     def make_mask(self, length: int) -> Any:
-        """Returns which columns of the next update are tokens, bool [rows, length]; None
-        if all are."""
+        """Returns which columns of the next update are tokens, bool [rows, length].
+
+        Returns None if all columns are tokens.
+        """
         counts = self.count_tokens(length)
         if min(counts) == length:
             return None
@@ -73,7 +75,7 @@ class StateBatch(CacheBatch):
     def write(self, conv: Any, delta: Any, length: int) -> None:
         """Stores the states after `length` more columns.
 
-        The mask tells the caller which of them are tokens: padding changes no state.
+        The mask shows the caller which columns are tokens: padding changes no state.
         """
         counts = self.count_tokens(length)
         check_form(self.arrays, (conv, delta))

@@ -19,9 +19,8 @@ Starts = Sequence[int]
 class TokenBatch(CacheBatch):
     """A batch of full caches, or of sliding windows.
 
-    The returned arrays have the columns of the pool. As the only exception, an update of
-    several columns that exceeds the window returns the old columns and then the new
-    columns.
+    The returned arrays have the columns of the pool, with one exception: an update of
+    several columns that exceeds the window returns the old columns, then the new columns.
 
     Args:
         rows: number of rows.
@@ -48,7 +47,7 @@ class TokenBatch(CacheBatch):
     def get_ends(self) -> Any:
         """Returns for each row the column after its tokens, without a window.
 
-        The result has the form in which the framework computes with it.
+        The result has the type in which the framework computes with it.
         """
 
     @abstractmethod
@@ -69,8 +68,8 @@ class TokenBatch(CacheBatch):
     def make_joint(self, length: int, span: Span) -> Any:
         """Makes the mask of rows of any length over the old and the new columns.
 
-        The old columns of the pool, as they are before the update, come first; for the
-        arguments see `make_seen`.
+        The old columns of the pool, with their content before the update, come first. For
+        the arguments, see `make_seen`.
         """
 
     @abstractmethod
@@ -92,7 +91,7 @@ class TokenBatch(CacheBatch):
             length: number of columns of the update.
 
         Returns:
-            What broadcasts to [rows, 1, length, columns].
+            An array that can be broadcast to [rows, 1, length, columns].
         """
         counts = self.count_tokens(length)
         if self.is_joint(counts, length):
@@ -100,7 +99,7 @@ class TokenBatch(CacheBatch):
         ends, starts = add(self.lengths, counts), self.pool.plan(self.lengths, counts)
         lowest, span = min(ends), self.pool.get_span(starts, ends)
         has_padding = min(counts) < length
-        # The columns are as many as the shortest row has tokens, behind the last start.
+        # The span begins at the last start, and is as long as the shortest row.
         even = not has_padding and span == (max(starts), max(starts) + lowest)
         if length == 1 and (even or lowest >= (self.window or lowest + 1)):
             return None
@@ -143,7 +142,7 @@ class TokenBatch(CacheBatch):
         return self.pool.join([new] if old is None else [old, new])
 
     def write(self, counts: Sequence[int], arrays: Arrays) -> None:
-        """Writes the tokens of an update to the pool, and no padding."""
+        """Writes the tokens of an update to the pool, without padding."""
         length, room = arrays[0].shape[2], self.pool.room
         if min(counts) < length:
             paddings = self.left or (0,) * len(counts)
@@ -164,8 +163,10 @@ class TokenBatch(CacheBatch):
             self.pool.scatter(self.get_ends(), skip, tokens)
 
     def is_joint(self, counts: Sequence[int], length: int) -> bool:
-        """Returns whether an update returns its columns after those of the pool, because
-        it may overwrite tokens that its first queries see."""
+        """Returns whether an update returns the pool's columns and then its own columns.
+
+        This is necessary if the update may overwrite tokens that its first queries see.
+        """
         if self.window is None or length == 1:
             return False
         return max(add(self.lengths, counts)) > self.window
@@ -175,12 +176,12 @@ class TokenBatch(CacheBatch):
         self.pool.even_out(self.lengths)
 
     def size(self) -> tuple[int, ...]:
-        """Returns for each row the number of tokens held."""
+        """Returns the number of stored tokens of each row."""
         return tuple(map(self.pool.count, self.lengths))
 
     def state(self) -> list[Arrays | None]:
-        """Returns for each row K and V of the tokens held, in any order; None if there
-        are none."""
+        """Returns K and V of the stored tokens of each row, in any order; None for a row
+        without tokens."""
         return [*map(self.pool.read_row, range(len(self.lengths)), self.lengths)]
 
     def may_roll_back(self, counts: Sequence[int]) -> bool:
@@ -265,9 +266,11 @@ class TokenBatch(CacheBatch):
         return copied
 
     def save(self) -> Saved:
-        """Returns "keys" and "values" [rows, heads, columns, dim], None if there are no
-        tokens; "lengths", "starts" and "window". Position p of a row is in column
-        starts[row] + p, modulo the window."""
+        """Returns "keys", "values", "lengths", "starts" and "window".
+
+        K and V are [rows, heads, columns, dim], or None if there are no tokens. Position
+        p of a row is in column starts[row] + p, modulo the window.
+        """
         self.check_settled("save")
         begin, end = self.get_span()
         keys = values = None

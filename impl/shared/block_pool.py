@@ -1,15 +1,15 @@
-"""Blocks with reference counts, and the prefixes whose hits they serve."""
+"""Blocks with reference counts, and the prefixes that can be hit in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
 Note = Callable[[str, int, bytes, int], None]
-"""Is told "stored" or "removed", the group, the key and the block."""
+"""Is called with "stored" or "removed", the group, the key and the block."""
 
 
 Saved = tuple[int, int, Sequence[bytes], int]
-"""A cached block, its group, its keys, and how many of its places these speak for."""
+"""A cached block, its group, its keys, and the number of positions that they cover."""
 
 
 class BlockPool:
@@ -52,7 +52,7 @@ class BlockPool:
     # --- taking and letting go ----------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """Takes free blocks, then the blocks that were cached longest ago."""
+        """Takes free blocks first, then the blocks that were cached longest ago."""
         if count > len(self.free):
             self.evict(count - len(self.free))
         first = len(self.free) - count
@@ -85,14 +85,14 @@ class BlockPool:
                 free.append(block)
 
     def evict(self, count: int) -> int:
-        """Frees up to `count` cached blocks; returns how many."""
+        """Frees up to `count` cached blocks; returns the number of freed blocks."""
         victims = [block for block, _ in zip(self.cached, range(count), strict=False)]
         for block in victims:
             self.forget(block)
         return len(victims)
 
     def save(self) -> list[Saved]:
-        """Returns the cached blocks, with what `restore` needs; the oldest first."""
+        """Returns the cached blocks in the form that `restore` needs, oldest first."""
         return [
             (block, self.group_of[block], tuple(self.keys[block]), self.filled[block])
             for block in self.cached
@@ -143,5 +143,5 @@ class BlockPool:
 
 
 def list_held(table: Sequence[int | None]) -> list[int]:
-    """Lists the blocks of a table, without its gaps."""
+    """Lists the blocks of a table, without the entries that are None."""
     return [block for block in table if block is not None]

@@ -14,7 +14,7 @@ class Captures:
 
     Args:
         whole: whether a snapshot has the whole content of its cache, whatever its label.
-            Then a snapshot with an empty label is also made.
+            Then snapshots with an empty label are also made.
 
     Attributes:
         boundaries: for each scheduled offset, the begin of its snapshot.
@@ -60,15 +60,19 @@ class Captures:
                 self.captured[offset] = take(boundary, offset)
 
     def cut(self, offset: int, length: int) -> list[int]:
-        """Returns the lengths of the writes into which to cut the next `length` tokens,
-        so that every scheduled offset lies between two writes."""
+        """Returns the lengths of the writes for the next `length` tokens.
+
+        Every scheduled offset lies between two writes.
+        """
         inside = [at for at in self.boundaries if offset < at < offset + length]
         edges = [offset, *inside, offset + length]
         return [end - begin for begin, end in pairwise(edges)]
 
     def take(self) -> list[Snapshot | None]:
-        """Returns one snapshot for each scheduled offset, None if no write reached it,
-        and clears the schedule."""
+        """Returns a snapshot for each scheduled offset, and clears the schedule.
+
+        The snapshot is None if no write reached the offset.
+        """
         taken = [self.captured.get(offset) for offset in self.boundaries]
         self.boundaries, self.captured = {}, {}
         return taken

@@ -25,7 +25,7 @@ Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
 
 FAR = 1 << 62
-"""A position behind all others."""
+"""A position after all other positions."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,12 @@ class Sizes:
         capacity: number of tokens for each sequence.
         batch: maximum number of rows of a pass.
         window: number of tokens before itself that a query sees; None or 0 for no limit.
-        memory: number of positions back that tokens are kept; None or 0 for no limit.
+        memory: maximum distance, in positions, of kept tokens from the next token; None
+            or 0 for no limit.
         chunk: size of the chunks of positions, where a query sees only its own chunk;
             None or 0 for no chunks.
-        cache_padding: the columns of a mask are a multiple of this.
-        mask_padding: the rows of a mask are a multiple of this.
+        cache_padding: the number of columns of a mask is a multiple of this.
+        mask_padding: the number of rows of a mask is a multiple of this.
         small: largest number of values for the simpler code path; None for measured
             limits. It changes no content.
     """
@@ -57,7 +58,7 @@ class Sizes:
     small: int | None = None
 
     def get_small(self, usual: int) -> int:
-        """Returns up to how many numbers a simpler path is taken; `usual`: measured."""
+        """Returns the limit for the simpler code path: `small`, or `usual` without it."""
         return usual if self.small is None else self.small
 
     def get_memory(self) -> int | None:
@@ -185,7 +186,7 @@ class CausalCacheBase(ABC):
         self.current = self.mask = None
 
     def check_rows(self, batch: PassRows) -> None:  # noqa: B027
-        """Does nothing: rows of any number fit together."""
+        """Does nothing: every combination of rows is allowed."""
 
     def reserve(self, batch: PassRows) -> None:
         """Opens a pass over all cells that stores nothing."""
@@ -205,13 +206,13 @@ class CausalCacheBase(ABC):
         self.current = Pass(batch, cells, *self.compute_columns(sight), sight)
 
     def compute_columns(self, sight: Sight) -> tuple[int, int]:
-        """Returns a range of cells that contains all that any row sees."""
+        """Returns a range of cells that contains all cells that a row sees."""
         first, last = sight.get_cells()
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
 
     def get_low(self, positions: Ints) -> Ints | int:
-        """Returns the first position that a query at each of these may see."""
+        """Returns, for a query at each position, the first position that it may see."""
         low: Ints | int = 0
         if self.window is not None:
             low = np.maximum(low, positions - self.window)
@@ -220,8 +221,7 @@ class CausalCacheBase(ABC):
         return low
 
     def compute_limits(self, batch: PassRows) -> Ints:
-        """Returns [2, rows]: for each row the first position that it may see, and the one
-        behind the last."""
+        """Returns [2, rows], the visible range of positions of each row, [first, end)."""
         limits = np.empty((2, len(batch)), np.int64)
         limits[0] = self.get_low(batch.positions)
         np.add(batch.positions, 1, out=limits[1])
@@ -235,8 +235,9 @@ class CausalCacheBase(ABC):
         return self.current
 
     def check_put(self, layer: int, keys: Sequence[int], values: Sequence[int]) -> Pass:
-        """Checks K and V that are put into a layer. The first put fixes heads and
-        dimensions.
+        """Checks K and V before they are put into a layer.
+
+        The first put fixes heads and dimensions.
 
         Args:
             layer: number of the layer.
@@ -273,7 +274,7 @@ class CausalCacheBase(ABC):
         self.fix_form((keys[1], keys[3], values[3]))
 
     def fix_form(self, form: Form) -> None:
-        """Allocates memory of this form; raises MisuseError if it already has another."""
+        """Allocates memory of this form; raises MisuseError if it has another form."""
         if self.form is None:
             self.allocate(*form)
             self.form = form
@@ -306,8 +307,8 @@ class CausalCacheBase(ABC):
             end: position after the gap; None to remove all tokens from `begin` on.
 
         Raises:
-            SharedError, NotSupportedError: the tokens after the gap cannot move. Nothing
-                changes.
+            SharedError, NotSupportedError: the tokens after the gap cannot move. Then
+                nothing changes.
         """
         check_range(sequence, begin, end, self.sizes.sequences)
         if end is None:
@@ -345,7 +346,7 @@ class CausalCacheBase(ABC):
         return Saved(table, arrays, self.form, tuple(self.written))
 
     def load(self, saved: Saved) -> None:
-        """Replaces the content by a save of this cache, or of one with the same sizes."""
+        """Replaces the content by a save of a cache of the same sizes."""
         if saved.table.shape[1] > self.cells.count:
             raise MisuseError(
                 f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"
@@ -382,4 +383,4 @@ class CausalCacheBase(ABC):
 
     @abstractmethod
     def paste_cells(self, arrays: Any) -> None:
-        """Writes what `copy_cells` returned to the first cells."""
+        """Writes a result of `copy_cells` to the first cells."""

@@ -16,13 +16,15 @@ OTHERS = ~BITS
 
 
 def mark_limits(sequences: Ints, limits: Ints) -> Ints:
-    """Returns [3, rows] for kernels that read the table: the bit of each row's sequence,
-    and the first and the last position that it may see.
+    """Returns the limits of each row for kernels that read the table.
 
     Args:
-        sequences: [rows], sequence of each.
-        limits: [2, rows], the first position that it may see, and the one behind the
-            last.
+        sequences: [rows], the sequence of each row.
+        limits: [2, rows], the visible range of positions of each row, [first, end).
+
+    Returns:
+        [3, rows]: the bit of the row's sequence, and the first and the last position that
+        the row may see.
     """
     return np.stack((BITS[sequences], limits[0], limits[1] - 1))
 
@@ -43,7 +45,7 @@ class Cells:
     Args:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
-        few: number of cells that are searched first for free cells.
+        few: minimum number of cells to search first for free cells.
 
     Attributes:
         table: int64 [2, count], the position of each cell, and the set of its sequences
@@ -83,7 +85,7 @@ class Cells:
         return self.unused
 
     def settle(self) -> None:
-        """Takes sequences out of the cells that they left."""
+        """Clears the bits of removed tokens in the table."""
         while self.freed:
             self.release(*self.freed.pop())
 
@@ -152,7 +154,10 @@ class Cells:
             self.freed.append((owner, index.cut(first, last)))
 
     def evict(self, batch: PassRows, memory: int) -> None:
-        """Drops from every sequence the tokens over `memory` before its next token."""
+        """Drops the tokens of every sequence that are too far from its next token.
+
+        A token is too far if its distance exceeds `memory` positions.
+        """
         for owner, index in enumerate(self.indexes):
             if not len(index):
                 continue
@@ -170,11 +175,11 @@ class Cells:
         self.indexes[target].replace(self.indexes.arrays[:, begin:end])
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
-        """Returns whether another sequence holds one of the cells."""
+        """Returns whether another sequence also holds one of the cells."""
         return bool((self.bits[cells] != BITS[owner]).any())
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
-        """Removes [begin, end), moves the tokens behind it up and returns their cells."""
+        """Removes [begin, end), moves later tokens up, and returns the moved cells."""
         index = self.indexes[owner]
         dense = index.dense
         self.drop(owner, begin, end)

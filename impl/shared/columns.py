@@ -23,7 +23,7 @@ class Columns:
         step: `room` is rounded up to a multiple of this, up to the window.
 
     Attributes:
-        room: number of columns. A ring wraps when this equals the window.
+        room: number of columns. A ring wraps when `room` equals the window.
         starts: for each row, the column of position 0.
     """
 
@@ -42,7 +42,7 @@ class Columns:
     def get_span(self, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
         """Returns the columns (begin, end) that hold the tokens of all rows.
 
-        A ring that has wrapped is all columns.
+        If a ring has wrapped, the span is all columns.
         """
         if not min(lengths):
             filled = [pair for pair in zip(starts, lengths, strict=True) if pair[1]]
@@ -53,13 +53,14 @@ class Columns:
         return begin, end
 
     def plan(self, lengths: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-        """Returns the `starts` with which `counts` more tokens of each row are written.
+        """Returns the new `starts` for an update.
 
-        They are not the present ones if rows are empty, or the room is too small.
+        The starts differ from the present starts if rows are empty, or if `room` is too
+        small.
 
         Args:
-            lengths: for each row the number of tokens that it got.
-            counts: as many for each row.
+            lengths: for each row, the number of tokens written so far.
+            counts: for each row, the number of tokens of the update.
         """
         ends = add(lengths, counts)
         starts = self.starts if min(lengths) else self.place_empty(lengths, ends)
@@ -68,7 +69,7 @@ class Columns:
         return self.align(ends, max(ends))
 
     def place_empty(self, lengths: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
-        """Returns the starts of rows; empty rows may start at any column."""
+        """Returns the starts of all rows; empty rows may start at any column."""
         rows = [*zip(self.starts, lengths, ends, strict=True)]
         last = max(start + end if length else end for start, length, end in rows)
         return tuple(
@@ -76,11 +77,11 @@ class Columns:
         )
 
     def align(self, lengths: Sequence[int], end: int) -> tuple[int, ...]:
-        """Returns the starts of rows of these lengths that all end at column `end`."""
+        """Returns the starts with which rows of these lengths all end at column `end`."""
         return tuple(self.wrap(end - length) for length in lengths)
 
     def find_cursor(self, lengths: Sequence[int]) -> int | None:
-        """Returns the column where all rows end; None if they end in different ones."""
+        """Returns the column where all rows end; None if the columns differ."""
         ends = {*map(plus, self.starts, lengths)}
         if self.window is not None:
             ends = {end % self.window for end in ends}
@@ -95,13 +96,13 @@ class Columns:
         ]
 
     def moves(self, starts: Sequence[int], lengths: Sequence[int]) -> bool:
-        """Returns whether a row with tokens has a start that is not its present start."""
+        """Returns whether the start of a row with tokens changes."""
         return starts is not self.starts and any(
             length and old != new
             for old, new, length in zip(self.starts, starts, lengths, strict=True)
         )
 
     def compute_room(self, room: int, needed: int) -> int:
-        """Returns the new number of columns of a pool that has too few."""
+        """Returns the new number of columns for a pool that has too few columns."""
         wanted = compute_capacity(room, needed, self.step)
         return wanted if self.window is None else min(wanted, self.window)

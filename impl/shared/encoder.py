@@ -35,7 +35,7 @@ class EncoderCacheBase:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens a pass; an image may be put if a row represents one."""
+        """Opens a pass; if a row represents an image, K and V may be put."""
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
         if reserve:
@@ -58,10 +58,10 @@ class EncoderCacheBase:
         """Does nothing: an image is not evicted."""
 
     def check_rows(self, batch: PassRows) -> None:
-        """Does nothing: rows of any number fit together."""
+        """Does nothing: every combination of rows is allowed."""
 
     def refuse(self, batch: PassRows) -> None:
-        """Does nothing: there is always room."""
+        """Does nothing: the cache is never full."""
 
     def add(self, batch: PassRows) -> None:
         self.is_open = True
@@ -74,7 +74,7 @@ class EncoderCacheBase:
 
     @abstractmethod
     def hand_out(self, pair: Arrays) -> Arrays:
-        """Returns stored K and V for a caller."""
+        """Returns K and V for the caller, given the stored K and V."""
 
     def put(self, layer: int, keys: Any, values: Any) -> None:
         """Stores the encoder's K and V of the image of this pass, unchanged.
@@ -96,14 +96,16 @@ class EncoderCacheBase:
             self.stored[layer] = self.keep(old, (keys, values))
 
     def get(self, layer: int) -> Arrays | None:
-        """Returns K and V as they were put; None if nothing is cached."""
+        """Returns the last K and V that were put; None if nothing is cached."""
         self.check_open()
         pair = self.stored.get(layer) if self.cached else None
         return pair and self.hand_out(pair)
 
     def accept(self) -> bool:
-        """Records the position of the image; returns whether a put in this pass stores
-        it.
+        """Records the position of the image.
+
+        Returns:
+            Whether a put in this pass stores K and V.
 
         Raises:
             MisuseError: no row of the pass represents an image.

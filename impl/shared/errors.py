@@ -1,9 +1,10 @@
-"""Refusals of our caches. A refusal changes nothing, apart from exceptions that its
-method documents."""
+"""Refusals of our caches.
+
+A refusal changes nothing, except in cases that the refusing method documents."""
 
 
 class MisuseError(ValueError):
-    """The call is invalid. The message has the value and the violated precondition.
+    """The call is invalid; the message contains the value and the violated precondition.
 
     This is a subclass of ValueError because a ValueError that a framework raises itself
     is not a refusal.
@@ -11,7 +12,7 @@ class MisuseError(ValueError):
 
 
 class CacheFullError(Exception):
-    """The cache has no room for the batch."""
+    """The cache does not have enough free cells for the batch."""
 
 
 class NotSupportedError(Exception):

@@ -17,7 +17,7 @@ class LayerCache(ABC):
     Attributes:
         memory: the arrays.
         can_split: whether a snapshot can restore any offset in it, not only its end.
-        offset: number of tokens written, less those trimmed.
+        offset: number of tokens written minus number of tokens trimmed.
         captures: the scheduled snapshots.
     """
 
@@ -30,7 +30,7 @@ class LayerCache(ABC):
 
     @abstractmethod
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
-        """Returns the snapshot [begin, end), where `end` was just reached by a write."""
+        """Returns the snapshot [begin, end); a write has just reached `end`."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -49,7 +49,7 @@ class LayerCache(ABC):
         return self.get_snapshot(begin, self.offset) if begin < self.offset else None
 
     def held(self) -> dict[str, int]:
-        """Counts what the cache and its snapshots hold; see `Memory.held`."""
+        """Counts the memory of the cache and its snapshots; see `Memory.held`."""
         return self.memory.held()
 
     def close(self, snapshot: Snapshot) -> None:
@@ -61,11 +61,11 @@ class LayerCache(ABC):
         self.captures.prepare(offsets, self.offset)
 
     def take(self) -> list[Snapshot | None]:
-        """Returns the captures that `prepare` scheduled, None if no write reached one."""
+        """Returns the captures that `prepare` scheduled; None for an unreached offset."""
         return self.captures.take()
 
     def capture(self, first: int, last: int) -> None:
-        """Makes the captures that are due at the offsets [first, last], but not at 0."""
+        """Makes the captures that are due at the offsets [first, last], except at 0."""
         if self.captures.boundaries:
             self.captures.reach(max(1, first), last, self.get_snapshot)
 
@@ -90,7 +90,7 @@ class Form:
         and dtypes of the last checked arrays are not checked again.
 
         Raises:
-            MisuseError: K and V do not belong together, or differ from what is held.
+            MisuseError: K and V do not match each other or the stored arrays.
         """
         keys, values = arrays
         looks = keys.shape, values.shape, keys.dtype, values.dtype
@@ -145,7 +145,7 @@ class TokenCache(LayerCache, Form):
 
         Args:
             length: number of tokens of the update.
-            rows: number of rows of the mask; those beyond `length` are padding.
+            rows: number of rows of the mask; rows from number `length` on are padding.
 
         Returns:
             [rows, columns]; the columns are the old tokens that the update returns, then
@@ -196,28 +196,31 @@ class TokenCache(LayerCache, Form):
         return self.offset if self.window is None else min(self.offset, self.window - 1)
 
     def get_first(self, offset: int) -> int:
-        """Returns the first position that a cache holds at an offset."""
+        """Returns the first position that the cache stores at an offset."""
         return 0 if self.window is None else max(0, offset - self.window)
 
     def view(self) -> Arrays | None:
-        """Returns K and V of the tokens held, in order of position; None if there are
-        none."""
+        """Returns K and V of the stored tokens, in order of position, or None."""
         if not self.offset:
             return None
         return self.memory.read(self.get_first(self.offset), self.offset)
 
     def state(self) -> Arrays | None:
-        """Returns the same as `view`: these caches hold nothing else."""
+        """Returns the result of `view`: these caches have no other state."""
         return self.view()
 
     def size(self) -> int:
-        """Returns the number of tokens held."""
+        """Returns the number of stored tokens."""
         return self.offset - self.get_first(self.offset)
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all if fewer; returns how many.
+        """Removes the last `count` tokens, or all if there are fewer.
 
-        Once tokens have been evicted it removes none: the earlier window would need them.
+        Once tokens have been evicted, no token is removed: the earlier window would need
+        the evicted tokens.
+
+        Returns:
+            The number of removed tokens.
         """
         if count < 0:
             raise MisuseError(f"trim: count {count} is negative")
@@ -237,7 +240,8 @@ class TokenCache(LayerCache, Form):
     def adopt(self, arrays: Arrays, runs: Sequence[Run], offset: int) -> None:
         """Begins with a copy of the tokens of a row; see `TokenMemory.adopt`.
 
-        offset: the number of tokens that the row got.
+        Args:
+            offset: the number of tokens written to the row.
         """
         self.accept(arrays)
         self.memory.adopt(arrays, runs)
@@ -249,13 +253,13 @@ class TokenCache(LayerCache, Form):
 
 
 class WholeSnapshots(LayerCache):
-    """The split and merge of kinds whose snapshots cannot be cut.
+    """Split and merge for kinds whose snapshots cannot be cut.
 
-    The later snapshot of two contains all that a restore needs.
+    Of two snapshots, the later snapshot has the whole content that a restore needs.
     """
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
-        """Returns the whole snapshot on the right, wherever the cut is."""
+        """Returns None and the whole snapshot, for any cut."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:

@@ -11,13 +11,15 @@ Run = tuple[int, int, int]
 
 
 Plan = tuple[Any, Sequence[Run] | None, Sequence[Run], Sequence[Run]]
-"""What buffers do for an update: columns, copied, written, returned. Integers alone.
+"""The plan of an update: (columns, copied, written, returned), which are integers only.
 
-columns: the planner behind the update.
-copied: new buffers begin with these columns of the present ones; None if these stay.
-written: the tokens of the update, numbered from 0, and where they go, some to two places.
+columns: the planner after the update.
+copied: the columns of the present buffers with which new buffers begin; None if the
+    present buffers stay.
+written: the tokens of the update, numbered from 0, with their target columns; a token may
+    have two targets.
 returned: the columns that the update returns.
-A plain tuple, since every step makes one.
+A plan is a plain tuple, because every step makes a plan.
 """
 
 
@@ -29,7 +31,7 @@ def compute_capacity(capacity: int, needed: int, step: int) -> int:
 
     Args:
         capacity: present capacity, in positions.
-        needed: number of positions to make room for.
+        needed: number of positions that must fit.
         step: if doubling is not enough, `needed` is rounded up to a multiple of this.
     """
     return max(2 * capacity, -(-needed // step) * step)
@@ -49,7 +51,7 @@ class Linear:
 
     @property
     def capacity(self) -> int:
-        """The number of positions that there is room for."""
+        """The number of positions that fit into the buffers."""
         return self.room
 
     def plan(self, first: int, begin: int, end: int) -> Plan:
@@ -69,11 +71,11 @@ class Linear:
         return ((begin, begin, end),)
 
     def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update, see `plan`, writes to positions of [low, high)."""
+        """Returns whether an update (see `plan`) writes to positions of [low, high)."""
         return low < end and begin < high
 
     def count_with_spare(self, tokens: int) -> int:
-        """Returns the number of positions that tokens need, and the next one."""
+        """Returns the number of positions for `tokens` tokens and one more token."""
         return tokens + 1
 
     def take_block(
@@ -93,5 +95,5 @@ class Linear:
         return replace(self, room=room) if fits else None
 
     def clear(self) -> Linear:
-        """Returns the planner of no buffers."""
+        """Returns the planner for an empty cache without buffers."""
         return replace(self, room=0)

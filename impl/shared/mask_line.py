@@ -1,4 +1,4 @@
-"""Computes what the rows of a pass see, and their mask, without comparing every pair.
+"""Computes the visible tokens and the mask of a pass without comparing every pair.
 
 The tokens of a sequence are in order of position, so a row sees one range of them. A mask
 is computed from the cells in that range; its cost does not depend on the number of cells
@@ -6,10 +6,10 @@ in the pool.
 
 Each row of the mask is a slice of one line, so that a row costs no more than a copy. In a
 long prompt, rows and tokens are consecutive, and each row is the one above it shifted by
-one column. In other passes the rows of one sequence see nearly the same: all tokens
-before the first row, less those that have left the window. The line then holds, for each
-sequence, the columns that all its rows see. The few columns that only some of its rows
-see are compared row by row, in a patch.
+one column. In other passes, the rows of one sequence see nearly the same tokens: all
+tokens before the first row, except tokens that have left the window. The line then
+contains, for each sequence, the columns that all its rows see. The few columns that only
+some of its rows see are compared row by row, in a patch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Patch:
     """A part of a mask that differs from the line.
 
     Attributes:
-        rows, columns: numbers, or a slice if they are consecutive.
+        rows, columns: row and column numbers, or slices if they are consecutive.
         seen: [rows, columns], whether the row sees the column.
     """
 
@@ -43,7 +43,7 @@ class Patch:
     seen: Seen
 
     def get_place(self) -> tuple[Ints | slice, Ints | slice]:
-        """Returns the index of the part in a mask."""
+        """Returns the index with which to write the patch to a mask."""
         if isinstance(self.rows, slice) or isinstance(self.columns, slice):
             return self.rows, self.columns
         return self.rows[:, None], self.columns
@@ -72,8 +72,8 @@ class Sight(NamedTuple):
 
     Attributes:
         batch: the rows.
-        limits: int64 [2, rows], for each row the first position that it may see, and the
-            one behind the last.
+        limits: int64 [2, rows], for each row the visible range of positions, [first,
+            end).
         indexes: the tokens of all sequences.
         owners: int64 [sequences], the sequences of the batch, in the order of its groups.
         ranges: four arrays int64 [sequences], places in the arrays of `indexes`: rows see
@@ -98,12 +98,12 @@ class Sight(NamedTuple):
         return cls(batch, limits, indexes, owners, tuple(ranges))
 
     def get_cells(self) -> tuple[int, int]:
-        """Returns the lowest and the highest cell of what the rows see, from the first
-        token that one of them sees to the last."""
+        """Returns the lowest and the highest cell of all tokens between the first and the
+        last token that a row sees."""
         return self.indexes.get_range(self.owners, self.ranges[0], self.ranges[3])
 
     def paint(self, lines: Numbers, first: int) -> None:
-        """Writes 0 to the cells that all rows of a sequence see.
+        """Writes 0 to the columns that all rows of a sequence see.
 
         Args:
             lines: [at least sequences, columns], contiguous, one for each sequence.
@@ -139,13 +139,13 @@ class Sight(NamedTuple):
         Args:
             first: the cell of column 0.
             width: number of columns.
-            rows: number of rows; those behind the batch see nothing.
+            rows: number of rows; rows after the rows of the batch see nothing.
             unseen: the number for hidden cells.
         """
         band = self.compute_band(first, width, rows, unseen)
         if band is not None:
             return band
-        # Rows of padding are a line behind those of the sequences.
+        # Padding rows use a line after the lines of the sequences.
         lines = np.full((len(self.owners) + 1, width), unseen)
         self.paint(lines, first)
         begins = np.full(rows, len(self.owners) * width)
@@ -156,8 +156,7 @@ class Sight(NamedTuple):
     def compute_band(
         self, first: int, width: int, rows: int, unseen: np.generic
     ) -> MaskLine | None:
-        """Returns the mask of consecutive rows over consecutive cells; None if rows or
-        cells are not consecutive."""
+        """Returns the mask as a band; None if rows or cells are not consecutive."""
         if len(self.owners) > 1:
             return None
         index = self.indexes[self.owners.item(0)]
@@ -178,7 +177,7 @@ class Sight(NamedTuple):
             begin += begins.item(0) + count - 1
         elif begin:
             return None
-        # Rows of padding are a stretch behind that of the first row.
+        # Padding rows use a range of the line after the range of the first row.
         line = np.full(width + count - 1 + (width if rows > count else 0), unseen)
         line[begin : cells.start - first + ends.item(0) + count - 1] = 0
         starts = np.arange(count - 1, count - 1 - rows, -1)
@@ -186,8 +185,12 @@ class Sight(NamedTuple):
         return MaskLine(line, starts, is_band=True)
 
     def list_patches(self, first: int, whole: bool = False) -> Iterator[Patch]:
-        """Yields the parts that only some rows of a sequence see; or, as a whole, all
-        that its rows see."""
+        """Yields patches with the columns that only some rows of a sequence see.
+
+        Args:
+            first: the cell of column 0.
+            whole: if True, a patch contains all columns that the rows of a sequence see.
+        """
         low, high = self.limits
         groups = self.batch.groups.items()
         ranges = (places.tolist() for places in self.ranges)
@@ -204,23 +207,34 @@ class Sight(NamedTuple):
 
 
 def compute_bounds(batch: PassRows, limits: Ints) -> Ints:
-    """Returns [4, sequences]: the lowest and the highest first position that a row of the
-    sequence sees, and the lowest and the highest position behind the last one."""
+    """Returns the bounds of the visible ranges of each sequence's rows.
+
+    Returns:
+        [4, sequences]: the lowest and the highest begin of a range, and the lowest and
+        the highest end.
+    """
     groups = [limits[:, rows] for rows in batch.groups.values()]
     bounds = [(*get_bounds(first), *get_bounds(end)) for first, end in groups]
     return np.array(bounds, np.int64).T
 
 
 def shift(cells: Places, first: int) -> Places:
-    """Returns the columns of cells. first: the cell of column 0."""
+    """Returns the columns of cells; column 0 is the cell `first`."""
     if isinstance(cells, slice):
         return slice(cells.start - first, cells.stop - first)
     return cells - first
 
 
 def compare(positions: Ints, low: Ints, high: Ints) -> Seen:
-    """Returns [rows, columns], whether the position of a column is in [low, high) of a
-    row."""
+    """Returns whether the position of each column is in the row's range [low, high).
+
+    Args:
+        positions: [columns].
+        low, high: [rows].
+
+    Returns:
+        bool [rows, columns].
+    """
     seen: Seen = positions < high[:, None]
     if low.max() > 0:
         seen &= positions >= low[:, None]

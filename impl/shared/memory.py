@@ -23,8 +23,8 @@ class Memory(ABC):
 
     Attributes:
         buffers: the arrays, as the framework holds them; None before the first write.
-        named: the snapshots that refer to this memory. A plain set: each step looks
-            whether it is empty, which takes longer with a WeakSet.
+        named: the snapshots that refer to this memory. This is a plain set, because each
+            step checks whether it is empty, and the check takes longer with a WeakSet.
         copies: the snapshots that have copied positions of this memory.
     """
 
@@ -77,10 +77,10 @@ class Memory(ABC):
 
 
 class TokenMemory(Memory):
-    """Tokens in buffers [1, heads, room, dim], of K and of V, whose columns are planned.
+    """K and V of tokens in two buffers [1, heads, room, dim], written as planned.
 
     Args:
-        columns: plans the columns; it is replaced, not changed.
+        columns: the planner of the columns; it is replaced, not changed.
         fill: initial content of the buffers.
     """
 
@@ -90,16 +90,21 @@ class TokenMemory(Memory):
 
     @abstractmethod
     def carry_out(self, plan: Plan, arrays: Arrays) -> Arrays:
-        """Carries out a plan for K and V [1, heads, length, dim], and returns what it
-        returns. Tokens that the plan does not write are ignored."""
+        """Carries out a plan for K and V [1, heads, length, dim].
+
+        Tokens that the plan does not write are ignored.
+
+        Returns:
+            K and V of the columns that the plan returns.
+        """
 
     @abstractmethod
     def view(self, runs: Sequence[Run]) -> Arrays:
-        """Returns columns, as a view if it is one run."""
+        """Returns K and V of columns; a view if the columns are one run."""
 
     @abstractmethod
     def copy_runs(self, arrays: Arrays, runs: Sequence[Run]) -> Arrays:
-        """Returns a copy of columns of arrays, no larger than its content."""
+        """Returns a copy of columns of the arrays, which keeps no larger memory alive."""
 
     @abstractmethod
     def join(self, pieces: Sequence[Arrays]) -> Arrays:
@@ -107,8 +112,7 @@ class TokenMemory(Memory):
 
     @abstractmethod
     def share(self, source: Self, first: int, end: int) -> None:
-        """Takes over the positions [first, end) of another memory, which stays as it
-        is."""
+        """Takes over the positions [first, end) of a memory, which does not change."""
 
     @abstractmethod
     def make_mask(
@@ -137,7 +141,7 @@ class TokenMemory(Memory):
                 snapshot.own()
 
     def touches(self, snapshot: Snapshot, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update changes what `snapshot` refers to."""
+        """Returns whether an update changes positions that `snapshot` refers to."""
         return self.columns.destroys(snapshot.first, snapshot.end, first, begin, end)
 
     def adopt(self, arrays: Arrays, runs: Sequence[Run]) -> None:
@@ -145,7 +149,7 @@ class TokenMemory(Memory):
 
         Args:
             arrays: K and V of all columns of the row.
-            runs: where its tokens are, by position.
+            runs: the columns of its tokens, by position.
         """
         first, count, written = runs[0][0], 0, []
         for _, begin, end in runs:
@@ -185,14 +189,13 @@ class Snapshot:
 
     @classmethod
     def owning(cls, memory: Memory, arrays: Arrays, begin: int, end: int) -> Snapshot:
-        """Returns a snapshot that owns its arrays from the start."""
+        """Returns a snapshot that owns its arrays from the beginning."""
         snapshot = cls(memory, begin, begin, end)
         snapshot.take_over(arrays)
         return snapshot
 
     def read(self) -> Arrays:
-        """Returns the content: a view of the cache's memory, or the snapshot's own
-        arrays."""
+        """Returns the content: a view of the cache's memory, or the copied arrays."""
         if self.memory is not None:
             return self.memory.read(self.first, self.end)
         if self.arrays is None:
@@ -212,7 +215,7 @@ class Snapshot:
         return self.memory.count_bytes(self.first, self.end)
 
     def own(self) -> None:
-        """Copies the content out of the memory that it refers to."""
+        """Copies the content from the memory that the snapshot refers to."""
         assert self.memory is not None
         self.take_over(self.memory.copy(self.first, self.end))
 
@@ -228,7 +231,7 @@ class Snapshot:
         return self.memory is memory
 
     def close(self) -> None:
-        """Releases everything. A later read or a second close is an error."""
+        """Releases the memory or the copy. A later read or a second close is an error."""
         if self.memory is None and self.arrays is None:
             raise MisuseError(f"snapshot [{self.begin}, {self.end}) was closed before")
         if self.memory is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RINGS = (*[0] * 3, 1)
-"""Variants of a window; 1: its ring gets no twin."""
+"""Variants of a sliding window, with repetitions as weights; 1: a ring without a twin."""
 
 STEP = {"step": (4, 1, 2, 3, 8, 256)}
 MASKS = {**STEP, "mask_padding": (1, 4), "mask_form": ("any", "additive")}
@@ -28,11 +28,11 @@ BATCH_HELD: Mapping[str, float] = {
     "batch-state": 2,
     "batch-list": 4,
 }
-"""The same of batches: a pool that is full doubles its rows, its columns, or both."""
+"""HELD for batches: a full pool doubles its rows, its columns, or both."""
 
 HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}
-"""By how many times the memory may exceed its content: a buffer that is full doubles, and
-a ring is stored twice."""
+"""Kind → maximal ratio of the memory to its content: a full buffer doubles, and a ring is
+stored twice."""
 
 PAGED_OPERATIONS = frozenset(
     {

@@ -17,12 +17,12 @@ class PagedRequest:
 
     Attributes:
         tokens: the prompt and the sampled tokens.
-        drafts: guessed tokens after `tokens`.
+        drafts: draft tokens after `tokens`.
         hash: the keys of the prefixes of `tokens`, without drafts.
         tables: the block table of each group; None while the request waits.
         computed: number of computed tokens.
         end: number of computed tokens after the step.
-        published: number of tokens that other requests can hit, a multiple of the unit.
+        published: number of tokens that other requests can hit; a multiple of the unit.
         passed: for each group, the number of leading blocks that are no longer needed.
         awaited: number of computed tokens after the awaited transfer; 0 without one.
         transfer: the name of the awaited transfer.
@@ -117,7 +117,7 @@ class BlockManager:
         return self.find_hit(self.groups, self.get(request))
 
     def find_hit(self, groups: Sequence[Group], request: PagedRequest) -> int:
-        """Returns the longest hit that these groups allow."""
+        """Returns the longest hit in these groups."""
         if not self.prefix_cache:
             return 0
         keys = request.hash.extend(request.tokens)
@@ -164,8 +164,8 @@ class BlockManager:
         """Lists for each group the table indexes at which a step needs a new block.
 
         Returns:
-            For each group two lists of indexes: entries without a block, and entries
-            whose block must be copied since others need its present content.
+            For each group, two lists of indexes: entries without a block, and entries
+            whose block must be copied because other requests need its present content.
         """
         plan = []
         for group, table in zip(self.groups, tables, strict=True):
@@ -185,13 +185,14 @@ class BlockManager:
         Args:
             block: the block.
             index: index of the first written position in the block.
-            is_held: whether the request already holds the block; if not, it is about to.
+            is_held: whether the request already holds the block. If not, the request is
+                about to hold it.
         """
         references = self.blocks.references[block] + (not is_held)
         return references == 1 and self.blocks.filled[block] <= index
 
     def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
-        """Adds new blocks to a table at `missing`, and copies of blocks at `shared`."""
+        """Puts new blocks into a table at `missing`, and copies of blocks at `shared`."""
         for index, block in zip(missing, self.blocks.take(len(missing)), strict=True):
             if index >= len(table):
                 table += [None] * (index + 1 - len(table))
@@ -209,7 +210,7 @@ class BlockManager:
         self.pending.append((source, target))
 
     def run(self) -> None:
-        """Ends the step, after all its slots were written."""
+        """Ends the step; called after all its slots were written."""
         for request in self.step:
             request.computed = request.end
             self.settle(request)
@@ -262,7 +263,7 @@ class BlockManager:
         del self.requests[name]
 
     def let_go(self, request: PagedRequest) -> None:
-        """Releases all blocks, the last ones first, so that they are evicted first."""
+        """Releases all blocks, last blocks first, so that these are evicted first."""
         if request.is_scheduled:
             self.step.remove(request)
         for table in request.tables or ():
@@ -355,7 +356,7 @@ class BlockManager:
 
 
 def find(groups: Sequence[Group], keys: Sequence[bytes], most: int) -> int:
-    """Returns the longest hit of at most `most` tokens that all groups have."""
+    """Returns the longest hit of at most `most` tokens in all groups."""
     hit = -1
     while hit != most:  # each group may shorten the hit that the other groups found
         hit = most

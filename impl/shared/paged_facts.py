@@ -1,4 +1,4 @@
-"""Reports the contents of a block manager in terms of the harness."""
+"""Reports the contents of a block manager in the types of the harness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pool(NamedTuple):
         references: block → number of tables and transfers that hold it.
         free: the free blocks.
         cached: the cached blocks.
-        pinned: the blocks that transfers hold, once for each transfer.
+        pinned: the blocks that transfers hold; a block occurs once for each transfer.
         idle: the free and the cached blocks of the host.
     """
 
@@ -41,7 +41,7 @@ class Pool(NamedTuple):
 
 
 class Telling(TieredManager):
-    """Records the tokens of each key, which the manager itself does not need."""
+    """A block manager that records the tokens of each key for the reports."""
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
@@ -92,7 +92,7 @@ class Telling(TieredManager):
 
 
 class TellingStorage(Telling, StoringManager):
-    """The same of one that stores K and V."""
+    """A `Telling` that also stores K and V."""
 
 
 def open_paged(
@@ -104,7 +104,8 @@ def open_paged(
 
     Args:
         config: see `harness.contracts.paged`.
-        memory, host_memory: of the blocks; None where the harness holds it.
+        memory, host_memory: the memories of the device blocks and of the host blocks;
+            None if the harness stores K and V.
     """
     names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
     options = config["groups"], *(config[name] for name in names)
@@ -114,8 +115,15 @@ def open_paged(
 
 
 def get_room(config: Mapping[str, Any], field: str) -> tuple[int, int, int]:
-    """Returns the number of blocks, which a field of the config says, their places, and
-    the number of buffers."""
+    """Returns the sizes of the memory for a config.
+
+    Args:
+        config: the config of the cache.
+        field: the config field with the number of blocks.
+
+    Returns:
+        The number of blocks, the number of slots of a block, and the number of buffers.
+    """
     groups = config["groups"]
     size = max(group["block"] for group in groups)
     return config[field], size, max(group["layers"] for group in groups)

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.impl.shared.block_pool import BlockPool, list_held
 
 Table = list[int | None]
-"""For each block of positions of a request its block; None where there is none."""
+"""The block of each block-sized range of a request's positions; None without a block."""
 
 
 class Group(ABC):
@@ -27,14 +27,14 @@ class Group(ABC):
 
     @abstractmethod
     def first(self, computed: int) -> int:
-        """Returns the oldest position that is needed once so many are computed."""
+        """Returns the first position that is needed after `computed` tokens."""
 
     @abstractmethod
     def find(self, keys: Sequence[bytes], most: int) -> int:
         """Returns the longest hit of at most `most` tokens.
 
         Args:
-            keys: of the request.
+            keys: the keys of the request.
             most: a multiple of the unit.
         """
 
@@ -52,11 +52,11 @@ class Group(ABC):
         return table
 
     def list_written(self, start: int, end: int) -> list[int]:
-        """Lists the places in the table that a step from `start` to `end` writes."""
+        """Lists the table indexes of the blocks to which the step [start, end) writes."""
         return list(range(start // self.block, (end - 1) // self.block + 1))
 
     def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
-        """Lets others hit the tokens [begin, end), which are computed."""
+        """Publishes the computed tokens [begin, end): other requests can hit them."""
         for stop in range(begin - begin % self.unit + self.unit, end + 1, self.unit):
             block = table[(stop - 1) // self.block]
             if block is not None:
@@ -76,7 +76,7 @@ class Group(ABC):
         del table[last:]
 
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
-        """Says whether all that is needed after `to` tokens is there."""
+        """Returns whether all blocks that are needed after `to` tokens are present."""
         places = range(self.first(to) // self.block, -(-to // self.block))
         return all(table[index] is not None for index in places)
 
@@ -101,7 +101,7 @@ class FullGroup(Group):
 
 
 class WindowedGroup(Group):
-    """Each token attends to the last tokens before it: of a window, or of its chunk."""
+    """Each token attends to the tokens before it in a window or in its chunk."""
 
     def __init__(
         self, number: int, block: int, pool: BlockPool, unit: int, width: int
@@ -119,7 +119,7 @@ class WindowedGroup(Group):
         return 0
 
     def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
-        """Returns the next shorter possible hit; None if this one is present.
+        """Returns the next shorter possible hit; None if all blocks of `hit` are present.
 
         The shorter hit ends in the last missing block that the present hit needs. A block
         that the request continues to fill must be present in any case, since a prefix
@@ -145,7 +145,7 @@ class ChunkedGroup(WindowedGroup):
 
 
 class StateGroup(Group):
-    """A state after the last token, and those where a block of positions ends."""
+    """Recurrent states: after the last token, and at the ends of blocks of positions."""
 
     def first(self, computed: int) -> int:
         return max(0, computed - 1)
@@ -157,8 +157,12 @@ class StateGroup(Group):
         return 0
 
     def list_written(self, start: int, end: int) -> list[int]:
-        """The state at the end of a step, and the last one inside of it at the end of a
-        block, which others may hit; that of the beginning, if it is written over."""
+        """Lists the table indexes of the states that a step writes.
+
+        These are the state at the end of the step, and the state at the last end of a
+        block inside the step, which other requests may hit. The state at the begin of the
+        step is included if it is overwritten.
+        """
         last = (end - 1) // self.block
         boundary = last - 1 if last * self.block > start else last
         begun = start // self.block if start % self.block else last

@@ -13,7 +13,7 @@ from lockstep.impl.shared.paged import BlockManager, PagedRequest
 from lockstep.impl.shared.paged_groups import Group, Table, make_group
 
 Pairs = Sequence[tuple[int, int]]
-"""Blocks to copy: source, target."""
+"""The blocks to copy: (source, target)."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Transfer:
     Attributes:
         request: the request for which the transfer began.
         keys: the keys of the request's prefixes when the transfer began.
-        end: number of transferred tokens; 0 if no request may reuse them any more.
+        end: number of transferred tokens; 0 if requests may no longer reuse them.
         places: for each pair, the number of its group and its index in the table of the
             group.
         pairs: the blocks to copy, from the device to the host if `leaves`, otherwise
@@ -100,7 +100,7 @@ class TieredManager(BlockManager):
         """Begins to copy blocks of a request to the host.
 
         These are the complete blocks that can be hit and that the host does not have. If
-        the host has no room for all of them, the first blocks are copied.
+        the host has too few available blocks, only the first blocks are copied.
         """
         request = self.get(name)
         if not request.computed:
@@ -130,13 +130,13 @@ class TieredManager(BlockManager):
         return group.get(keys, end) if on_host is None else None
 
     def load(self, name: str, transfer: str) -> tuple[int, Pairs] | None:
-        """Gives a waiting request the longest stored prefix.
+        """Assigns the blocks of the longest stored prefix to a waiting request.
 
         Begins to copy the blocks of the prefix that only the host has.
 
         Returns:
             The length of the prefix, and the blocks to copy; None if the device has the
-            whole prefix, or has no room.
+            whole prefix, or has too few available blocks.
         """
         request = self.get(name)
         if request.tables is not None:
@@ -170,7 +170,7 @@ class TieredManager(BlockManager):
         places: Sequence[tuple[int, int]],
         reused: list[int],
     ) -> Pairs:
-        """Replaces the host blocks in tables by blocks of the device."""
+        """Replaces the host blocks in the tables by blocks of the device."""
         self.blocks.hold(reused)
         sources = [~(tables[number][index] or 0) for number, index in places]
         targets = self.blocks.take(len(places))
@@ -192,10 +192,15 @@ class TieredManager(BlockManager):
         return self.end(transfer, arrived)
 
     def end(self, name: str, arrived: int | None) -> int:
-        """Ends a transfer after `arrived` of its copies; None for all.
+        """Ends a transfer.
+
+        Args:
+            name: the name of the transfer.
+            arrived: the number of completed copies; None for all.
 
         Returns:
-            The number of tokens that the waiting request then has.
+            The number of computed tokens of the request that waited for the transfer; 0
+            if no request waited.
         """
         if name not in self.transfers:
             raise MisuseError(f"there is no transfer {name}")
@@ -234,7 +239,7 @@ class TieredManager(BlockManager):
     ) -> int:
         """Removes blocks that have not arrived from the tables of a request.
 
-        Also removes all blocks after the longest hit that is left.
+        Also removes all blocks after the longest remaining hit.
 
         Returns:
             The number of tokens of this hit.
@@ -274,7 +279,7 @@ class TieredManager(BlockManager):
     # --- saving -------------------------------------------------------------------------
 
     def save(self) -> Any:
-        """Returns all contents that can be hit.
+        """Returns the contents of all blocks that can be hit.
 
         Returns None while a request holds slots or a transfer is running.
         """

@@ -16,7 +16,7 @@ from lockstep.impl.shared.paged_host import Pairs, TieredManager
 Pair = tuple[Any, Any]
 
 Seen = npt.NDArray[np.bool_] | None
-"""[queries, columns]: which columns each query sees; None for all."""
+"""bool [queries, columns], whether a query sees a column; None if each sees all."""
 
 
 class HostSpans(NamedTuple):
@@ -68,7 +68,7 @@ class BlockMemory(ABC):
 
         Args:
             source: the other memory.
-            pairs: block of the other memory, block of this memory.
+            pairs: (block of the other memory, block of this memory) for each copy.
         """
         self.put(
             [target for _, target in pairs], source.get([block for block, _ in pairs])
@@ -83,7 +83,7 @@ class BlockMemory(ABC):
         return [self.read(layer, slots) for layer in range(self.layers if slots else 0)]
 
     def put(self, blocks: Sequence[int], pairs: Sequence[Pair]) -> None:
-        """Writes to `blocks` the K and V that `get` of a memory returned."""
+        """Writes a result of `get`, from any memory, to `blocks`."""
         slots = self.list_slots(blocks)
         for layer, pair in enumerate(pairs):
             self.write(layer, slots, *map(self.bring, pair))
@@ -101,7 +101,8 @@ class BlockMemory(ABC):
         """Computes attention, [1, heads, queries, value_dim].
 
         Args:
-            queries: [1, heads, queries, key_dim]; heads may be several times those of K.
+            queries: [1, heads, queries, key_dim]; the number of heads may be a multiple
+                of the number of heads of K.
             pair: K and V [1, heads, columns, dim].
             seen: see `Seen`.
         """
@@ -116,7 +117,8 @@ class BlockMemory(ABC):
 
         Args:
             layer: the number of the buffer.
-            queries: [1, heads, requests, key_dim]; heads may be several times those of K.
+            queries: [1, heads, requests, key_dim]; the number of heads may be a multiple
+                of the number of heads of K.
             spans: the result of `prepare`.
         """
 
@@ -183,7 +185,7 @@ class StoringManager(TieredManager):
             self.memory.receive(self.host_memory, pairs)
 
     def save(self) -> Any:
-        """See `TieredManager`; with K and V of the blocks that can be hit."""
+        """Returns the same as `TieredManager.save`, with K and V of these blocks."""
         saved = super().save()
         if saved is None:
             return None
@@ -207,8 +209,12 @@ class StoringManager(TieredManager):
     # --- K and V ------------------------------------------------------------------------
 
     def update(self, layer: int, keys: Any, values: Any) -> list[Pair]:
-        """Writes K and V of the step, and returns what it attends to; see
-        `harness.backends.paged`."""
+        """Writes K and V of the step in one layer.
+
+        Returns:
+            K and V of all positions that a token of the step attends to; see
+            `harness.backends.paged`.
+        """
         self.write(layer, keys, values)
         return [self.read(layer, request) for request in self.step]
 
@@ -236,9 +242,9 @@ class StoringManager(TieredManager):
         K and V of the layer must have been written.
 
         Args:
-            layer: as of `update`.
-            queries: [1, heads, tokens, key_dim], in the order of `update`; heads may be
-                several times those of K.
+            layer: the layer, as in `update`.
+            queries: [1, heads, tokens, key_dim], in the order of `update`; the number of
+                heads may be a multiple of the number of heads of K.
 
         Returns:
             [1, heads, tokens, value_dim].
@@ -294,7 +300,7 @@ class StoringManager(TieredManager):
     # --- states -------------------------------------------------------------------------
 
     def read_states(self, layer: int) -> list[Pair | None]:
-        """Returns the state of each request of the step, as it was before the step.
+        """Returns the state of each request of the step before the step.
 
         The state is None for a request that has read no token.
         """
@@ -311,7 +317,8 @@ class StoringManager(TieredManager):
     def list_ends(self, layer: int) -> list[list[int]]:
         """Lists the token counts after which each request of the step writes its states.
 
-        These are the ends of blocks for which the request has a slot, and its own end.
+        These are the ends of blocks for which the request has a slot, and the end of the
+        step.
         """
         number, _ = self.layers[layer]
         group = self.groups[number]
@@ -325,7 +332,7 @@ class StoringManager(TieredManager):
         ]
 
     def write_states(self, layer: int, states: Any, further: Any) -> None:
-        """Writes the states at all of these ends, [1, heads, ends, dim]."""
+        """Writes the states [1, heads, ends, dim] at all ends of `list_ends`."""
         number, buffer = self.layers[layer]
         ends = self.list_ends(layer)
         pairs = zip(self.step, ends, strict=True)
@@ -339,7 +346,7 @@ class StoringManager(TieredManager):
     def list_places(
         self, request: PagedRequest, group: int, ends: Sequence[int]
     ) -> list[int]:
-        """Lists the slots of states after so many tokens."""
+        """Lists the slots of the states at these token counts."""
         assert request.tables is not None
         table, block = request.tables[group], self.groups[group].block
         blocks = [table[(end - 1) // block] for end in ends]
@@ -347,7 +354,10 @@ class StoringManager(TieredManager):
 
 
 def see(group: Group, request: PagedRequest) -> npt.NDArray[np.bool_]:
-    """Says which of the positions that come back each token of a step attends to."""
+    """Returns [queries, columns], whether a token of the step attends to a position.
+
+    The columns are the positions that `StoringManager.read` returns.
+    """
     positions = np.arange(group.first(request.computed), request.end)
     queries = np.arange(request.computed, request.end)
     firsts = np.array([group.first(query) for query in queries.tolist()])

@@ -1,4 +1,4 @@
-"""The memory of a batch; each row has a slot of a pool, so that other rows can stay."""
+"""The memory of a batch: each row has a slot of a pool, and rows move independently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     Attributes:
         slot: the slot of the row; None if its tokens are not in the pool.
         start: column of position 0.
-        length: number of tokens written to the row; a ring holds only the last of them.
+        length: number of tokens written to the row; a ring keeps only the last tokens.
     """
 
     slot: int | None
@@ -66,7 +66,7 @@ class RowPool(Form, Columns, ABC):
         Args:
             like: an array with the heads, dim and dtype of the new array.
             slots, room: number of slots, and number of columns.
-            rows_kept: number of first rows in `like` that are copied to the first slots.
+            rows_kept: number of leading rows of `like` to copy to the first slots.
         """
 
     def read_slot(self, slot: int, begin: int, end: int) -> Arrays:
@@ -78,8 +78,7 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def write_slots(self, slot: int, column: int, arrays: Arrays) -> None:
-        """Writes K and V [slots, heads, length, dim] to the slots from `slot` on and the
-        columns from `column` on."""
+        """Writes K and V [slots, heads, length, dim] from a slot and a column on."""
 
     @abstractmethod
     def write_rows(self, column: int, arrays: Arrays) -> None:
@@ -92,7 +91,7 @@ class RowPool(Form, Columns, ABC):
         Args:
             ends: see `TokenBatch.get_ends`.
             skip: number of columns.
-            arrays: [rows, heads, length, dim], not longer than the room.
+            arrays: [rows, heads, length, dim]; `length` is at most `room`.
         """
 
     @abstractmethod
@@ -105,7 +104,7 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
-        """Returns a copy; while it exists, the pool can still be written in place."""
+        """Returns a copy that does not prevent writes to the pool in place."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -146,10 +145,10 @@ class RowPool(Form, Columns, ABC):
     def reserve(
         self, like: Arrays, lengths: Sequence[int], counts: Sequence[int]
     ) -> None:
-        """Makes room for `counts` more tokens of each row.
+        """Reserves columns for `counts` more tokens of each row.
 
         Args:
-            like: has heads, dims and dtypes of the first arrays.
+            like: arrays with the heads, dims and dtypes of the first arrays.
             lengths, counts: see `plan`.
         """
         starts, ends = self.plan(lengths, counts), add(lengths, counts)
@@ -161,7 +160,7 @@ class RowPool(Form, Columns, ABC):
         self.starts = starts
 
     def open(self, like: Arrays, lengths: Sequence[int]) -> None:
-        """Makes room for rows of these lengths, and for the next token."""
+        """Reserves columns for rows of these lengths, and for the next token."""
         room = self.compute_room(0, max(map(self.count, lengths)) + 1)
         rows = [Row(None, 0, 0)] * self.rows
         self.rebuild(rows, self.align(lengths, max(lengths)), self.rows, room, like)
@@ -170,7 +169,7 @@ class RowPool(Form, Columns, ABC):
         return [*range(self.first, self.first + self.rows)]
 
     def arrange(self, rows: Sequence[Row]) -> None:
-        """Assigns a slot to each row; as few tokens as possible move.
+        """Assigns a slot to each row, so that as few tokens as possible move.
 
         When the pool grows for the first time, it gets only the slots that its rows need,
         since many batches grow only once. Later it gets half as many slots in addition,
@@ -203,7 +202,7 @@ class RowPool(Form, Columns, ABC):
     def is_crowded(
         self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
     ) -> bool:
-        """Returns whether most tokens would move now, and would soon move again."""
+        """Returns whether most tokens would have to move, and soon have to move again."""
         pairs = [*zip(wanted, sizes, strict=True)]
         size_total = sum(size for slot, size in pairs if slot is not None)
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)

@@ -1,4 +1,4 @@
-"""Keys of prefixes: one digest per full unit of tokens, chained to the digest before."""
+"""Keys of prefixes: a digest for each full unit of tokens, chained to the last digest."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 DIGEST = 16
-"""Bytes of a key. Equal keys of different prefixes would show one user the tokens of
-another, so keys are cryptographic."""
+"""The number of bytes of a key. The hash is cryptographic: if different prefixes had
+equal keys, a user could see the tokens of another user."""
 
 
 class PrefixHash:
-    """The keys of the growing tokens of one request.
+    """The keys of the prefixes of a request, whose tokens grow.
 
     Args:
         unit: number of tokens from one key to the next.
-        namespace: a name on which K and V depend in addition to the tokens, or None.
+        namespace: a name on which K and V depend, in addition to the tokens; or None.
 
     Attributes:
-        keys: the key of the first `unit` tokens, of the first 2 * `unit`, ….
+        keys: the keys of the first `unit` tokens, of the first 2 * `unit` tokens, ….
     """
 
     def __init__(self, unit: int, namespace: str | None) -> None:
@@ -32,8 +32,7 @@ class PrefixHash:
         """Hashes new tokens.
 
         Args:
-            tokens: all tokens of the request. Tokens that already have a key must not
-                have changed.
+            tokens: all tokens of the request; tokens covered by a key must be unchanged.
 
         Returns:
             `keys`.
@@ -48,5 +47,5 @@ class PrefixHash:
         return keys
 
     def cut(self, length: int) -> None:
-        """Forgets the keys beyond the first `length` tokens."""
+        """Removes the keys of prefixes longer than `length` tokens."""
         del self.keys[length // self.unit :]

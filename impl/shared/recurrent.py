@@ -42,7 +42,7 @@ class RecurrentCacheBase(CausalCacheBase):
 
     @abstractmethod
     def make_states(self, conv: Sequence[int], delta: Sequence[int]) -> None:
-        """Makes the states of all slots, zeros, of these shapes."""
+        """Makes the states of all slots in these shapes, filled with zeros."""
 
     def check_rows(self, batch: PassRows) -> None:
         """Refuses sequences that differ in their number of rows."""
@@ -68,8 +68,11 @@ class RecurrentCacheBase(CausalCacheBase):
         self.pending = [self.advance(owner, batch) for owner in batch.owners]
 
     def advance(self, owner: int, batch: PassRows) -> Checkpoint | None:
-        """Advances the state of one sequence by its rows of the batch; returns the
-        checkpoint to fill, if one is due."""
+        """Advances the state of one sequence by its rows of the batch.
+
+        Returns:
+            The checkpoint to fill; None if no checkpoint is due.
+        """
         return self.slots.advance(owner, batch.get_span(owner)[1])
 
     def write_states(self, layer: int, conv: Any, delta: Any) -> None:
@@ -126,7 +129,7 @@ class RecurrentCacheBase(CausalCacheBase):
         self.restore_slot(index, checkpoint.arrays)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Returns whether the state or a checkpoint of it ends just before `position`."""
+        """Returns whether the state or a checkpoint ends just before `position`."""
         if not super().can_resume(sequence, position):
             return False
         slot = self.slots.assigned.get(sequence)

@@ -15,15 +15,15 @@ class Ring:
     An update of one token that completes a full window reads all `window` columns of the
     ring in any order, and moves no other token. An update of several tokens needs the
     window in order of position. If such an update would wrap, the tokens are copied to
-    new buffers that have a twin, a second set of `capacity` columns after the first set.
-    From then on, every write goes to both sets, so that any `capacity` positions are one
-    run. The copied tokens are not written to the twin: they begin in column 0, so that a
-    run that begins with them reaches twin columns only of tokens written later. An update
-    of one token that is back in column 0 drops the twin.
+    new buffers that have a twin: a second set of `capacity` columns after the first set.
+    From then on, tokens are written to both sets, so that any `capacity` positions are
+    one run. The copied tokens are not written to the twin: they begin in column 0, so a
+    run that begins with them continues only into twin columns of later tokens. An update
+    of one token that returns to column 0 drops the twin.
 
     Attributes:
-        window: number of tokens that are kept. The ring has no more columns than this if
-            they are enough.
+        window: number of tokens that are kept. The ring has more columns only if an
+            update needs them.
         step: a capacity of more than twice the old capacity is rounded up to a multiple
             of this.
         twin: whether the ring may get a twin. If not, every update of several tokens that
@@ -100,10 +100,10 @@ class Ring:
         return (begin, column, self.room), (rest_begin, 0, stop - self.room)
 
     def find_targets(self, begin: int, end: int) -> Sequence[Run]:
-        """Returns where new tokens go, numbered from 0.
+        """Returns the target columns of new tokens, which are numbered from 0.
 
-        With a twin most of them go to two columns, and at the end of the ring the first
-        run continues into the twin.
+        With a twin, most tokens have two target columns, and a run at the end of the ring
+        continues into the twin.
         """
         column, count = (begin - self.base) % self.capacity, end - begin
         fits = min(count, self.capacity - column)
@@ -116,8 +116,10 @@ class Ring:
         return (*runs, (fits, 0, count - fits)) if fits < count else runs
 
     def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update, see `plan`, moves all tokens, or writes to a column
-        of the positions [low, high)."""
+        """Returns whether an update (see `plan`) changes columns of [low, high).
+
+        This is the case if the update moves all tokens, or writes to such a column.
+        """
         if not self.fits(first, begin, end):
             return True
         ahead = (begin - low) % self.capacity
@@ -138,5 +140,5 @@ class Ring:
         return None
 
     def clear(self) -> Ring:
-        """Returns the planner of no buffers."""
+        """Returns the planner for an empty cache without buffers."""
         return replace(self, capacity=0, room=0, base=0)

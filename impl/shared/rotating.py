@@ -24,8 +24,9 @@ class RotatingCacheBase(WholeSnapshots, TokenCache):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the whole content. None to keep the present offset, or to
-                go back, which is possible only before the first eviction.
+            snapshot: replaces the whole content. None to keep the present offset or to
+                go back to an earlier offset, which is possible only before the first
+                eviction.
             target: the new offset. It may be less than the end of the snapshot only if
                 no token was evicted before the snapshot was taken.
 
@@ -45,7 +46,7 @@ def check_window(window: int) -> int:
     """Returns the window.
 
     Raises:
-        MisuseError: it holds no token.
+        MisuseError: the window is smaller than one token.
     """
     if window < 1:
         raise MisuseError(f"window {window} holds no token")

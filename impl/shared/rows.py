@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import add as plus
 
 SPARE = -1
-"""A place for one row beside the slots."""
+"""The number of a spare slot for one row, outside the pool."""
 
 
 def choose_first(
@@ -34,13 +34,14 @@ def choose_first(
 
 
 def order_moves(moves: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Orders moves so that none overwrites what a later one reads.
+    """Orders moves so that no move overwrites the source of a later move.
 
     Args:
         moves: target slot → source slot, which is another slot.
 
     Yields:
-        (source, target). A cycle begins with a move to SPARE and ends with one from it.
+        (source, target). A cycle begins with a move to SPARE and ends with a move from
+            SPARE.
     """
     sources = dict(moves)
     readers = Counter(sources.values())
@@ -72,7 +73,8 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
         room: columns of the ring: position p is in column p mod room.
 
     Yields:
-        (column, first, end): the tokens [first, end) go to the columns from `column` on.
+        (column, first, end): write the tokens [first, end) to the columns from `column`
+            on.
     """
     first = max(0, count - room)
     while first < count:

@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.impl.shared.batch import Ints, get_bounds, is_ascending, is_run
 
 Places = Ints | slice
-"""Some cells; a slice if they are consecutive and ascending."""
+"""Numbers of cells; a slice if they are consecutive and ascending."""
 
 ROOM = 64
 
@@ -44,7 +44,7 @@ class Indexes:
         self.allocate(ROOM)
 
     def allocate(self, room: int) -> None:
-        """Makes room for so many tokens of each sequence."""
+        """Allocates `room` tokens for each sequence, and copies the present tokens."""
         used = [index.used for index in self.rows]
         self.room, count = room, len(used)
         self.arrays = np.empty((2, count * room), np.int64)
@@ -66,7 +66,7 @@ class Indexes:
     # --- many sequences, each once ------------------------------------------------------
 
     def append(self, owners: Ints, positions: Ints, cells: Ints) -> None:
-        """Adds one token to each of some sequences."""
+        """Adds one token to each of the given sequences."""
         if len(owners) > 1 and self.append_next(owners, positions, cells):
             return
         tokens = zip(owners.tolist(), positions.tolist(), cells.tolist(), strict=True)
@@ -74,13 +74,18 @@ class Indexes:
             self.rows[owner].append(position, cell)
 
     def append_next(self, owners: Ints, positions: Ints, cells: Ints) -> bool:
-        """Does the same if each token is the next of its sequence; else returns False."""
+        """Adds the tokens as `append` does, if each is the next token of its sequence.
+
+        Returns:
+            False if a token is not the next of its sequence. Then no token is added.
+        """
         end = self.end[owners]
         if np.count_nonzero(end == self.limit[owners]):
             for owner in owners.tolist():
                 self.rows[owner].make_room(1)
             end = self.end[owners]
-        # Of an empty sequence any number, behind which the token goes, too.
+        # For an empty sequence, the entry at `last` is arbitrary: if it happens to match,
+        # the token is still written to the right index.
         last = end - 1
         if np.count_nonzero(positions - self.positions[last] != 1):
             return False
@@ -90,11 +95,14 @@ class Indexes:
         return True
 
     def find(self, owners: Ints, positions: Ints) -> Ints:
-        """Returns the places in `arrays` of the first tokens at or behind a position.
+        """Finds the first token of each sequence at or after each position.
 
         Args:
-            owners: [sequences], each has a token.
+            owners: [sequences], each with at least one token.
             positions: [bounds, sequences].
+
+        Returns:
+            [bounds, sequences], the indexes of the tokens in `arrays`.
         """
         if len(owners) == 1:
             places = map(self.rows[owners.item(0)].find, positions[:, 0].tolist())
@@ -108,8 +116,12 @@ class Indexes:
     def count_from_first(
         self, owners: Ints, positions: Ints
     ) -> tuple[Ints, Sequence[int]]:
-        """Returns what `find` does where positions are consecutive; and the columns where
-        they may not be, so that it may be wrong."""
+        """Finds tokens as `find` does, assuming that all positions are consecutive.
+
+        Returns:
+            The result of `find` under this assumption, and the columns of sequences for
+            which the assumption may be wrong.
+        """
         begin = self.begin[owners]
         counts = np.maximum(positions + (begin - self.positions[begin]), begin)
         np.minimum(counts, self.end[owners], out=counts)
@@ -119,8 +131,12 @@ class Indexes:
         return counts, (~dense).nonzero()[0].tolist()
 
     def get_range(self, owners: Ints, first: Ints, last: Ints) -> tuple[int, int]:
-        """Returns the lowest and the highest cell of the tokens at places [first, last)
-        of some sequences, each with one such token at least."""
+        """Returns the lowest and the highest cell of the tokens at indexes [first, last).
+
+        Args:
+            owners: [sequences], the sequences.
+            first, last: [sequences], the range of each sequence; not empty.
+        """
         several = len(owners) > 1
         if several and np.count_nonzero(self.ascending[owners]) == len(owners):
             return self.cells[first].min().item(), self.cells[last - 1].max().item()
@@ -130,8 +146,15 @@ class Indexes:
         return min(lowests), max(highests)
 
     def list_cells(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """Returns the cells of the tokens at places [first, last) of some sequences, one
-        sequence after the other, and how many each has."""
+        """Returns the cells of the tokens at indexes [first, last) of some sequences.
+
+        Args:
+            first, last: [sequences], the range of each sequence.
+
+        Returns:
+            The cells, concatenated in order of the sequences, and the number of cells of
+            each sequence.
+        """
         counts = np.maximum(last - first, 0)
         at = (first - counts.cumsum() + counts).repeat(counts)
         at += np.arange(len(at))
@@ -141,7 +164,7 @@ class Indexes:
 class SequenceIndex:
     """The positions of one sequence, ascending, and the cell of each.
 
-    In this class a place is an index in the arrays of all sequences.
+    All indexes in this class refer to the arrays of all sequences.
 
     Args:
         book: the indexes of all sequences.
@@ -155,12 +178,12 @@ class SequenceIndex:
         return self.book.end.item(self.owner) - self.book.begin.item(self.owner)
 
     def get_span(self) -> tuple[int, int]:
-        """Returns the places that it uses, (begin, end)."""
+        """Returns the used range of indexes, (begin, end)."""
         return self.book.begin.item(self.owner), self.book.end.item(self.owner)
 
     @property
     def used(self) -> Ints:
-        """[2, tokens], positions and cells."""
+        """The positions and cells, a view [2, tokens]."""
         begin, end = self.get_span()
         return self.book.arrays[:, begin:end]
 
@@ -199,7 +222,7 @@ class SequenceIndex:
         self.book.ascending[self.owner] = ascending
 
     def find(self, position: int) -> int:
-        """Returns the place of the first token at or behind `position`."""
+        """Returns the index of the first token at or after `position`."""
         (begin, end), positions = self.get_span(), self.book.positions
         if begin == end or position <= positions.item(begin):
             return begin
@@ -210,20 +233,21 @@ class SequenceIndex:
         return begin + int(positions[begin:end].searchsorted(position))
 
     def list_behind(self, position: int) -> Ints:
-        """Returns the cells of the tokens at or behind `position`."""
+        """Returns the cells of the tokens at or after `position`."""
         return self.book.cells[self.find(position) : self.book.end.item(self.owner)]
 
     def get_range(self, first: int, last: int) -> tuple[int, int]:
-        """Returns the lowest and the highest cell of the tokens at places [first,
-        last)."""
+        """Returns the lowest and the highest cell of the tokens at [first, last)."""
         cells = self.book.cells
         if self.ascending:
             return cells.item(first), cells.item(last - 1)
         return get_bounds(cells[first:last])
 
     def locate(self, first: int, last: int) -> Places:
-        """Returns the cells of the tokens at places [first, last), of a slice without
-        looking at each."""
+        """Returns the cells of the tokens at indexes [first, last).
+
+        Consecutive cells are returned as a slice, without reading each cell.
+        """
         if first >= last:
             return slice(0, 0)
         cells = self.book.cells
@@ -258,7 +282,7 @@ class SequenceIndex:
             self.ascending = False
 
     def append(self, position: int, cell: int) -> None:
-        """Adds one token; faster than `add` if it is the next."""
+        """Adds one token; faster than `add` if the token is the next of the sequence."""
         book = self.book
         self.make_room(1)
         begin, end = self.get_span()
@@ -271,8 +295,11 @@ class SequenceIndex:
         book.end[self.owner] = end + 1
 
     def make_room(self, count: int) -> None:
-        """Makes room for more tokens: where evictions freed some at the begin, or in
-        larger arrays."""
+        """Makes space for `count` more tokens after the present tokens.
+
+        Moves the tokens to the begin of their space if evictions have freed enough of it;
+        otherwise allocates larger arrays.
+        """
         book, (begin, end) = self.book, self.get_span()
         limit = book.limit.item(self.owner)
         if end + count <= limit:
@@ -286,7 +313,7 @@ class SequenceIndex:
         self.used[:] = used
 
     def cut(self, first: int, last: int) -> Places:
-        """Removes the tokens at places [first, last) and returns their cells."""
+        """Removes the tokens at indexes [first, last) and returns their cells."""
         book, owner, (begin, end) = self.book, self.owner, self.get_span()
         cells = self.locate(first, last)
         if not isinstance(cells, slice):
@@ -304,6 +331,6 @@ class SequenceIndex:
         return cells
 
     def replace(self, tokens: Ints) -> None:
-        """Takes others in place of its tokens. tokens: [2, tokens], as `used`."""
+        """Replaces all tokens by `tokens`: positions and cells, [2, tokens]."""
         self.cut(*self.get_span())
         self.add(*tokens)

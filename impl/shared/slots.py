@@ -49,11 +49,11 @@ class Slots:
         count: number of slots.
         interval: minimum distance between two checkpoints, in positions; None or 0 for no
             checkpoints.
-        checkpoints: number of latest checkpoints kept of each state.
+        checkpoints: number of latest checkpoints to keep for each state.
 
     Attributes:
         free: indexes of the free slots.
-        assigned: the slot of each sequence that has one.
+        assigned: sequence → its slot, for sequences that have a slot.
     """
 
     def __init__(self, count: int, interval: int | None, checkpoints: int) -> None:
@@ -62,7 +62,7 @@ class Slots:
         self.assigned: dict[int, Slot] = {}
 
     def check(self, owners: Sequence[int]) -> None:
-        """Raises CacheFullError if a sequence cannot get a slot of its own."""
+        """Raises CacheFullError if there are too few slots for the sequences."""
         used = {
             slot.index for owner, slot in self.assigned.items() if owner not in owners
         }
@@ -73,7 +73,7 @@ class Slots:
             )
 
     def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Gives each sequence a slot of its own.
+        """Assigns to each sequence a slot that no other sequence shares.
 
         Returns:
             The slots that are new and must be cleared, and the (source, target) pairs
@@ -100,7 +100,7 @@ class Slots:
             highest: highest position among the tokens read.
 
         Returns:
-            The checkpoint to fill, if one is due.
+            The checkpoint to fill; None if no checkpoint is due.
         """
         slot = self.assigned[owner]
         slot.position = max(slot.position, highest)
@@ -128,7 +128,7 @@ class Slots:
             Index of the slot to fill with the checkpoint; no other sequence shares it.
 
         Raises:
-            CacheFullError: the slot is shared and no other is free. Nothing changes.
+            CacheFullError: the slot is shared and no slot is free. Nothing changes.
         """
         old = self.assigned[owner]
         if old.owners > 1 and not self.free:

@@ -10,7 +10,7 @@ from lockstep.impl.shared.memory import Arrays, Snapshot
 
 
 def check_form(stored: Arrays, arrays: Arrays) -> None:
-    """Raises MisuseError if conv or delta differ in shape or dtype from what is held."""
+    """Raises MisuseError if conv or delta differ in shape or dtype from stored arrays."""
     for old, new, name in zip(stored, arrays, ("conv", "delta"), strict=True):
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise MisuseError(
@@ -68,7 +68,7 @@ class StateCacheBase(WholeSnapshots):
         return self.read()
 
     def trim(self, count: int) -> int:
-        """Returns 0: a token that was read cannot be removed."""
+        """Returns 0: tokens cannot be removed from a state."""
         if count < 0:
             raise MisuseError(f"trim: count {count} is negative")
         return 0

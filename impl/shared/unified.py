@@ -48,7 +48,7 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
 OF_KIND: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "recurrent": {"window": (None, None, None, 2, 4), "memory": (None, 4, 7)},
 }
-"""Further values of a kind; the causal cache of a recurrent one may have a window."""
+"""Additional config values of a kind; a recurrent cache may have a window."""
 
 Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Any]], Any]
@@ -80,7 +80,7 @@ def get_states(config: Mapping[str, Any]) -> tuple[Slots, Shape, Shape]:
 
 
 def make_wrapper(config: Mapping[str, Any], make: Make) -> WrapperCache:
-    """Returns a wrapper of the caches that `make` makes from the config of each."""
+    """Returns a wrapper of caches, each made by `make` from its config."""
     plain = {**config, "caches": (), "window": None, "memory": None, "chunk": None}
     caches = [make({**plain, **cache}) for cache in config["caches"]]
     return WrapperCache(caches, config["sequences"])

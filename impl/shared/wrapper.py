@@ -11,7 +11,7 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class WrapperCache:
-    """An ordered list of caches, each for the layers of one type.
+    """An ordered list of caches; each cache serves the layers of one type.
 
     Args:
         caches: at least one, all made for the same sequences and the same batch.
@@ -35,7 +35,7 @@ class WrapperCache:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens the pass in all caches, or in none if one refuses.
+        """Opens the pass in all caches; if a cache refuses, in none.
 
         Tokens that were evicted to make room stay evicted.
         """
@@ -60,14 +60,14 @@ class WrapperCache:
             cache.close()
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies a prefix in each cache in order; stops at the first that refuses."""
+        """Copies a prefix in each cache in order; stops at the first refusal."""
         check_copy(source, target, length, self.sequences)
         self.close()
         for cache in self.caches:
             cache.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes tokens from each cache in order; stops at the first that refuses."""
+        """Removes tokens from each cache in order; stops at the first refusal."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         for cache in self.caches:

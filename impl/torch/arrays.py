@@ -26,7 +26,7 @@ class TorchArrays:
     """Implements `harness.backends.interface.Arrays` on one device.
 
     Attributes:
-        prepare: converts each new tensor to a cache's input; see `list_scopes`.
+        prepare: converts each new tensor to an input of a cache; see `list_scopes`.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -62,9 +62,11 @@ class TorchArrays:
     # --- scopes of programs -------------------------------------------------------------
 
     def list_scopes(self) -> tuple[Callable[[], AbstractContextManager[None]], ...]:
-        """Lists the ways to run besides inference mode: without gradients; with
-        gradients, for inputs that require them; and for inputs that were made in
-        inference mode."""
+        """Lists alternatives to inference mode.
+
+        These are: without gradients; with gradients, for inputs that require gradients;
+        and for inputs that were made in inference mode.
+        """
         return (
             torch.no_grad,
             lambda: self.enable_gradients(torch.Tensor.requires_grad_),
@@ -82,7 +84,7 @@ class TorchArrays:
 
 
 def freeze(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy that was made in inference mode."""
+    """Returns a copy of the tensor, made in inference mode."""
     with torch.inference_mode():
         return tensor.clone()
 

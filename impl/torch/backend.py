@@ -41,10 +41,10 @@ WITHOUT_GRADIENTS = (*[0] * 6, 1, 3)
 
 AT_ONCE = (False, False, False, True)
 VARIANTS = (*[0] * 7, 1)
-"""1: plain kernels, as on devices that have no others."""
+"""Variants, with repetitions as weights; 1: plain kernels, as on most devices."""
 
 PLANTED = {"cpu": "torch", "cuda": "torch_cuda"}
-"""The module of `impl.faults` with the planted mistakes of a device."""
+"""Device → the module of `impl.faults` with its planted mistakes."""
 
 
 def open_cache(
@@ -54,8 +54,8 @@ def open_cache(
 
     Args:
         config: see the contracts.
-        device: where the arrays are.
-        kernels: None to choose by the device.
+        device: the device of the arrays.
+        kernels: None to choose the kernels by the device.
     """
     return get_framework(device, kernels).open(config)
 
@@ -146,8 +146,8 @@ LOST = re.compile(r"CUDA (driver )?error|Triton Error \[CUDA\]")
 def is_fatal(error: Exception) -> bool:
     """Returns whether CUDA no longer works in this process.
 
-    After an illegal access the next launch fails, whoever launches: Triton, and older
-    versions of torch, raise a plain RuntimeError.
+    After an illegal access, the next launch fails, in any library. Triton and older
+    versions of torch then raise a plain RuntimeError.
     """
     lost = getattr(torch, "AcceleratorError", ())
     return isinstance(error, lost) or LOST.search(str(error)) is not None
@@ -169,8 +169,10 @@ def cuda() -> Backend:
 
 @contextmanager
 def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Ends a scope when the device is done: an error in the last kernels of a program
-    must not show in the next one."""
+    """Waits for the device at the end of a scope.
+
+    Otherwise an error in the last kernels of a program would appear in the next program.
+    """
     with scope():
         yield
         torch.cuda.synchronize()

@@ -17,7 +17,7 @@ from lockstep.impl.torch.mirror import Shared, track
 from lockstep.impl.torch.rope import Rope
 
 FEW_NUMBERS = 2048
-"""Masks of up to so many numbers are best written row by row."""
+"""Masks with up to this count of numbers are faster to write row by row."""
 
 FLOAT32 = torch.empty(0)
 """The default of `like` and `mask`: float32 on the CPU."""
@@ -33,11 +33,11 @@ class CausalCache(CausalCacheBase):
         layers: number of layers; all have the same heads and dimensions.
         rope: bases of the rotary embedding, by which keys are rotated when they move;
             layer i has base i mod their number. None if keys cannot move.
-        like: has the dtype and the device of keys and values.
-        mask: has the dtype and the device of masks.
+        like: a tensor with the dtype and the device of keys and values.
+        mask: a tensor with the dtype and the device of masks.
         fill: initial content of the memory.
         permuted: whether values are stored as [.., value_dim, cells].
-        kernels: the device work; None to choose by the device.
+        kernels: the kernels for the device work; None to choose them by the device.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class CausalCache(CausalCacheBase):
         return [self.keys, self.values]
 
     def view_layers(self) -> None:
-        """Makes the views of the layers once; with gradients, after each write.
+        """Makes the views of the layers: once or, with gradients, after each write.
 
         Torch 2.13 refuses to write to a view after a write to a part of the view.
         """

@@ -19,7 +19,7 @@ from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.mirror import Mirror
 
 NOTHING = -1
-"""The value of an unused entry: as a cell, none; as a limit, a row that sees nothing."""
+"""The value of unused entries: no cell; in the limits, a row that sees nothing."""
 
 
 class DoesNotFitError(MisuseError):
@@ -108,7 +108,7 @@ class FixedStep:
                 raise MisuseError(f"{number} {name}; 1 … {most} are possible")
         self.cache, self.rows, self.columns = cache, rows, columns
         table = cache.table.read(cache.cells)
-        # Later positions may need 64 bits, so a graph cannot rely on short ones.
+        # Later positions may need 64 bits, so a graph cannot rely on 32 bits.
         self.table = Table(table.array, short_sets=table.short_sets)
         room = 2 * rows if changes is None else changes
         self.inputs = Inputs(rows, room, cache.like.device)
@@ -143,8 +143,10 @@ class FixedStep:
         self.cache.kernels.scatter(pools, tokens, self.index, self.cache.permuted)
 
     def get(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns K and V of the first `columns` cells and the mask: always the same
-        tensors."""
+        """Returns K and V of the first `columns` cells, and the mask.
+
+        The tensors are always the same.
+        """
         if not 0 <= layer < self.cache.layers or not self.cache.written[layer]:
             raise MisuseError(f"layer {layer} was never put")
         return *self.cache.view(layer, 0, self.columns), self.mask

@@ -19,8 +19,8 @@ class KVCache(KVCacheBase):
     Args:
         step: see `impl.shared.linear.compute_capacity`.
         fill: initial content of the memory; None for uninitialized memory.
-        mask: has the dtype and device of masks. bool for True where a row sees a column,
-            a floating type for 0 there and -inf elsewhere.
+        mask: a tensor with the dtype and device of masks. bool for True where a row sees
+            a column, a floating type for 0 there and -inf elsewhere.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ EITHER = {
 
 
 class HostMasks:
-    """Masks of passes on the CPU; each mask reuses the memory of the mask before it.
+    """Masks of passes on the CPU; each mask reuses the memory of the previous mask.
 
     Writing to new memory takes several times as long, since the system provides it page
     by page. Small masks are written by numpy, since a numpy call takes a third of the
@@ -77,7 +77,7 @@ class HostMasks:
 def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns 0 where `seen` is True, else -inf.
 
-    seen - 1 has no bit set where `seen` is True, and all bits elsewhere. On the CPU
+    `seen - 1` has no bit set where `seen` is True, and all bits elsewhere. On the CPU,
     `torch.where` takes four times as long.
     """
     bits = (seen.view(torch.int8) - 1).to(INTEGERS[dtype.itemsize])

@@ -14,8 +14,8 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 FEWEST, MOST = 4, 64
-"""Number of token views made in one call: it doubles from FEWEST up to MOST as long as
-the views are used."""
+"""Limits of the number of token views made in one call. The number doubles from FEWEST to
+MOST while the views are used."""
 
 
 class Buffer:
@@ -37,7 +37,7 @@ class Buffer:
         """Returns a new buffer.
 
         Args:
-            like: has the batch, heads, dim, dtype and device of the buffer.
+            like: an array with the batch, heads, dim, dtype and device of the buffer.
             room: number of tokens.
             fill: initial content; None for uninitialized memory.
         """
@@ -51,7 +51,7 @@ class Buffer:
         return self.tensor.as_strided(size, self.strides, self.start + begin * self.dim)
 
     def take_token(self, slot: int) -> torch.Tensor:
-        """Returns one token, [batch, heads, 1, dim]; not to be used with gradients."""
+        """Returns one token, [batch, heads, 1, dim]; must not be used with gradients."""
         at = slot - self.first
         if not 0 <= at < len(self.ahead):
             count = 2 * len(self.ahead) if at == len(self.ahead) else 0
@@ -88,9 +88,12 @@ class TokenMemory(MemoryBase):
     def lay_out(
         self, copied: Sequence[Run], room: int, like: Pair
     ) -> tuple[Buffer, Buffer]:
-        """Returns buffers of so many columns that begin with some of the current columns.
+        """Returns new buffers that begin with some columns of the present buffers.
 
-        like: has their batch, heads, dims, dtype and device.
+        Args:
+            copied: the columns of the present buffers to copy.
+            room: number of columns of the new buffers.
+            like: arrays with the batch, heads, dims, dtype and device of the buffers.
         """
         keys, values = (Buffer.allocate(array, room, self.fill) for array in like)
         column = 0
@@ -144,8 +147,9 @@ def make_band(
         rows: number of rows; rows from number `length` on see no column.
         old: number of old tokens.
         window: None for no window.
-        like: has the dtype and the device of the mask. With bool, the mask is True where
-            a row sees a column; with a floating type, it is 0 there and -inf elsewhere.
+        like: a tensor with the dtype and the device of the mask. With bool, the mask is
+            True where a row sees a column; with a floating type, it is 0 there and -inf
+            elsewhere.
 
     Returns:
         [rows, old + length].
@@ -175,7 +179,7 @@ def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:
 
 
 def copy_both(targets: Pair, arrays: Pair) -> None:
-    """Copies both arrays in one call, which has no gradient."""
+    """Copies both arrays in one call, without gradients."""
     torch._foreach_copy_(targets, arrays)
 
 

@@ -12,7 +12,7 @@ from lockstep.impl.torch.kernels import Kernels, Table, upload
 from lockstep.impl.torch.kernels.host import HostKernels
 
 SHORT = (1 << 31) - 1
-"""Positions below this fit into 32 bits; as a position, it is behind all of these."""
+"""Positions below this number fit into 32 bits; used as a position after all of them."""
 
 
 class WatchedCells(Cells):
@@ -64,7 +64,7 @@ class WatchedCells(Cells):
 
 
 class Shared:
-    """The table for a device that reads the host's memory, without a copy."""
+    """The table for a device that can read the memory of the host, without a copy."""
 
     def read(self, cells: Cells) -> Table:
         return Table(torch.from_numpy(cells.table))

@@ -17,10 +17,10 @@ class TorchBlocks(BlockMemory):
 
     Args:
         blocks, size, layers: see `BlockMemory`.
-        heads, dims: heads, and the dimensions of K and V.
-        like: the dtype and the device.
+        heads, dims: number of heads, and the dimensions of K and V.
+        like: a tensor with the dtype and the device of K and V.
         fill: initial content.
-        kernels: move K and V; None to choose by the device.
+        kernels: the kernels that move K and V; None to choose them by the device.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from lockstep.impl.torch.memory import (
 )
 
 ALIGNMENT = 64
-"""Of an array, in bytes."""
+"""The alignment of an array, in bytes."""
 
 
 class RowPool(RowPoolBase):

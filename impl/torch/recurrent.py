@@ -70,7 +70,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.delta[:, index] = 0
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        # Read as a copy: two slices may overlap, and torch writes as it reads.
+        # Copy first: two slices may overlap, and torch reads while it writes.
         old = torch.tensor(sources, device=self.like.device)
         new = self.make_slot_index(targets)
         self.conv[:, new] = self.conv[:, old]

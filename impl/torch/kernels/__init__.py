@@ -20,7 +20,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Keys and values."""
 
 Index = Any
-"""Some cells of a pool, as made by `Kernels.place`."""
+"""A selection of cells of a pool, made by `Kernels.place`."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Kernels(Protocol):
         """Fills `out` with 0 where a row sees a column, and -inf elsewhere.
 
         Args:
-            table: metadata of the cells.
-            limits: int64 [3, up to rows], for each row the bit of its sequence, and the
+            table: the metadata of the cells.
+            limits: int64 [3, at most rows], for each row the bit of its sequence, and the
                 first and the last position that it sees. Further rows see nothing.
             begin: the cell of column 0.
             out: [rows, columns]. The gaps between its rows may be overwritten.
@@ -118,8 +118,8 @@ class Kernels(Protocol):
 
         Args:
             table: int64 [2, cells].
-            changes: int64 [3, changes]: cell, position, bits. The cells are distinct; a
-                negative one is skipped.
+            changes: int64 [3, changes]: cell, position, bits. The cells are distinct;
+                negative cells are skipped.
         """
 
     def see(
@@ -135,16 +135,16 @@ class Kernels(Protocol):
         """Returns which columns of a batch's pool the queries of an update see.
 
         Args:
-            firsts: int64 [rows], the position of each row's first query; negative ones
-                are padding, which sees what position 0 sees.
+            firsts: int64 [rows], the position of each row's first query; a query with a
+                negative position is padding and sees the same columns as position 0.
             starts: int64 [rows], the column of position 0.
-            length: queries of a row.
+            length: number of queries of a row.
             span: the columns (begin, end).
-            window: the number of columns modulo which columns count; None for no wrap.
-            like: has the dtype: bool for True where a query sees a column, or a floating
-                type for 0 there and -inf elsewhere.
-            cursor: the column of the first query, if it is one for all rows and no row
-                is padded on the left.
+            window: the number of columns of a ring, where columns wrap; None for no ring.
+            like: a tensor with the dtype of the mask: bool for True where a query sees a
+                column, or a floating type for 0 there and -inf elsewhere.
+            cursor: the column of the first query, if it is the same for all rows and no
+                row is padded on the left.
 
         Returns:
             [rows, 1, length, columns].
@@ -154,8 +154,8 @@ class Kernels(Protocol):
         """Computes attention of one token of each request, through its table.
 
         Args:
-            queries: [1, query heads, requests, key_dim]; several query heads may share a
-                head of K.
+            queries: [1, query heads, requests, key_dim]; several query heads may share
+                one head of K.
             pools: K and V [1, heads, slots, dim].
             spans: the spans of the requests; each request attends to at least one
                 position.

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 COLUMNS = 1024
-"""Columns of a program."""
+"""The number of columns of a program."""
 
 UNSPECIALIZED = ("length", "begin", "width", "window")
 

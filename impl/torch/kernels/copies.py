@@ -18,7 +18,7 @@ from lockstep.impl.torch.kernels import Pair
 from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 8192, 128
-"""The most that a program moves: four accesses of 16 bytes for each of 128 threads."""
+"""The maximal size of a program's block: four 16-byte accesses of each of 128 threads."""
 
 UNSPECIALIZED = (
     *("rows", "count"),
@@ -26,7 +26,7 @@ UNSPECIALIZED = (
     *("key_dim", "value_dim"),
 )
 """Arguments whose values must not specialize a kernel: a pass with another number of rows
-must not wait for the compiler. The strides that matter are told by constants."""
+must not wait for the compiler. Relevant strides are passed as constants."""
 
 
 @triton.jit
@@ -48,7 +48,7 @@ def copy_head(
     """Copies some rows of one head.
 
     Args:
-        pool, tokens: the begin of the head in each.
+        pool, tokens: pointers to the head in the pool and in the tokens.
         cells, rows: cell and row number of each row to copy; a cell that the pool does
             not have is skipped.
         count: number of cells in the pool.
@@ -161,11 +161,11 @@ def copy(
     """Launches the copy.
 
     Args:
-        pools: contiguous, of all layers or of adjacent ones.
+        pools: contiguous pools of all layers, or of adjacent layers.
         tokens: [layers, 1, heads, rows, dim], of any strides.
         index: int64 [rows], the cells.
         permuted: whether the pool of values is permuted.
-        to_pool: from the tokens to the pools, or back.
+        to_pool: True to copy from the tokens to the pools, False to copy back.
     """
     keys, values = tokens
     layers, _, heads, rows, key_dim = keys.shape

@@ -107,6 +107,8 @@ class TritonKernels:
 
 
 def on_device_of(array: torch.Tensor) -> torch.cuda.device_of:
-    """Selects the device of the array: Triton launches on the current device, not on that
-    of its arguments."""
+    """Selects the device of the array.
+
+    Triton launches on the current device, not on the device of the arguments.
+    """
     return torch.cuda.device_of(array)

@@ -10,12 +10,12 @@ from lockstep.impl.torch.kernels.plain import ROWS, Index, PlainKernels, write
 from lockstep.impl.torch.rope import Rope
 
 BLOCK = 1024
-"""Number of keys that are best rotated at a time: intermediate results stay in the
-processor's caches, which is three times as fast as all keys at once."""
+"""The number of keys to rotate at a time: intermediate results stay in the processor's
+caches, which is three times as fast as rotating all keys at once."""
 
 
 class HostKernels(PlainKernels):
-    """Plain operations in blocks.
+    """Plain torch operations, in blocks of keys.
 
     Args:
         block: number of keys that are rotated at a time.

@@ -16,18 +16,18 @@ import triton.language as tl
 from lockstep.impl.torch.kernels import Table
 
 COLUMNS = 1024
-"""Columns of a program: 16 bytes for each of 128 threads, with 2 bytes a number."""
+"""The number of columns of a program: 16 bytes per thread (128 threads, 2-byte type)."""
 
 ROWS, TILES = 4, 16
-"""Rows whose limits are read together, and the most such tiles in a program."""
+"""The rows of a tile, whose limits are read together; the maximal tiles of a program."""
 
 PROGRAMS = 512
-"""Number of programs that keeps a large GPU busy."""
+"""The number of programs that keeps a large GPU busy."""
 
 
 UNSPECIALIZED = ("count", "begin", "width", "rows", "padded", "tiles")
-"""Arguments whose values must not specialize a kernel. `stride` is not among them: stores
-are of 16 bytes only if it is known to be a multiple of 16."""
+"""Arguments whose values must not specialize a kernel. `stride` does specialize: stores
+have 16 bytes only if `stride` is known to be a multiple of 16."""
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -127,6 +127,10 @@ def fill(
 
 
 def count_tiles(blocks: int, deep: int) -> int:
-    """Returns the number of tiles of a program, for a mask of `blocks` blocks of columns
-    and `deep` tiles of rows."""
+    """Returns the number of tiles of a program.
+
+    Args:
+        blocks: number of blocks of columns of the mask.
+        deep: number of tiles of rows of the mask.
+    """
     return max(1, min(TILES, blocks * deep // PROGRAMS))

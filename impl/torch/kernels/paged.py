@@ -1,6 +1,6 @@
 """Attention of one token of each request over its blocks, through a table.
 
-K and V of the attended positions are read once for each head of K, whatever the number of
+K and V of the attended positions are read once for each head of K, for any number of
 query heads that share the head; the number of a block (4 bytes) is read once for each
 head. Memory bandwidth limits the speed. A request is cut into parts, so that even a few
 requests keep the whole device busy. A second launch joins the results of the parts, which
@@ -17,13 +17,13 @@ from lockstep.impl.torch.kernels import Pair, Spans
 from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 COLUMNS = 64
-"""Positions that a program looks at, at a time."""
+"""The number of positions that a program processes at a time."""
 
 PROGRAMS, MOST_PARTS = 512, 64
-"""How many programs there should be, and the most parts of a request."""
+"""The intended number of programs, and the maximal number of parts of a request."""
 
 LEAST = 16
-"""Rows of the smallest tile that the tensor cores multiply."""
+"""The number of rows of the smallest tile that the tensor cores multiply."""
 
 UNSPECIALIZED = ("places", "slots", "part")
 

@@ -15,7 +15,7 @@ from lockstep.impl.torch.rope import Rope
 
 @dataclass(frozen=True)
 class Padded:
-    """Cells whose numbers are read when they are used; negative numbers are skipped."""
+    """An index of cells that is read from the tensor when used; skips negative cells."""
 
     cells: torch.Tensor
 
@@ -23,8 +23,8 @@ class Padded:
 Index = slice | torch.Tensor | Padded
 
 WIDE = torch.complex128
-"""Torch copies to an index number by number: in numbers of 16 bytes, 64 tokens of 8 heads
-of 128 in float16 take a third of the time."""
+"""Torch copies to an index number by number. As 16-byte numbers, 64 tokens with 8 heads
+of dimension 128 in float16 take a third of the time."""
 
 ROWS, COLUMNS = -2, -1
 """The axis of the cells in a pool; COLUMNS in permuted values."""
@@ -36,7 +36,7 @@ class PlainKernels:
     alignment = 1
 
     def place(self, cells: Ints, device: torch.device) -> Index:
-        """Returns a slice for consecutive cells, which is a copy, not a scatter."""
+        """Returns a slice for consecutive cells: writing it is a copy, not a scatter."""
         index = as_slice(cells)
         return index if isinstance(index, slice) else upload(cells, device)
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from lockstep.impl.torch.kernels.rounding import convert, cuts_off
 
 BLOCK_BYTES, BLOCK_ROWS = 4096, 128
-"""The most that a program reads."""
+"""The maximal bytes and rows that a program reads."""
 
 
 @triton.jit(do_not_specialize=("rows", "count"))
@@ -30,8 +30,7 @@ def turn_kernel(
     BLOCK_HALF: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Rotates a block of rows of one head in one layer; a cell that the pool does not
-    have is skipped."""
+    """Rotates a block of rows of one head in one layer; skips cells outside the pool."""
     number = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     cells = tl.load(index + number, mask=number < rows, other=-1)[:, None]
     head = tl.program_id(1).to(tl.int64)
