@@ -103,10 +103,10 @@ def when(**more: Any) -> dict[str, Any]:
         (when(config={"step": [None, 4]}), "describes no operation"),  # 256
         (when(offset=[3, None]), "describes no operation"),
         (when(**{"offset - cuont": [0, 0]}), "did you mean count"),
-        (when(**{"offset * count": [0, 0]}), "is no number"),
-        (when(**{"offset - 1": [0, 0]}), "is no number"),
-        (when(**{"(" * 99 + "offset": [0, 0]}), "is no number"),
-        (when(**{"": [0, 0]}), "is no number"),
+        (when(**{"offset * count": [0, 0]}), "is not a number"),
+        (when(**{"offset - 1": [0, 0]}), "is not a number"),
+        (when(**{"(" * 99 + "offset": [0, 0]}), "is not a number"),
+        (when(**{"": [0, 0]}), "is not a number"),
         ({**ENTRY, "when": {"op": "forward"}}, "did you mean"),
     ],
 )

@@ -136,7 +136,7 @@ DERIVED: list[tuple[tuple[Any, ...], str, Any]] = [
     ((ROWS, "cut", 0, 0), "forward [0] [0]; forward [0,1] [1,0]", {0: 0, 1: 1, 2: 2}),
     ((ROWS, "rename", 0), "forward [0,0,1] [1,0,1]", None),
     (
-        (GROWN, "return", 1, "copied"),
+        (GROWN, "return", 1, "copy a sequence"),
         "forward [0] [0]; copy_prefix 0 1 1; forward [1] [1]; remove 1 0 null;"
         " forward [1] [0]",
         {0: 0, 2: 1},
@@ -161,7 +161,7 @@ DERIVED: list[tuple[tuple[Any, ...], str, Any]] = [
 # what the other plain cases promise, mistakes show
 CASES: list[tuple[tuple[Any, ...], str, Mapping[int, Any]]] = [
     (
-        (SMALL, "room", 0, "filled up"),
+        (SMALL, "room", 0, "becomes full"),
         "forward [0] [0]; forward [1] [0]; forward [2] [0]; remove 0 1 2;"
         " forward [1] [0]",
         {1: {}, 2: {"error": "cache-full"}, 3: {}, 4: see(0, 1)},
