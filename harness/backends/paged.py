@@ -73,7 +73,7 @@ the entries allow."""
 
 
 class PagedCache(Protocol):
-    """A block manager, as a scheduler calls it; `reference.paged` defines its behavior.
+    """A block manager that a scheduler calls; `reference.paged` defines its behavior.
 
     A kind declares its operations. If the kind declares `refuses`, an invalid call raises
     the "usage" error and changes nothing.
