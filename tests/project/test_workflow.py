@@ -168,7 +168,8 @@ def test_the_steps_do_what_they_say(job: dict[str, Any], tmp_path: Path) -> None
     (test,) = ElementTree.parse(tmp_path / "junit.xml").getroot().iter("testcase")
     (failure,) = test.iter("failure")
     assert test.get("name") == "test_agrees_with_the_reference[mycache:make × kv]"
-    assert str(failure.get("message")).startswith("layer-kv-update-contents: row 0: ")
+    message = str(failure.get("message"))
+    assert message.startswith("Failed: layer-kv-update-contents: row 0: ")
     report = run("Report")
     assert (report.returncode, report.stderr) == (0, "")
     assert report.stdout.startswith("::error title=mycache%3Amake")
