@@ -97,6 +97,6 @@ def test_other_code_is_something_else(
 
 
 def test_time_is_up(run: Run) -> None:
-    ended = run("explore", *BACKEND, "--depth", 12, "--time", 4)
+    ended = run("explore", *BACKEND, "--depth", 8, "--time", 2)
     assert ended.status == 0, ended.words
-    assert "not every program of up to 12 operations" in ended.words
+    assert "not every program of up to 8 operations" in ended.words
