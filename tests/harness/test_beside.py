@@ -14,6 +14,8 @@ from msgspec import structs
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.paged.operations import Schedule
 from lockstep.harness.execution.executor import (
     Coverage,
     Run,
@@ -36,10 +38,13 @@ from lockstep.harness.workers.messages import (
     Event,
     Found,
     OfGroup,
+    Progress,
     Ran,
     RandomTask,
     Shown,
     SliceDone,
+    decode_event,
+    encode,
 )
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.runner import Runner
@@ -525,3 +530,26 @@ def test_a_backend_that_dies_is_not_asked_again(tmp_path: Path) -> None:
     assert len(watched) == 3
     found = {tuple(one.answers.items()) for one in pairs[0].failures}
     assert found == {(("right", "agrees"),)}
+
+
+def test_no_backend_is_checked_against_what_another_has_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_backend, held = Schedule.run_backend, []
+
+    def look(self: Schedule, op: Op, system: Any, model: Any) -> Answer:
+        request = model.cache.requests.get(op["request"])
+        held.append(request and request.scheduled)
+        return run_backend(self, op, system, model)
+
+    monkeypatch.setattr(Schedule, "run_backend", look)
+    for _ in run_paged(paging.declare(), paging.declare()):
+        assert held[::2] == held[1::2]
+        held.clear()
+
+
+def test_an_event_about_a_backend_that_the_task_has_not() -> None:
+    task = RandomTask(*("first", "layer", "kv", 0), seed=1, programs=1)
+    event = encode(OfGroup(1, Progress(Counts())))
+    with pytest.raises(ValueError, match="no backend of the number 1"):
+        decode_event(event, task)

@@ -162,3 +162,11 @@ def test_many_empty_cells_take_a_few_lines() -> None:
     for pair in pairs:
         empty = summarize_pair(pair).cells.empty
         assert sum(map(len, empty.values())) == len(pair.cells) - pair.count_reached()
+
+
+def test_a_batch_that_gives_no_row_away_has_no_single_caches() -> None:
+    """Without `extract` no program comes upon one, and every other cell is reached."""
+    declared = Kind(frozenset({"open", "update"}))
+    cells = CONTRACTS["batched"].list_cells("batch-kv", declared)
+    programs = draw_some(200, "batched", "batch-kv", declared)
+    assert set(count_cells(programs)) == set(cells)

@@ -278,3 +278,18 @@ def test_empty_caches_are_stacked_too() -> None:
             sizes.add((len(fresh), len(op.get("caches", ()))))
             used |= {op["cache"], op.get("into")}
     assert {(1, 1), (1, 2)} <= sizes
+
+
+def test_another_seed_gives_other_programs() -> None:
+    first = hash_all(generate_some("kv", 1, 20))
+    assert hash_all(generate_some("kv", 1, 20)) == first
+    assert hash_all(generate_some("kv", 2, 20)) != first
+
+
+def test_only_what_is_declared_is_drawn() -> None:
+    config = {"heads": (3,), "step": (2, 5)}
+    declared = Kind(frozenset({"update", "trim"}), config)
+    programs = draw_some(50, "layer", "kv", declared, 0, ("float16",))
+    assert {op["op"] for program in programs for op in program.ops} == {"update", "trim"}
+    for field, values in {**config, "dtype": ("float16",)}.items():
+        assert {program.config[field] for program in programs} == {*values}

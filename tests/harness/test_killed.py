@@ -167,10 +167,22 @@ def test_a_guard_that_is_killed_is_noticed(check: Check, tmp_path: Path) -> None
     assert find_processes(str(tmp_path)) == set()
 
 
-def test_a_driver_ends_with_its_worker(check: Check, tmp_path: Path) -> None:
-    check(name_driver(tmp_path), "--programs", 20, "--step-time", 60)
+@pytest.mark.parametrize(
+    ("is_worker", "number"),
+    [
+        (True, signal.SIGKILL),
+        (False, signal.SIGKILL),
+        (False, signal.SIGINT),
+        (False, signal.SIGTERM),
+    ],
+)
+def test_a_driver_ends_with_its_worker_and_with_the_command(
+    check: Check, tmp_path: Path, is_worker: bool, number: int
+) -> None:
+    """Even a driver that hangs, and does not see its input end."""
+    process = check(name_driver(tmp_path), "--programs", 20, "--step-time", 60)
     driver = read_pid(tmp_path / "pid")
-    os.kill(get_parent(driver), signal.SIGKILL)
+    os.kill(get_parent(driver) if is_worker else process.pid, number)
     wait_for(lambda: driver not in find_processes(str(tmp_path)))
 
 

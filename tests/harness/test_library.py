@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from misbehaving import correct, one_column_less, shows_nan
+from misbehaving import Cache, correct, declare, one_column_less, shows_nan
 
 import lockstep
 from lockstep.harness.cli import library
@@ -279,3 +279,15 @@ def test_the_package_itself_imports_nothing() -> None:
 def test_what_the_package_does_not_have() -> None:
     with pytest.raises(AttributeError, match="module 'lockstep' has no attribute 'walk'"):
         _ = lockstep.walk
+
+
+def test_only_what_a_backend_declares_is_drawn() -> None:
+    backend = declare(Cache, {"step": (2, 5)})
+    programs = draw(40, "layer", "kv", backend)
+    assert {program.config["step"] for program in programs} == {2, 5}
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    first = draw(20, "layer", "kv", number=3)
+    assert draw(20, "layer", "kv", number=3) == first
+    assert draw(20, "layer", "kv", number=4) != first

@@ -391,3 +391,23 @@ def test_only_caches_of_libraries_with_a_recorder_are_recorded(path: Path) -> No
     for cache in (Cache(), [], [[3]], None):
         with pytest.raises(UsageError, match="nothing records a cache of class"):
             lockstep.record(cache, path)
+
+
+def test_a_form_with_too_many_tokens_is_not_taken(path: Path) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1200)
+        draft = recording.open_tape("layer 0", KV).draft
+        draft.turn(Form("mlx-lm-batched", "batched", {"kind": "batch-kv"}))
+        cache.update(1)
+    (program,) = load_programs(path)
+    assert (program.contract, len(program.ops)) == ("layer", 1)
+    assert "as a batched program" in recording.lines[0]
+
+
+def test_an_engine_that_fails_between_layers_made_no_difference(path: Path) -> None:
+    first, second = Cache(), Cache()
+    recording = begin(path, first, second)
+    first.update(1)
+    recording.close(is_cut=True)
+    assert recording.lines == []

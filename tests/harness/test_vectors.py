@@ -25,6 +25,7 @@ from lockstep.harness.contracts.operation import Cell, advance
 from lockstep.harness.core.payload import BITS, MAX_DIGITS, ROLES, compute_vectors
 from lockstep.harness.programs.program import parse_program
 from lockstep.harness.programs.vectors.selection import (
+    ADDED,
     SIZES,
     Selection,
     list_levels,
@@ -302,3 +303,71 @@ def test_the_readme_has_a_row_of_each_operation(readme: str, tiny: Path) -> None
     for path in tiny.iterdir():
         assert path.name == "README.md" or f"`{path.name}`" in readme
     assert "@" not in readme
+
+
+FORMULA = """\
+salt = 1 + 5 * (role + 3 * head + 192 * layer)
+code = (tag * 40503 + salt) mod modulus
+digit(d) = (code * (1 + 2 * (d / 4)) / 16 ** (d mod 4)) mod 16
+fine(d) = 2 * ((code * 2654435 + d * 40503) mod S) + 1 - S
+x(d) = (2 * digit(d) - 15) / 16 + fine(d) / 2 ** b
+"""
+
+
+class Reader:
+    """A cache written from the README alone: what it says suffices, and is right."""
+
+    def __init__(self, config: Document) -> None:
+        self.kind, self.window = config["kind"], config["window"]
+        self.tags: list[int] = []
+
+    def run(self, op: Document, tag: int) -> Document:
+        before = len(self.tags)
+        if op["op"] == "update":
+            self.tags += range(tag, tag + op["length"])
+            rows = [self.see(end) for end in range(before + 1, len(self.tags) + 1)]
+            return {"offset": len(self.tags), "visible": rows}
+        if op["op"] == "trim":
+            dropped = self.kind == "rotating" and before > self.window
+            count = 0 if dropped or self.kind == "state" else min(op["count"], before)
+            del self.tags[before - count :]
+            return {"trimmed": count, "offset": before - count}
+        if op["op"] == "free":
+            self.tags = []
+            return {"offset": 0}
+        if op["op"] == "size":
+            return {"size": len(self.see(before))}
+        return {"tags": sorted(self.see(before))}
+
+    def see(self, end: int) -> list[int]:
+        begin = max(0, end - self.window) if self.kind == "rotating" else 0
+        return self.tags[begin:end]
+
+
+@pytest.mark.parametrize("kind", ["kv", "rotating", "state"])
+def test_a_reader_that_follows_the_readme_agrees(
+    kind: str, documents: list[Document]
+) -> None:
+    """With what most engines can do."""
+    ran = 0
+    for document in documents:
+        program, tag = document["program"], 0
+        is_core = program["meta"]["level"] in ("core", *ADDED)
+        if program["config"]["kind"] != kind or not is_core:
+            continue
+        caches = {"a": Reader(program["config"])}
+        for op, expected in zip(program["ops"], document["expected"], strict=True):
+            cache = caches.setdefault(op["cache"], Reader(program["config"]))
+            if op["op"] == "clone":
+                caches[op["into"]] = deepcopy(cache)
+                assert expected == {}
+                continue
+            assert cache.run(op, tag) == expected, (program["meta"]["name"], op)
+            tag += op.get("length", 0)
+            ran += 1
+    assert ran > 20
+
+
+def test_the_formula_stands_in_the_readme(readme: str) -> None:
+    assert all(line in readme for line in FORMULA.splitlines())
+    assert not re.search(r"@[A-Z]+@", readme)

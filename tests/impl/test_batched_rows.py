@@ -278,3 +278,9 @@ def test_what_joined_or_was_stacked_is_given_up(on: Framework) -> None:
     assert on.stack([cache]).offsets == (3,)
     assert cache.offset == 0 and cache.view() is None
     assert on.hold(snapshot.read()) == [0, 1, 2]  # it outlives that
+
+
+def test_a_long_row_takes_its_room_along(on: Framework) -> None:
+    batch = fill(on, [100, 3, 2], None)
+    batch.filter([1, 2])
+    assert batch.held()["bytes"] <= 2 * 8 * TOKEN_BYTES

@@ -285,3 +285,41 @@ def test_a_state_is_written_up_to_each_capture(on: Framework) -> None:
     with pytest.raises(ValueError, match="offset 6 is scheduled for capture"):
         cache.write(*on.states(8), 3)
     assert (cache.offset, on.hold(cache.read())) == (4, [3])
+
+
+def test_a_window_grows_geometrically_and_no_further_than_it_must(on: Framework) -> None:
+    cache, places = on.layer("rotating", window=256, step=1), set()
+    token = on.feed([0])
+    for _ in range(600):
+        cache.update(*token)
+        places.add(cache.memory.columns.capacity)
+    assert len(places) <= 9
+    assert cache.memory.columns.capacity <= 512
+
+
+@pytest.mark.parametrize("step", [1, 3, 8, 256])
+@pytest.mark.parametrize("window", [1, 2, 5, 8])
+def test_the_ring_of_a_full_window_stays_where_it_is(
+    on: Framework, window: int, step: int
+) -> None:
+    cache = on.layer("rotating", window=window, step=step)
+    for number in range(window):
+        on.append(cache, [number])
+    assert cache.memory.columns.room == window
+    places = get_places(on, cache)
+    for number in range(window, 12 * window):
+        pair = cache.update(*on.feed([number]))
+        assert sorted(on.hold(pair)) == list(range(number - window + 1, number + 1))
+        assert on.hold(cache.view()) == sorted(on.hold(pair))
+        assert get_places(on, cache) == places
+
+
+def test_a_restore_makes_no_capture_of_a_full_cache(on: Framework) -> None:
+    """Only a write that reaches the offset does."""
+    cache = fill(on, "kv", 2)
+    snapshot = cache.snapshot(0)
+    cache.trim(2)
+    cache.prepare([1])
+    assert cache.restore(snapshot, 1)
+    on.append(cache, [9])
+    assert cache.take() == [None]

@@ -217,3 +217,14 @@ def test_the_parts_of_a_wrapper_compute_on_its_device(on: Framework) -> None:
     image.put(0, *on.feed([5] * 3))
     assert image.cached is True
     assert on.numpy(image.get(0)[0]).shape == (1, HEADS, 3, KEY_DIM)
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_a_step_writes_in_place(holes: bool) -> None:
+    large = make_large(in_turn=True)
+    if holes:
+        large.remove(1, 0, None)
+    peak = measure(lambda: mx.eval(pass_tokens(large, [300, 301, 302], [0, 0, 0])))
+    assert large.places is not None
+    assert (large.places.slice is None) == holes
+    assert peak < MIB

@@ -189,3 +189,14 @@ def test_a_guard_or_a_copy_is_found(tmp_path: Path, body: str, what: str) -> Non
     path = tmp_path / "peer.py"
     path.write_text(f"class Layer:\n    def state(self):\n{lines}")
     assert set(iter_constructs(path)) == {f"peer.Layer.state: {what}"}
+
+
+def test_adapters_are_all_looked_at() -> None:
+    assert {path.stem for path in ADAPTERS} >= {
+        "mlx_lm", "mlx_lm_batched", "mlx_lm_batches", "mlx_lm_layers", "mlx_lm_lists",
+        "mlx_lm_prompts",
+        "transformers", "transformers_batched", "transformers_batches",
+        "transformers_layers", "transformers_lists", "transformers_paged",
+        "transformers_pages", "transformers_tables", "vllm", "vllm_blocks", "sglang",
+        "sglang_drafts", "sglang_facts", "sglang_pools", "sglang_trees",
+    }  # fmt: skip

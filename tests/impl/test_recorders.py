@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("transformers")
 
 import mlx.core as mx
 import torch
-from mlx_lm.generate import BatchGenerator, generate_step
+from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models import llama, qwen2
 from mlx_lm.models.cache import (
     ArraysCache,
@@ -373,3 +374,57 @@ def test_our_own_caches_with_their_snapshots() -> None:
     declared = ours.cpu().contracts["layer"]["kv"].operations
     assert names == declared - {"state", "view", "size"}
     assert recording.lines == []
+
+
+class Forgetful(OurRing):
+    """Loses a token when it is trimmed."""
+
+    def trim(self, count: int) -> int:
+        return super().trim(count + 1) - 1
+
+
+def test_candidates_are_cropped() -> None:
+    model = make_gemma()
+    cache = DynamicCache(config=model.config)
+    with lockstep.record(cache, "run") as recording:
+        answer(model, cache, prompt_lookup_num_tokens=2)
+    programs = replay(recording)
+    wanted = [("transformers-recorded", "rotating"), ("transformers", "kv")]
+    assert list_backends(programs) == wanted
+    for program in programs:
+        assert {op[0] for op in tell(program)} == {"update", "trim"}
+
+
+def test_drafts_are_recorded_beside_the_model() -> None:
+    model, draft = make_mlx(), make_mlx()
+    caches = make_prompt_cache(model), make_prompt_cache(draft)
+    together = [*caches[0], *caches[1]]
+    with (
+        lockstep.record(caches[0], "model.json") as first,
+        lockstep.record(caches[1], "draft.json") as second,
+    ):
+        steps = speculative_generate_step(
+            mx.array(PROMPT), model, draft, prompt_cache=together, max_tokens=6
+        )
+        assert len(list(steps)) == 6
+    for recording in (first, second):
+        (program,) = replay(recording)
+        assert recording.lines == []
+        assert {op[0] for op in tell(program)} == {"update", "trim"}
+
+
+def test_a_planted_mistake_is_found_in_what_the_engine_did() -> None:
+    broken = replace(ours.cpu(), open=lambda config: Forgetful(config["window"]))
+    cache = Forgetful(8)
+    with lockstep.record(cache, "run.json") as recording:
+        for length in (3, 2, 1):
+            arrays = torch.ones(1, 1, length, 4)
+            cache.update(arrays, arrays)
+            cache.trim(1)
+    (program,) = replay(recording)  # without the mistake
+    found = run(program, broken).divergence
+    assert found is not None
+    assert (found.step, found.operation, found.what) == (1, "trim", "offset")
+    with pytest.raises(lockstep.Diverged) as diverged:
+        lockstep.run(program, broken)
+    assert len(diverged.value.failure.program.ops) == 2

@@ -313,3 +313,13 @@ def test_every_kernel_gives_the_same_over_odd_sizes() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": same") == 23
     assert done.stdout.splitlines()[-1] == "['place_fixed']"  # launches nothing
+
+
+def test_sources_are_told_apart_by_their_text(tmp_path: Path) -> None:
+    file = tmp_path / "impl" / "torch" / "x.py"
+    file.parent.mkdir(parents=True)
+    digests = []
+    for text in ("1", "2", "1"):
+        file.write_text(text)
+        digests.append(on_gpu.hash_sources(tmp_path))
+    assert digests[0] == digests[2] != digests[1]

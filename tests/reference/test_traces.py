@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,20 @@ def test_agrees_with_the_recording(family: str, part: int) -> None:
                 f"line {number} ({program.config}), step {step}, {op}:"
                 f" recorded {recorded}, the reference says {answer}"
             )
+
+
+OPERATIONS = {
+    "layer": {"update", "free", "snapshot", "restore", "split", "merge"},
+    "unified": {"forward", "remove", "copy_prefix", "can_resume"},
+}
+
+
+@pytest.mark.parametrize("family", COUNTS)
+def test_the_recording_is_whole(family: str) -> None:
+    lines = read_traces(family)
+    operations = Counter(op["op"] for line in lines for op in line["program"]["ops"])
+    kinds = Counter(line["program"]["config"]["kind"] for line in lines)
+    assert len(lines) == COUNTS[family]
+    assert operations.total() > 4000
+    assert min(kinds.values()) > 40
+    assert set(operations) == OPERATIONS[family]
