@@ -101,15 +101,15 @@ class Journal:
         return {entry.part: entry.done for entry in entries}
 
     def read(self, line: str, number: int) -> Line:
-        document = parse_json(line, f"{self.path}:{number}")
+        where = f"{self.path}:{number}"
         try:
-            entry = convert(document, Line)
+            entry = convert(parse_json(line, where), Line)
             if entry.part >= self.parts:
                 raise ValidationError(f"there is no slice {entry.part}")
+        except UsageError as error:
+            raise UsageError(f"{error}; start without --resume") from None
         except ValidationError as error:
-            raise UsageError(
-                f"{self.path}:{number}: {error}; start without --resume"
-            ) from None
+            raise UsageError(f"{where}: {error}; start without --resume") from None
         return entry
 
 

@@ -181,7 +181,7 @@ def test_what_is_no_campaign_is_refused(run: Run) -> None:
         ('{"format": "lockstep-campaign/3"}', "is not the settings of a campaign"),
         (
             '{"format": "lockstep-campaign/1"}',
-            "Invalid enum value 'lockstep-campaign/1'",
+            "value 'lockstep-campaign/1' - at `$.format`; start a campaign in another",
         ),
         ('{"lockstep": "0.1.0", "python": "3.11", "slice": 0}', "is not the settings"),
         (

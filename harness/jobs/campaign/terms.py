@@ -151,7 +151,10 @@ def read_terms(folder: Folder) -> Terms | None:
         return msgspec.convert(document, Terms)
     except ValidationError as error:
         why = shorten(str(error))
-        raise UsageError(f"{path}: is not the settings of a campaign: {why}") from None
+        raise UsageError(
+            f"{path}: is not the settings of a campaign of this version: {why};"
+            " start a campaign in another folder"
+        ) from None
 
 
 def require_terms(folder: Folder) -> Terms:
