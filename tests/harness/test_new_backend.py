@@ -184,6 +184,43 @@ def test_a_skeleton_is_completed_by_its_classes(
     assert "Warning" not in ended.text
 
 
+APPEND = {
+    "numpy": "np.concatenate([old, new], axis=2)",
+    "torch": "torch.cat([old, new], dim=2)",
+    "mlx": "mx.concatenate([old, new], axis=2)",
+}
+"""Array framework → the expression that appends tokens."""
+
+APPENDING = """
+class Cache:
+    def __init__(self, config):
+        self.offset, self.stored = 0, None
+
+    def make_mask(self, length, rows):
+        return "causal"
+
+    def update(self, *given):
+        self.offset += given[0].shape[2]
+        pairs = zip(self.stored or given, given)
+        self.stored = [{append} if self.stored else 0 + new for old, new in pairs]
+        return self.stored
+"""
+
+
+@pytest.mark.parametrize("arrays", IMPORTS)
+def test_a_skeleton_takes_each_form_of_a_mask(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: str
+) -> None:
+    name = f"causal_{arrays}"
+    write(tmp_path, name, "--arrays", arrays)
+    path = tmp_path / f"{name}.py"
+    with path.open("a") as file:
+        file.write(APPENDING.format(append=APPEND[arrays]))
+    monkeypatch.syspath_prepend(tmp_path)
+    ended = run("check", "--backend", f"{name}:make", "--kind", "kv", "--programs", 50)
+    assert "✓ 50" in ended.out, ended.text
+
+
 @pytest.mark.parametrize(
     ("kind", "first"),
     [
