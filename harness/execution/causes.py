@@ -1,8 +1,10 @@
-"""Finds the failures that probably have the same cause, and the evidence for it.
+"""Finds the failures that may have the same cause, and the evidence for it.
 
 The programs of the failures are shrunk: without any one of its operations, a program no
 longer fails. Operations that not every backend supports, or that set an optional field,
-are therefore essential for the failure.
+are therefore essential for the failure. Failures that need the same operations may have
+one cause. If they also raise in the same line of the backend, or show the same wrong
+content, they probably have one cause.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from lockstep.harness.programs.words import is_special, list_traits
 RAISED = re.compile(r"raised (\w+).*, (in [^,]+)$", re.DOTALL)
 """Matches the message about an exception: its type and location in the backend's code."""
 
+WRONG_CONTENT = re.compile(r"\([^()]* (?:missing|too much)\)")
+
 COMPARED = re.compile(r"is (-?[0-9]+), not (-?[0-9]+)")
 
 
@@ -37,6 +41,8 @@ class Evidence:
         seen: the failing operation.
         what: see `Divergence`.
         symptom: the difference of the results, without numbers.
+        content: the wrong content, such as "(0 is missing; NaN is too much)"; empty if
+            no contents differ.
         raised: the exception and its location, as text; empty without an exception.
         is_open: whether the contract leaves choices to the backend, so that many
             different steps lead to the same state.
@@ -50,6 +56,7 @@ class Evidence:
     seen: str
     what: str
     symptom: str
+    content: str
     raised: str
     is_open: bool
 
@@ -75,6 +82,7 @@ def gather_evidence(
         last[0]["op"] if last else "open",
         what,
         normalize(what, message),
+        "".join(WRONG_CONTENT.findall(message)),
         f"{raised[1]} {raised[2]}" if raised else "",
         program.rules.leaves_choices,
     )
@@ -102,8 +110,18 @@ def normalize(what: str, message: str) -> str:
     return f"{what} {bare}{signs}"
 
 
-def have_one_cause(first: Evidence, second: Evidence) -> bool:
-    """Returns whether two failures probably have the same cause."""
+def probably_have_one_cause(first: Evidence, second: Evidence) -> bool:
+    """Returns whether two failures raise in the same line of the backend, or need the
+    same operations and show the same wrong content."""
+    if first.raised or second.raised:
+        return first.family[0] == second.family[0] and first.raised == second.raised
+    is_same = bool(first.content) and first.content == second.content
+    return is_same and may_have_one_cause(first, second)
+
+
+def may_have_one_cause(first: Evidence, second: Evidence) -> bool:
+    """Returns whether two failures probably have one cause, or need the same operations
+    and have a similar symptom."""
     if first.family[0] != second.family[0]:
         return False
     if first.raised or second.raised:
@@ -133,17 +151,20 @@ def have_same_essentials(first: Evidence, second: Evidence) -> bool:
 
 
 def join_causes(
-    evidence: Sequence[Evidence], joined: Iterable[tuple[int, int]] = ()
+    evidence: Sequence[Evidence],
+    joined: Iterable[tuple[int, int]] = (),
+    are_one: Callable[[Evidence, Evidence], bool] = may_have_one_cause,
 ) -> list[int]:
-    """Returns for each failure the index of the first failure with the same cause.
+    """Returns for each failure the index of the first failure that may have its cause.
 
     Args:
         evidence: the evidence of the failures of one backend.
-        joined: index pairs of failures that are known to have the same cause.
+        joined: further index pairs of failures that may have the same cause.
+        are_one: judges the evidence of two failures.
     """
     first = list(range(len(evidence)))
     pairs = combinations(range(len(evidence)), 2)
-    alike = (pair for pair in pairs if have_one_cause(*(evidence[n] for n in pair)))
+    alike = (pair for pair in pairs if are_one(*(evidence[n] for n in pair)))
     for earlier, later in (*joined, *alike):
         low, high = sorted((first[earlier], first[later]))
         if low != high:
@@ -155,14 +176,14 @@ MOST_TOLD = 5
 
 
 def tell_cause(evidence: Sequence[Evidence]) -> str:
-    """Describes in a sentence what failures with the same cause have in common."""
+    """Describes in a sentence what failures that may have one cause have in common."""
     shared = frozenset.intersection(*(failure.traits for failure in evidence))
     raised = {failure.raised for failure in evidence}
     if len(raised) == 1 and "" not in raised:
         sentence = f"each raises {raised.pop()}"
     elif shared:
         sentence = f"each needs {join(sorted(shared), ' and ')}"
-    elif len({failure.steps for failure in evidence}) == 1:
+    elif len({(failure.steps, failure.is_plain) for failure in evidence}) == 1:
         steps = list(dict.fromkeys(evidence[0].steps))
         sentence = f"each needs only {join(steps, ' and ')} before it"
         sentence = sentence if steps else "each fails in the first step"
@@ -192,13 +213,13 @@ def find_likely(
     find: FindSignature,
     causes: Sequence[int] | None = None,
 ) -> dict[int, int]:
-    """Finds failures that probably show the same bug as an earlier failure.
+    """Finds failures that may show the same bug as an earlier failure.
 
     Args:
         failing: shrunk programs with their signatures.
         find: runs a program.
         causes: the result of `join_causes`: for each failure the index of the first
-            failure with the same cause; None if no causes are known.
+            failure that may have its cause; None if no causes are known.
 
     Returns:
         A map from the index of each such failure to the index of the earliest failure
@@ -221,8 +242,8 @@ def is_likely_one(
     """Returns whether the steps of the first failure also lead to the second failure.
 
     Returns True if the last step of the second program fails with `signature` after the
-    steps of the first program, and no longer fails without any one of these steps. Two
-    different bugs rarely need the same steps. Both programs are shrunk.
+    steps of the first program, and no longer fails without any one of these steps. Both
+    programs are shrunk.
     """
     for program in list_seen_otherwise(first, second):
         ops = program.ops

@@ -46,8 +46,8 @@ class Failure:
         backend: the name of the backend.
         signature: the signature of the divergence.
         path: the path of the file.
-        cause: the number of the likely cause, from 1; failures with the same likely cause
-            have the same number, see `harness.execution.causes`. 0 if unknown.
+        cause: a number, from 1; failures that may have one cause have the same number,
+            see `harness.execution.causes`. 0 if unknown.
         flaky: set if the failure does not occur in every run.
         options: the options of the replay command, as stored in `meta`; without these
             options the verdict may differ.

@@ -1,4 +1,4 @@
-"""Relates the failures of a check: likely causes, and the results of other backends."""
+"""Relates the failures of a check: common causes, and the results of other backends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lockstep.harness.programs.program import Divergence
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
-# --- likely causes ----------------------------------------------------------------------
+# --- common causes ----------------------------------------------------------------------
 
 
 def number_causes(pool: Pool, pairs: Sequence[Pair]) -> None:
-    """Notes which failures of a backend probably have one cause.
+    """Notes which failures of a backend may have one cause.
 
     Args:
         pool: the pool that runs combinations of the programs.

@@ -1,4 +1,4 @@
-"""Groups failures by their likely cause, for every report."""
+"""Groups failures that may have one cause, for every report."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lockstep.harness.execution.causes import Evidence, join_causes, tell_cause
+from lockstep.harness.execution.causes import (
+    Evidence,
+    join_causes,
+    probably_have_one_cause,
+    tell_cause,
+)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Group(Generic[T]):
-    """Failures that probably have the same cause.
+    """Failures that may have the same cause.
 
     Attributes:
         sentence: a description of their common features; "" for a single failure.
+        causes: the number of causes that the failures probably have, at most.
     """
 
     failures: Sequence[T]
     sentence: str
+    causes: int
 
 
 def group_failures(
@@ -35,8 +42,8 @@ def group_failures(
         failures: the failures, of any backends.
         evidence: the evidence of each failure.
         backends: the backend of each failure; different backends share no cause.
-        causes: the cause of each failure, or None if it is unknown. Failures to which a
-            check has attributed the same cause have equal causes.
+        causes: the cause of each failure, or None if it is unknown. Failures that may
+            have one cause, according to a check, have equal causes.
     """
     groups: list[list[int]] = []
     for backend in dict.fromkeys(backends):
@@ -55,13 +62,24 @@ def group_failures(
     return [
         Group(
             [failures[index] for index in indices],
-            describe_group([evidence[index] for index in indices]),
+            *describe_group([evidence[index] for index in indices]),
         )
         for indices in sorted(groups)
     ]
 
 
-def describe_group(evidence: Sequence[Evidence]) -> str:
+def describe_group(evidence: Sequence[Evidence]) -> tuple[str, int]:
+    """Returns the sentence about a group, and the largest likely number of causes."""
+    causes = len(set(join_causes(evidence, are_one=probably_have_one_cause)))
     if len(evidence) == 1:
-        return ""
-    return f"{len(evidence)} failures, probably one cause: {tell_cause(evidence)}"
+        return "", causes
+    verb = "probably" if causes == 1 else "may"
+    sentence = f"{len(evidence)} failures {verb} have one cause: {tell_cause(evidence)}"
+    return sentence, causes
+
+
+def count_causes(groups: Sequence[Group[T]]) -> str:
+    """Describes how many causes the failures of all groups probably have."""
+    least, most = len(groups), sum(group.causes for group in groups)
+    count = f"{least}" if least == most else f"{least} to {most}"
+    return f"{count} likely cause" + "s" * (most > 1)

@@ -26,7 +26,7 @@ from lockstep.harness.programs.words import (
     describe_line,
     tell_tokens,
 )
-from lockstep.harness.reports.causes import group_failures
+from lockstep.harness.reports.causes import count_causes, group_failures
 from lockstep.harness.reports.model import (
     MOST_LISTED,
     Matrix,
@@ -180,15 +180,15 @@ def print_failures(console: Console, outcome: Outcome) -> None:
 
 
 def print_causes(console: Console, failures: Sequence[Failure]) -> None:
-    """Prints a line for each failure, grouped by likely causes."""
+    """Prints a line for each failure, grouped by what may be their cause."""
     groups = group_failures(
         failures,
         [get_evidence(failure.program, failure.divergence) for failure in failures],
         [failure.backend for failure in failures],
         [failure.cause or None for failure in failures],
     )
-    causes = f"{len(groups)} likely cause" + "s" * (len(groups) > 1)
-    console.print(Text(f"\n{len(failures)} failures, {causes}:", "bold"))
+    head = f"\n{len(failures)} failures, {count_causes(groups)}:"
+    console.print(Text(head, "bold"))
     for group in groups:
         first = group.failures[0]
         lines = [f"{first.backend}: {group.sentence or first.signature}"]

@@ -552,7 +552,7 @@ class RunLedger(Task[LedgerRun], frozen=True):
 
 
 class Clustered(Answer, frozen=True):
-    """Failures that probably show the same bug.
+    """Failures that may show the same bug.
 
     likely: pairs of the index of a failure and the index of an earlier failure.
     """
@@ -561,7 +561,7 @@ class Clustered(Answer, frozen=True):
 
 
 class Cluster(Task[Clustered], frozen=True):
-    """Finds failures that probably show the same bug.
+    """Finds failures that may show the same bug.
 
     known: for each failure the index of a failure that is known to have the same cause.
     """

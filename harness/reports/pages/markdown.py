@@ -58,7 +58,7 @@ def list_head(report: ReportView) -> Iterator[str]:
 
 
 def list_groups(report: ReportView) -> Iterator[str]:
-    """Lists the failures, each group after the sentence about its likely cause."""
+    """Lists the failures, each group after the sentence about its cause."""
     for group in report.groups:
         sentence = f"{group.failures[0].name}: {group.sentence}".rstrip(": ")
         yield f"* {code(sentence)}"

@@ -288,7 +288,7 @@ class ReportView:
 
     @cached_property
     def groups(self) -> list[Group[FailureView]]:
-        """The failures, grouped by their likely causes."""
+        """The failures, grouped by what may be their cause."""
         failures = self.failures
         return group_failures(
             failures,
