@@ -21,6 +21,7 @@ from lockstep.harness.jobs.campaign.runners import LocalRunner, Runner
 from lockstep.harness.jobs.campaign.terms import (
     SLICE,
     Terms,
+    require_named,
     require_terms,
     require_version,
 )
@@ -164,16 +165,19 @@ def start(
     return run(folder, terms, jobs, address, gpu)
 
 
-@define(FOLDER, *WHERE, group=campaign)
-def resume(location: str, jobs: int, address: str | None, gpu: float) -> int:
+@define(FOLDER, "given", *WHERE, group=campaign)
+def resume(settings: Settings, location: str, address: str | None, gpu: float) -> int:
     """Goes on with a campaign that was stopped, with what is left of its budget.
 
-    Shards that are done do not run again. The machines may be others than before.
+    Shards that are done do not run again. The machines may be others than before. A
+    backend that is neither registered nor in the project's settings must be given again:
+    the folder may be somebody else's.
     """
     folder = open_folder(location)
     terms = require_terms(folder)
+    require_named(location, terms, settings)
     require_version(folder.location, terms)
-    return run(folder, terms, jobs, address, gpu)
+    return run(folder, terms, settings.jobs, address, gpu)
 
 
 def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float) -> int:

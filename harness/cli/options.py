@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
-from lockstep.harness.cli.frame import run_command
+from lockstep.harness.cli.frame import print_error, run_command
 from lockstep.harness.cli.project import importing_from, load_project
 from lockstep.harness.contracts import KINDS
 from lockstep.harness.core.document import suggest
@@ -67,6 +67,8 @@ def command(function: Callable[..., int]) -> Callable[..., None]:
 
         def work() -> int:
             project = load_project()
+            if project.ignored is not None:
+                print_error(project.ignored)
             if takes_settings:
                 options["settings"] = Settings(trusted=project.backends, **chosen)
             with importing_from(folders or project.python_path):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os.path import isfile
 from pathlib import Path
+from stat import S_IWOTH
 from typing import Any
 
 from lockstep.harness.contracts import KINDS
@@ -41,6 +42,7 @@ class Project:
         failures: the folder for failing programs.
         python_path: the folders from which workers import backends.
         origins: setting → a description of its value and origin.
+        ignored: the table that is not obeyed, and why; None if there is none.
     """
 
     backends: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class Project:
     failures: Path = Path("failures")
     python_path: tuple[Path, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
+    ignored: str | None = None
 
 
 def load_project() -> Project:
@@ -57,7 +60,7 @@ def load_project() -> Project:
     Raises:
         UsageError: the file cannot be read, or a setting is invalid.
     """
-    path, table = find_table()
+    path, table, ignored = find_table()
     settings: dict[str, Any] = {}
     origins = {}
     for name in NAMES:
@@ -72,33 +75,71 @@ def load_project() -> Project:
             reader = read_list if name in SEPARATORS else read_text_setting
             settings[name.replace("-", "_")] = reader(name, value, where, folder)
             origins[name] = f"{show(value)} ({origin})"
-    return Project(**settings, origins=origins)
+    return Project(**settings, origins=origins, ignored=ignored)
 
 
-def find_table() -> tuple[Path, Mapping[str, Any]]:
-    """Returns the nearest pyproject.toml, in this folder or a parent folder, that has
-    the table `[tool.lockstep]`, and the table."""
+def find_table() -> tuple[Path, Mapping[str, Any], str | None]:
+    """Finds the nearest pyproject.toml, in this folder or a parent folder, that has the
+    table `[tool.lockstep]`.
+
+    Settings are commands to run. The search therefore ends at a folder that other users
+    control, and at the root of a repository.
+
+    Returns:
+        The path; the table; if a table behind the end of the search is not obeyed, its
+        path and the reason.
+    """
+    end: str | None = None
     try:
         folder = Path.cwd()
     except FileNotFoundError:  # the current folder is gone
-        return Path(FILE), {}
+        return Path(FILE), {}, None
     for parent in (folder, *folder.parents):
         path = Path(os.path.relpath(parent / FILE))
-        if not isfile(path):
-            continue
+        end = end or why_distrusted(parent) or why_distrusted(path)
         try:
-            tool = tomllib.loads(read_text(path)).get("tool")
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UsageError(f"{path}: is not TOML: {error}") from None
-        table = tool.get("lockstep") if isinstance(tool, dict) else None
-        if table is None:
-            continue
-        if not isinstance(table, dict):
-            raise UsageError(f"{path}: {TABLE} is {show(table)}, not a table")
-        for name in table:
-            require(name, dict.fromkeys(NAMES), f"{path}: {TABLE} has no setting {name}")
-        return path, table
-    return Path(FILE), {}
+            table = read_table(path)
+        except UsageError:
+            if end is None:
+                raise
+            table = None
+        if table is not None and end is not None:
+            ignored = f"{path}: {TABLE} is not obeyed: {end}"
+            return Path(FILE), {}, f"{ignored}; use options or LOCKSTEP_ variables"
+        if table is not None:
+            return path, table, None
+        if end is None and (parent / ".git").exists():
+            end = f"the search ends at the root of the repository, {parent}"
+    return Path(FILE), {}, None
+
+
+def why_distrusted(path: Path) -> str | None:
+    """Returns why other users control a file or folder; None if they do not, or it does
+    not exist. Root controls everything."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user (uid {status.st_uid})"
+    return f"every user can write to {path}" if status.st_mode & S_IWOTH else None
+
+
+def read_table(path: Path) -> Mapping[str, Any] | None:
+    """Returns the table `[tool.lockstep]` of a file; None if the file or table does not
+    exist."""
+    if not isfile(path):
+        return None
+    try:
+        tool = tomllib.loads(read_text(path)).get("tool")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is not TOML: {error}") from None
+    table = tool.get("lockstep") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{path}: {TABLE} is {show(table)}, not a table")
+    for name in table or ():
+        require(name, dict.fromkeys(NAMES), f"{path}: {TABLE} has no setting {name}")
+    return table
 
 
 def read_text_setting(name: str, value: Any, where: str, folder: Path) -> Path | str:

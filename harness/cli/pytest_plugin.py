@@ -331,11 +331,14 @@ def describe(outcome: Outcome) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints which registered backends were not checked, and notes on saved failures."""
-    _, unavailable = config.stash.get(DECLARED, ([], {}))
+    """Prints which registered backends were not checked, notes on saved failures, and
+    settings that are not obeyed."""
+    cases, unavailable = config.stash.get(DECLARED, ([], {}))
     folder = config.stash.get(FOLDER, None)
     if folder is not None and (folder / DECLARED_FILE).exists():
-        _, unavailable = read_declared(folder / DECLARED_FILE)
+        cases, unavailable = read_declared(folder / DECLARED_FILE)
+    if cases and (ignored := choose(config).ignored):
+        terminalreporter.write_line(ignored)
     if unavailable:
         from lockstep.harness.reports.model import list_unavailable_notes
 

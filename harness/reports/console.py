@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from shlex import quote
 from textwrap import TextWrapper
 from typing import Any, Generic, TypeVar
 
@@ -389,7 +390,7 @@ def get_check_status(pace: Pace, outcome: Outcome) -> Text:
 def describe_state(outcome: Outcome, location: str) -> Text:
     """Describes whether a campaign is complete or can be continued."""
     if outcome.is_cut or not outcome.pairs:
-        return Text(
-            f"not over; go on with: lockstep campaign resume {location}", "yellow"
-        )
+        backends = (f" --backend {quote(name)}" for name in outcome.settings.backends)
+        command = f"lockstep campaign resume {quote(location)}{''.join(backends)}"
+        return Text(f"not over; go on with: {command}", "yellow")
     return Text("the campaign is over", "dim")

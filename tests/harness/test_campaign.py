@@ -69,7 +69,7 @@ def test_it_finds_what_a_check_finds(run: Run, whole: Path) -> None:
 def test_what_is_over_runs_no_more(run: Run, whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("shards/*")}
     for command in ("resume", "start"):
-        more = ("--backend", WRONG, *SIZE) if command == "start" else ()
+        more = ("--backend", WRONG, *(SIZE if command == "start" else ()))
         ended = run("campaign", command, whole, *more)
         assert ended.status == 1 and "40 programs" in ended.out
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("shards/*")} == before
@@ -84,11 +84,33 @@ def test_resume_runs_what_is_missing(run: Run, whole: Path) -> None:
     for path in (whole / "failures").rglob("*.json"):
         path.unlink()
     status = run("campaign", "status", whole)
+    assert f"lockstep campaign resume whole --backend {WRONG}" in status.out
     assert "not over" in status.out and "ran 20 of 40" in status.words
-    assert run("campaign", "resume", whole).status == 1
+    assert run("campaign", "resume", whole, "--backend", WRONG).status == 1
     assert (read_shards(whole), list_failures(whole)) == (shards, failures)
     document = json.loads(run("campaign", "status", whole, "--json").out)
     assert [pair["programs"] for pair in document["pairs"]] == [40]
+
+
+def test_resume_runs_no_code_that_only_the_folder_names(
+    run: Run, tmp_path: Path, whole: Path
+) -> None:
+    """A folder may be somebody else's; settings and options are the user's."""
+    assert get_line(run("campaign", "resume", whole)) == (
+        "whole: names backends that are not registered; if you trust them, add"
+        f" --backend {WRONG}"
+    )
+    line = get_line(run("campaign", "resume", whole, "--backend", CORRECT))
+    assert line == f"--backend {CORRECT}: is not a backend of whole"
+    settings = f'[tool.lockstep]\nbackends = ["{WRONG}"]\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    assert run("campaign", "resume", whole).status == 1
+    terms = json.loads((whole / "campaign.json").read_text())
+    mark = tmp_path / "mark"
+    document = {**terms, "backends": [f"exec:touch {mark}"]}
+    (whole / "campaign.json").write_text(json.dumps(document))
+    assert f"'exec:touch {mark}'" in get_line(run("campaign", "resume", whole))
+    assert not mark.exists()
 
 
 def test_parts_that_are_merged_are_the_whole(run: Run, whole: Path) -> None:
@@ -122,7 +144,8 @@ def test_seconds_are_a_budget(run: Run) -> None:
     document = json.loads(run("campaign", "status", "time", "--json").out)
     programs = document["pairs"][0]["programs"]
     assert document["complete"] and programs >= 5
-    assert "the campaign is over" in run("campaign", "resume", "time").out
+    again = run("campaign", "resume", "time", "--backend", CORRECT)
+    assert "the campaign is over" in again.out
     # With more of it, the next shards run.
     terms = json.loads(Path("time/campaign.json").read_text())
     Path("time/campaign.json").write_text(json.dumps({**terms, "seconds": 1e4}))
@@ -207,7 +230,7 @@ def test_a_damaged_shard_runs_again(run: Run, whole: Path) -> None:
         f"shards/{second.name}: belongs to another campaign; `resume` runs" in status.err
     )
     assert "ran 20 of 40" in status.words
-    again = run("campaign", "resume", whole)
+    again = run("campaign", "resume", whole, "--backend", WRONG)
     assert again.err.count("it was run again") == 2
     assert read_shards(whole) == shards
     assert run("campaign", "status", whole).err == ""
@@ -229,7 +252,7 @@ def test_two_coordinators_come_to_the_same(run: Run, whole: Path) -> None:
     shards = read_shards(whole)
     for path in (whole / "shards").glob("layer-*"):
         path.unlink()
-    assert run("campaign", "resume", whole).status == 1
+    assert run("campaign", "resume", whole, "--backend", WRONG).status == 1
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("shards/*")}
     work.done.clear()  # as it was when the other one began
     work.run(lambda: LocalRunner(1), [])
@@ -259,7 +282,7 @@ def test_a_full_disk_loses_nothing(
         " done is lost"
     )
     assert all(json.loads(each)["contract"] == "layer" for each in programs) and programs
-    assert run("campaign", "resume", "small").status == 1
+    assert run("campaign", "resume", "small", "--backend", WRONG).status == 1
     assert read_shards(Path("small")) == read_shards(whole)
     assert list_failures(Path("small")) == list_failures(whole)
 

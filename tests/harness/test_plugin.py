@@ -217,6 +217,13 @@ def test_the_settings_of_the_project_count(project: Path) -> None:
     assert f"{QUICK} found mine:correct kv" in done.stdout, done.stdout
     done = run(project, "-q", "-s", "--lockstep-profile=ci", "--lockstep-failures=f")
     assert f"{CI} f mine:correct kv" in done.stdout, done.stdout
+    project.chmod(0o777)
+    chosen = "--lockstep-backend=mine:correct", f"--lockstep-python-path={project}"
+    (project / "mine.py").write_text(BACKENDS)
+    done = run(project, "-q", "-s", *chosen)
+    assert f"{QUICK} failures mine:correct kv" in done.stdout, done.stdout
+    assert "\npyproject.toml: [tool.lockstep] is not obeyed: every user" in done.stdout
+    project.chmod(0o700)
     (project / "pyproject.toml").write_text("[tool.lockstep]\nbackend = []\n")
     done = run(project, "-q")
     words = "pyproject.toml: [tool.lockstep] has no setting backend; did you mean backend"

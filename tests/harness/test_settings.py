@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,91 @@ def test_doctor_says_where_a_setting_is_from(
     assert f'  backends = ["{WRONG}"] (pyproject.toml)' in lines
     assert '  profile = "quick" (LOCKSTEP_PROFILE)' in lines
     assert f"✓ can be checked: reference, {WRONG}" in lines
+
+
+# --- whose settings they are ------------------------------------------------------------
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a path belong to another user than the process."""
+    if os.geteuid() == 0:
+        os.chown(path, 4242, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+
+
+def check_below(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
+    """A check in a folder below; without settings, it names its backend itself."""
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    return run("check", "-b", CORRECT, "-k", "kv", "--programs", 5)
+
+
+def expect_ignored(ended: Ended, why: str) -> None:
+    assert ended.status == 0
+    assert ended.err == (
+        f"lockstep: ../pyproject.toml: [tool.lockstep] is not obeyed: {why};"
+        " use options or LOCKSTEP_ variables\n"
+    )
+    assert not Path("../elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", [".", "pyproject.toml"])
+def test_those_of_another_user_are_not_obeyed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write(tmp_path, 'failures = "elsewhere"')
+    give_away(tmp_path / name, monkeypatch)
+    ended = check_below(run, tmp_path, monkeypatch)
+    if os.geteuid() == 0:
+        path = tmp_path if name == "." else "../pyproject.toml"
+        expect_ignored(ended, f"{path} belongs to another user (uid 4242)")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", [".", "pyproject.toml"])
+def test_those_that_everybody_can_write_are_not_obeyed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write(tmp_path, 'failures = "elsewhere"')
+    (tmp_path / name).chmod(0o777)
+    path = tmp_path if name == "." else "../pyproject.toml"
+    ended = check_below(run, tmp_path, monkeypatch)
+    expect_ignored(ended, f"every user can write to {path}")
+
+
+def test_the_search_ends_at_the_root_of_a_repository(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submodule has a file `.git`. What is invalid behind the end is no error."""
+    write(tmp_path, 'failures = "elsewhere"')
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / ".git").write_text("gitdir: somewhere")
+    monkeypatch.chdir(below)
+    command = "check", "-b", CORRECT, "-k", "kv", "--programs", 5
+    why = f"the search ends at the root of the repository, {below}"
+    expect_ignored(run(*command), why)
+    write(tmp_path, "unknown = 3")
+    assert (run(*command).status, run(*command).err) == (0, "")
+    write(below, 'failures = "own"')
+    run(*command)
+    assert (below / "own" / "outcome.json").exists()
+
+
+def test_a_driver_of_a_foreign_folder_is_not_started(
+    run_workers: Run, tmp_path: Path
+) -> None:
+    """A file and the settings next to it would make the command start a driver."""
+    mark = tmp_path / "started"
+    driver = f"exec:touch {mark}"
+    write(tmp_path, f'backends = ["{driver}"]')
+    write_program(tmp_path, driver)
+    run_workers("replay", "p.json", "--start-time", 5)
+    assert mark.exists()
+    mark.unlink()
+    tmp_path.chmod(0o777)
+    ended = run_workers("replay", "p.json", "--start-time", 5)
+    assert ended.status == 2 and "names no registered backend" in ended.err
+    assert "[tool.lockstep] is not obeyed" in ended.err
+    assert not mark.exists()

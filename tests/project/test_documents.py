@@ -35,7 +35,7 @@ SMALL = {
     "check": ["--programs", "1", "--jobs", "1"],
     "explore": ["--depth", "1", "--jobs", "1"],
     "campaign start": ["--backend", CORRECT, "--slice", "1", "--jobs", "1"],
-    "campaign resume": ["--jobs", "1"],
+    "campaign resume": ["--backend", CORRECT, "--jobs", "1"],
     "faults": ["--fault", "shift-twice", "--backend", "torch-cpu"],
     "shrink": ["--time", "1"],
     "vectors": ["--kind", "kv", "--size", "tiny"],

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 from zlib import crc32
 
@@ -17,12 +18,13 @@ from msgspec import Meta, Struct, ValidationError, structs
 from lockstep.harness import __version__
 from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
 from lockstep.harness.core.document import decode, parse_json, show
-from lockstep.harness.core.errors import UsageError, shorten
+from lockstep.harness.core.errors import UsageError, clean, shorten
 from lockstep.harness.core.folder import Folder
 from lockstep.harness.jobs.failures import slug
 from lockstep.harness.jobs.outcome import Pair
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers import messages
+from lockstep.harness.workers.registry import list_names
 
 CAMPAIGN = "campaign.json"
 SHARDS = "shards"
@@ -32,6 +34,9 @@ machine."""
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+MOST_NAMED = 1000
+"""The number of characters of backends that a message names."""
+
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -165,6 +170,22 @@ def require_terms(folder: Folder) -> Terms:
             f"{folder.location}: holds no campaign; `lockstep campaign start` makes one"
         )
     return terms
+
+
+def require_named(location: str, terms: Terms, settings: Settings) -> None:
+    """Raises UsageError unless every backend of a campaign is registered, or in the
+    options or the project's settings. A folder is not trusted: no code runs merely
+    because a file names it."""
+    known = {*list_names(), *settings.trusted, *settings.backends}
+    for name in settings.backends:
+        if name not in (terms.backends or list_names()):
+            raise UsageError(f"--backend {name}: is not a backend of {location}")
+    missing = [f"--backend {quote(name)}" for name in terms.backends if name not in known]
+    if missing:
+        raise UsageError(
+            f"{location}: names backends that are not registered; if you trust them,"
+            f" add {clean(' '.join(missing), MOST_NAMED)}"
+        )
 
 
 def require_version(location: str, begun: Versions) -> None:
