@@ -137,7 +137,15 @@ class Reader(PairReader):
         super().__init__(backend, config, limit, layer, tolerance=backend.tolerance)
         self.margin = self.attention = 0.0
 
-    def judge(self, got: F32, tag: int, seen: Sequence[int], row: int, name: str) -> None:
+    def judge(
+        self,
+        got: F32,
+        tag: int,
+        seen: Sequence[int],
+        row: int,
+        name: str,
+        explain: Callable[[], str] = str,
+    ) -> None:
         """Compares one row of attention with the double-precision result.
 
         See `judge_attention`.
@@ -148,10 +156,11 @@ class Reader(PairReader):
             seen: the tags of the tokens that the query attends to.
             row: the row number.
             name: the operation that returned the K and V.
+            explain: see `judge_attention`.
         """
         form = self.dtype, self.keys.dim, len(seen), self.tolerance
         wanted, allowed = self.compute_row(tag, seen), get_attention_tolerance(*form)
-        used = judge_attention(got, wanted, allowed, row, name)
+        used = judge_attention(got, wanted, allowed, row, name, explain)
         self.attention = max(self.attention, used)
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
@@ -527,8 +536,23 @@ class System:
             self.watch.check(owner, "when the caller overwrote what it had given")
 
 
+def explain_nan(arrays: Arrays, keys: Array, values: Array, row: int = 0) -> str:
+    """Names the columns of a row of K and V [rows, heads, columns, dim] that hold NaN."""
+    nan = [np.isnan(arrays.to_numpy(each)[row]).any((0, 2)) for each in (keys, values)]
+    columns = [str(column) for column in np.flatnonzero(nan[0] | nan[1])]
+    if not columns:
+        return ""
+    names = f"column{'s' * (len(columns) > 1)} {', '.join(columns)}"
+    return f", but {names} hold NaN: fill hidden columns with numbers, as 0 · NaN is NaN"
+
+
 def judge_attention(
-    got: npt.NDArray[Any], wanted: npt.NDArray[Any], tolerance: float, row: int, name: str
+    got: npt.NDArray[Any],
+    wanted: npt.NDArray[Any],
+    tolerance: float,
+    row: int,
+    name: str,
+    explain: Callable[[], str] = str,
 ) -> float:
     """Compares one row of attention with the reference's.
 
@@ -538,6 +562,7 @@ def judge_attention(
         tolerance: the largest allowed error.
         row: the row number.
         name: the operation that returned the K and V.
+        explain: names memory that holds NaN, for the end of the message about NaN.
 
     Returns:
         The error divided by the tolerance.
@@ -551,6 +576,6 @@ def judge_attention(
             "attention",
             f"attention over the arrays of {name} is off by {error:.2g} in row {row}"
             f" ({compare_numbers(got, wanted)}), allowed {tolerance:.2g};"
-            " K, V and the mask are as expected",
+            f" K, V and the mask are as expected{explain() if np.isnan(error) else ''}",
         )
     return error / tolerance

@@ -163,12 +163,16 @@ def judge(
         if blamed is None:
             return "ERROR", event.describe()
         return judge_divergence(blamed[1], program)
-    rate = "" if flaky is None else f"failed {event.failed} of {flaky.runs} now"
+    rate = (
+        f"flaky: failed {event.failed} of {flaky.runs} now, {flaky} when it was found"
+        if flaky is not None
+        else ""
+    )
     if event.divergence is not None:
         status, message = judge_divergence(event.divergence, program)
-        return status, message if flaky is None else f"flaky: {rate}: {message}"
-    if flaky is not None:
-        return "FLAKY", f"flaky: {rate}, {flaky} when it was found"
+        return status, f"{rate}: {message}" if rate else message
+    if rate:
+        return "FLAKY", rate
     steps = event.steps
     if program.ops and not steps:
         return "ERROR", f"no step was run; the first: {event.why_skipped}"

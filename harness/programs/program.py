@@ -146,6 +146,8 @@ class Divergence:
 class Flaky:
     """The reruns of a failed program of which at least one passed.
 
+    If no rerun passed, shorter programs do not fail in every run.
+
     Attributes:
         failed: the number of reruns that failed.
         runs: the number of reruns.
@@ -164,6 +166,8 @@ class Flaky:
             times = "once" if self.runs == 1 else f"{self.runs} times"
             return f"flaky: failed once, then agreed {times}"
         again = f"failed {self} times when it ran again"
+        if self.failed == self.runs:
+            again += ", but shorter programs fail only in some runs"
         return f"flaky: {again}; the program is not shortened"
 
 

@@ -181,20 +181,22 @@ class Search:
 
     def shrink(self, seconds: float, clock: Clock) -> Shrunk:
         if not self.fails(self.program):
-            return self.give_up()
+            return self.give_up(self.repeat(self.program, REPEATS - 1))
         self.shown = self.latest
         search = self.fails, seconds, self.is_declared, self.cut, clock
         best = Shrinker(self.program, *search).shrink()
-        if self.repeat(best) < REPEATS:
-            return self.give_up()
+        failed = self.repeat(best)
+        if failed < REPEATS:
+            is_same = best == self.program
+            return self.give_up(failed if is_same else self.repeat(self.program))
         return Shrunk(best, self.shown, self.side_failures.shortest)
 
-    def give_up(self) -> Shrunk:
-        """Returns the given program and how often it still fails, because no shorter
+    def give_up(self, failed: int) -> Shrunk:
+        """Returns the given program and how often it failed again, because no shorter
         program reliably shows the same failure."""
-        flaky = Flaky(self.repeat(self.program), REPEATS)
+        flaky = Flaky(failed, REPEATS)
         return Shrunk(self.program, self.divergence, self.side_failures.shortest, flaky)
 
-    def repeat(self, program: Program) -> int:
-        """Runs a program REPEATS times. Returns how often it shows the signature."""
-        return sum(self.fails(program) for _ in range(REPEATS))
+    def repeat(self, program: Program, runs: int = REPEATS) -> int:
+        """Runs a program. Returns in how many of the runs it shows the signature."""
+        return sum(self.fails(program) for _ in range(runs))

@@ -361,3 +361,37 @@ def test_a_step_that_is_reported_is_a_step_of_the_shrunk_program(
     assert 0 <= small.divergence.step < len(small.program.ops)
     assert (small.flaky is not None) == (len(small.program.ops) == OPS)
     assert failing < 20 or small.flaky is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "flaky"),
+    [
+        ([True, False, True, True], "2 of 3"),
+        ([True, True, *[False] * 99], "0 of 3"),
+        ([True] * 99, "3 of 3"),
+    ],
+)
+def test_a_flaky_program_did_not_fail_in_each_run_that_is_counted(
+    outcomes: list[bool], flaky: str, tmp_path: Path
+) -> None:
+    """Of the whole program; a shorter program fails in its first run only."""
+    program = make(*[update(1)] * OPS)
+    results, met = iter(outcomes), set[str]()
+    record = Record(tmp_path / "record.json")
+
+    class Sometimes(Runner):
+        def run(self, program: Program, *given: Any, **more: Any) -> Result:
+            last = len(program.ops) - 1
+            fails = next(results) if last == OPS - 1 else program.digest() not in met
+            met.add(program.digest())
+            divergence = Divergence("contents", last, "update", "m")
+            return Result(divergence=divergence if fails and last >= 0 else None)
+
+    found = Divergence("contents", OPS - 1, "update", "m")
+    runner = Sometimes(record, lambda event: None)
+    small = runner.shrink(program, found, correct(), 5.0)
+    record.close()
+    assert str(small.flaky) == flaky
+    assert small.flaky is not None
+    is_steady = "shorter programs fail only in some runs" in small.flaky.describe()
+    assert is_steady == (flaky == "3 of 3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from lockstep.harness.contracts.system import (
     Column,
     Setup,
     System,
+    explain_nan,
     get_rows,
     read_mask,
     sort_columns,
@@ -448,7 +450,8 @@ class BatchedSystem(Batches):
         for row in filled[:MOST_ATTENDING]:
             seen = get_tags(rows[row].visible(rows[row].offset - 1))
             query, tag = written.list_queries(row)[-1], written.tags[row][-1]
-            self.reader.judge(got[row, :, query], tag, seen, row, "update")
+            explain = partial(explain_nan, self.arrays, keys, values, row)
+            self.reader.judge(got[row, :, query], tag, seen, row, "update", explain)
 
 
 def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:

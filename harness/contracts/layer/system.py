@@ -18,6 +18,7 @@ from lockstep.harness.contracts.system import (
     Reader,
     Setup,
     System,
+    explain_nan,
     get_rows,
     read_mask,
     sort_columns,
@@ -276,9 +277,10 @@ class LayerSystem(System):
         queries = self.reader.queries.get_vectors(tags)
         queries = self.arrays.from_numpy(queries, self.config["dtype"])
         got = self.arrays.to_numpy(self.arrays.attend(queries, keys, values, mask))
+        explain = partial(explain_nan, self.arrays, keys, values)
         for row in {0, length // 3, 2 * length // 3, length - 1}:
             seen = [token.tag for token in visible(offset - length + row)]
-            self.reader.judge(got[0, :, row], tags[row], seen, row, "update")
+            self.reader.judge(got[0, :, row], tags[row], seen, row, "update", explain)
 
 
 def call_aside(call: Callable[[], Any], operation: str, description: str) -> None:

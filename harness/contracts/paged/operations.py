@@ -302,6 +302,9 @@ class Run(PagedOperation):
         answer: Answer = system.run(model)
         return answer
 
+    def verify(self, op: Op, system: Any, model: PagedModel) -> None:
+        system.verify_attention()
+
 
 class Accept(GoingOn):
     """Continues after the last computed token: keeps `kept` drafts, appends the token

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -47,6 +48,7 @@ class PagedSystem(System):
         saved: the backend's saved store, and the contents at that time.
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
+        attended: judges the attention of each token of the last step.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -54,6 +56,7 @@ class PagedSystem(System):
         self.contents, self.events = Contents(), Counter[checks.Prefix]()
         self.saved: tuple[Any, Contents] | None = None
         self.tables: dict[str, Tables] = {}
+        self.attended: list[Callable[[], None]] = []
         self.cache = self.open_cache()
         self.groups = self.config["groups"]
         self.stores = self.config["data"] == "backend"
@@ -187,7 +190,7 @@ class PagedSystem(System):
         pairs = zip(tasks, states, strict=True)
         answers = [self.answer(task, state, model) for task, state in pairs]
         if self.stores:
-            self.move_arrays(answers, model)
+            self.move_arrays(tasks, answers, model)
         self.cache.run()
         self.check_published(model.ran, model)
         return {"caches": answers}
@@ -241,7 +244,7 @@ class PagedSystem(System):
             if slot is None:
                 contents.append("no slot")
             elif content is None:
-                contents.append("nothing")
+                contents.append(f"nothing (block {slot[0]})")
             elif content[0] != task.group:
                 contents.append(f"token {content[1]} of group {content[0]}")
             else:
@@ -250,18 +253,33 @@ class PagedSystem(System):
 
     # --- arrays -------------------------------------------------------------------------
 
-    def move_arrays(self, answers: Sequence[Answer], model: PagedModel) -> None:
+    def move_arrays(
+        self, tasks: Sequence[GroupStep], answers: Sequence[Answer], model: PagedModel
+    ) -> None:
         """Lets the backend write and read K and V in each layer; extends the answers."""
+        self.attended = []
         for layer, group in enumerate(self.group_of):
             is_state = self.is_state(group)
             move = self.move_states if is_state else self.move_tokens
             field = "state" if is_state else "slots"
-            group_answers = answers[group :: len(self.groups)]
-            for answer, seen in zip(group_answers, move(layer, model), strict=True):
+            members = slice(group, None, len(self.groups))
+            moved = zip(tasks[members], answers[members], move(layer, model), strict=True)
+            for task, answer, seen in moved:
+                if not is_state:
+                    seen = self.name_blocks(task, answer["first"], seen)
                 where = f"{answer['where']}, layer {layer}"
                 item = {**answer, "where": where, field: seen, "layers": []}
                 answer.setdefault(field, seen)
                 answer["layers"] = [*answer.get("layers", ()), item]
+
+    def name_blocks(self, task: GroupStep, first: int, seen: Sequence[Any]) -> list[Any]:
+        """Adds its block to each content that is not a token."""
+        named = list(seen)
+        for at, content in enumerate(seen):
+            slot = locate(self.config, task.table, task.group, first + at)
+            if isinstance(content, str) and slot is not None:
+                named[at] = f"{content} (block {slot[0]})"
+        return named
 
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader = self.readers[layer]
@@ -276,15 +294,16 @@ class PagedSystem(System):
             pairs = read_list(answer, "update", len(model.ran))
             read = [list(reader.read(item, "update")) for item in pairs]
         if self.every and "attend" in self.declared.tells:
-            self.check_attention(layer, tags, model)
+            self.attend(layer, tags, model)
         return read
 
-    def check_attention(self, layer: int, tags: Sequence[int], model: PagedModel) -> None:
-        """Compares the attention of each token of the step with double precision."""
+    def attend(self, layer: int, tags: Sequence[int], model: PagedModel) -> None:
+        """Computes attention of each token of the step, for `verify_attention`."""
         reader, queries = self.readers[layer], self.readers[layer].queries
         array = self.arrays.from_numpy(queries.get_vectors(tags), self.config["dtype"])
         with self.lend("a", "attend", [array]):
             attended = to_numpy(self.arrays, self.cache.attend(layer, array), "attend")
+            attended = attended.copy()  # the backend may use its array again
         form = [1, self.config["heads"], len(tags), self.config["value_dim"]]
         if list(attended.shape) != form:
             message = f"attend returned shape {list(attended.shape)}, not {form}"
@@ -294,8 +313,32 @@ class PagedSystem(System):
             request = model.cache.requests[name]
             for query in range(start, end):
                 seen = model.list_tags(request, group.first(query), query + 1)
-                reader.judge(attended[0, :, row], tags[row], seen, row, "attend")
+                explain = partial(self.explain_nan, name, self.group_of[layer])
+                case = attended[0, :, row], tags[row], seen, row, "attend", explain
+                self.attended.append(partial(reader.judge, *case))
                 row += 1
+
+    def verify_attention(self) -> None:
+        """Compares the attention of a step, whose K and V were as expected, with double
+        precision."""
+        for judge in self.attended:
+            judge()
+
+    def explain_nan(self, name: str, group: int) -> str:
+        """Names the blocks of a request that have slots without a token."""
+        table, size = self.tables[name][group], self.groups[group]["block"]
+        device = self.contents.device
+        unwritten = [
+            f"block {block}"
+            for block in (() if isinstance(table, Ring) else table)
+            if block is not None and any((block, at) not in device for at in range(size))
+        ]
+        return (
+            f", but {', '.join(unwritten)} of request {name} has slots without a token:"
+            " attention must not read them"
+            if unwritten
+            else ""
+        )
 
     def move_states(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader, step = self.readers[layer], model.ran
