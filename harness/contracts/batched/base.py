@@ -1,4 +1,4 @@
-"""Base classes and helpers of the batched contract's operations."""
+"""Defines the base classes of the batched contract's operations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SLICED = ("batch-kv", "batch-rotating", LIST)
 
 
 class BatchedOperation(CacheOperation):
-    """An operation on the batch that it names.
+    """An operation on a batch, which its field `cache` names.
 
     Attributes:
         happened: the abstract state after the operation; empty for none.
@@ -68,7 +68,7 @@ class BatchedOperation(CacheOperation):
         return self.why_illegal_here(op, model)
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
-        """Returns why `op` is illegal for an existing batch, or None."""
+        """Returns why `op` is illegal for the existing batch, or None."""
         return None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
@@ -101,7 +101,7 @@ class BatchedOperation(CacheOperation):
         return answer
 
     def note(self, op: Op, model: BatchedModel) -> None:
-        """Records the operation in the model's past events."""
+        """Records the event in the model, for the abstract states."""
         past = model.past[op["cache"]]
         if self.renews:
             past.clear()
@@ -123,7 +123,8 @@ def nest(schema: Schema) -> Schema:
 
 
 class OnEither(BatchedOperation):
-    """An operation on a batch, or on a single cache as in the layer contract."""
+    """An operation on a batch, or on a single cache; the layer contract defines the
+    latter."""
 
     def get_answer(self, kind: str) -> Schema:
         answer = any_of(self.answer, self.single.answer)
@@ -175,7 +176,7 @@ class OnEither(BatchedOperation):
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
-    """Draws the length of an update in columns; often a row then reaches a boundary."""
+    """Draws the number of columns of an update; often, a row then reaches a boundary."""
     edges, members = [1, 2, 3], list_part_configs(model.config)
     sizes = [member[name] for member in members for name in ("window", "chunk", "step")]
     for offset in {min(batch.offsets), max(batch.offsets), batch.width}:

@@ -1,4 +1,5 @@
-"""Defines the reference and the backend system of lists: several caches per layer."""
+"""Defines the reference and the backend system of lists, which have several caches
+(parts) in one layer."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ SPECIAL: list[Mapping[str, Any]] = [
 
 
 class ListSingles(LayerModel):
-    """Single caches, each a list."""
+    """The reference of single caches that are lists."""
 
     def open(self) -> Any:
         return ListCache([open_cache(member) for member in self.config["parts"]])
@@ -66,7 +67,8 @@ class ListSingles(LayerModel):
 
 
 class ListModel(BatchedModel):
-    """The batches whose rows are lists; an answer contains the answer of each part."""
+    """The reference of batches whose rows are lists; an answer contains the answer of
+    each part."""
 
     def open_singles(self) -> LayerModel:
         config = get_single_config(self.config)
@@ -76,7 +78,7 @@ class ListModel(BatchedModel):
     def split(self) -> Sequence[BatchedModel]:
         """Returns a model of each part, for reading only.
 
-        Rows that leave a batch later stay in this model.
+        Rows that leave a batch later are still in these models.
         """
         configs = list_part_configs(self.config)
         return [self.get_part(number, config) for number, config in enumerate(configs)]
@@ -116,9 +118,9 @@ def get_part(cache: Any, number: int) -> Cache:
 
 
 class PartOf(Mapping[str, Any]):
-    """Maps each list's name to the list's current part with a fixed number.
+    """Maps the name of a list to the list's part with a fixed index.
 
-    A list may replace its parts.
+    Looks the part up in each access, because a list may replace its parts.
     """
 
     def __init__(self, lists: Mapping[str, Any], number: int, count: int) -> None:
@@ -158,7 +160,7 @@ def ask(members: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
 
 
 class ListSystem(Batches):
-    """Batches of several caches for each layer."""
+    """Runs batches of lists on a backend."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -171,7 +173,8 @@ class ListSystem(Batches):
         self.singles = ListSinglesSystem(setup, self)
 
     def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
-        """Opens the system of a part; padding is announced only to the list."""
+        """Opens the system of a part. Padding is announced to the list, not to
+        its parts."""
 
         def open_batch(config_asked: Config) -> Any:
             return self.open(config_asked["rows"]).parts[number]
@@ -213,7 +216,7 @@ class ListSystem(Batches):
                 self.check_memory()
 
     def check_memory(self) -> None:
-        """Compares the memory of the lists with the need of all their parts."""
+        """Compares the memory of the lists with the memory that their parts need."""
         if self.declared.held is not None:
             needs = [member.memory.weigh() for member in self.parts]
             need = Need(
@@ -229,12 +232,12 @@ class ListSystem(Batches):
 
 
 def choose(rows: Sequence[Any], number: int) -> list[Any]:
-    """Returns one part of each row of the reference."""
+    """Returns the part with a given index of each row of the reference."""
     return [row.parts[number] for row in rows]
 
 
 class ListSinglesSystem(System):
-    """Single caches, each a list."""
+    """The backend system of single caches that are lists."""
 
     def __init__(self, setup: Setup, system: ListSystem) -> None:
         super().__init__(setup)

@@ -84,7 +84,7 @@ def list_part_configs(config: Config) -> list[Config]:
 def get_open_config(
     config: Config, rows: int | None, caches: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Returns the config that a batch is opened with; see `BatchCache`."""
+    """Returns the config with which a batch is opened; see `BatchCache`."""
     members = {"parts": list_part_configs(config)} if config["kind"] == LIST else {}
     return {**config, "rows": rows, "caches": caches, **members}
 
@@ -139,13 +139,14 @@ def list_parts(cache: Row) -> Sequence[Part]:
 
 
 def find_window(cache: Row) -> int | None:
-    """Returns the window of a ring, or of a list's first ring; None without a ring."""
+    """Returns the window of a ring, or of the first ring in a list; None without
+    a ring."""
     rings = (member for member in list_parts(cache) if isinstance(member, RotatingCache))
     return next((ring.window for ring in rings), None)
 
 
 class CountedBatch(BatchedCache):
-    """A reference batch that also tracks numbers of an implementation with padding.
+    """A reference batch that also counts events on which ledger entries depend.
 
     Attributes:
         reached: the largest width since the batch was opened or freed.
@@ -276,11 +277,12 @@ class BatchedModel:
         self.singles.caches.pop(name, None)
 
     def note_extracted(self, name: str, batch: CountedBatch) -> None:
-        """Records whether a row was extracted from a batch that has arrays."""
+        """Records whether the batch of an extracted row has arrays."""
         self.singles.updates[name] = Updates(is_none=not batch.written)
 
     def note_stacked(self, batch: CountedBatch, names: Sequence[str]) -> None:
-        """Records that a batch has arrays; a state has arrays even without tokens."""
+        """Records that a batch of states has arrays if one of its single caches has
+        arrays, even without tokens."""
         is_none = all(self.singles.updates[name].is_none for name in names)
         if self.config["kind"] == "batch-state" and not is_none:
             batch.written = max(batch.written, 1)
@@ -293,7 +295,7 @@ class BatchedModel:
         return ask(call)
 
     def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
-        """Runs `call`; returns the offsets of the batch, or the refusal."""
+        """Runs `call`, and returns the offsets of the batch or the refusal."""
         answer = ask(call)
         return answer if "error" in answer else self.say_offsets(name)
 

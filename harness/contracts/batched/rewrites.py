@@ -20,7 +20,8 @@ LISTS = ("left", "lengths", "counts")
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes one row of the batches with one name from all operations."""
+    """Yields programs without one row: removes the row from all operations on the batches
+    with one name."""
     opened = [op for op in ops if op["op"] == "open"]
     for name in dict.fromkeys(op["cache"] for op in opened):
         most = max(op["rows"] for op in opened if op["cache"] == name)
@@ -29,7 +30,7 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def leave_out(op: Op, row: int) -> Op:
-    """Returns the operation for the batch without this row."""
+    """Changes an operation for a batch without this row."""
     changed: dict[str, Any] = {}
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)
@@ -67,7 +68,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
 
 
 def lower(op: Op, field: str, least: int) -> Iterator[Op]:
-    """Yields the operation with one number of `field` lowered, to `least` or by 1."""
+    """Yields the operation with one number of `field` lowered: to `least`, and by 1."""
     for index, number in enumerate(op[field]):
         for smaller in sorted({least, number - 1}):
             if least <= smaller < number:
@@ -89,7 +90,8 @@ def shorten_announcements(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Makes one cache of a list plain, or removes or lowers one of its sizes."""
+    """Yields simpler configs of a list: makes one cache plain, or removes or lowers one
+    of its sizes."""
     for simpler in list_simpler_parts(config["caches"], {"kind": "batch-kv"}):
         yield {**config, "caches": simpler}, ops
 

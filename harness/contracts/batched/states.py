@@ -1,4 +1,4 @@
-"""The abstract states of a batch, by name."""
+"""Defines the abstract states of a batch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ MAKERS = ("open", "stack", "load")
 
 
 class Situation:
-    """An operation on a batch, before it runs.
+    """An operation and its batch, before the operation runs.
 
     Attributes:
         length: the number of columns of an update, else None.
         windows: the windows of the batch's caches.
         chunks: the chunk sizes of the batch's caches.
-        past_window, past_chunk: the tokens in the longest row beyond the smallest size.
+        past_window, past_chunk: the length of the longest row minus the smallest window,
+            or minus the smallest chunk.
     """
 
     def __init__(self, op: Op, model: BatchedModel) -> None:
@@ -42,7 +43,7 @@ class Situation:
         self.past_chunk = self.longest - min(self.chunks, default=inf)
 
     def ends_chunk(self) -> bool:
-        """Whether some row ends at the end of a chunk."""
+        """Whether some row ends where a chunk ends."""
         return any(
             offset and offset % chunk == 0
             for chunk in self.chunks
@@ -50,11 +51,11 @@ class Situation:
         )
 
     def is_apart(self) -> bool:
-        """Whether the ends of rows are in different chunks."""
+        """Whether two rows end in different chunks."""
         return any(self.shortest // size < self.longest // size for size in self.chunks)
 
     def turns(self) -> bool:
-        """Whether an update fills a ring and continues at the ring's beginning."""
+        """Whether an update reaches the end of a ring and continues at its beginning."""
         longest, length = self.longest, self.length
         return length is not None and any(
             longest <= window < longest + length for window in self.windows

@@ -51,8 +51,8 @@ class Written(NamedTuple):
 
     Attributes:
         length: the number of columns.
-        begins: for each row, the number of padding columns before its tokens.
-        tags: for each row, the tags of its tokens.
+        begins: for each row, the number of padding columns before the tokens.
+        tags: for each row, the tags of the tokens.
     """
 
     length: int
@@ -75,8 +75,8 @@ class Batches(System):
     Attributes:
         singles: the single caches, as the system of a layer program.
         saved: name → the saved content of a batch.
-        needed: the required attributes of a batch.
-        parts: the systems of the layer's caches; only lists have more than one.
+        needed: the attributes that a batch must have.
+        parts: the systems of the layer's caches; only lists have several parts.
     """
 
     singles: Any
@@ -145,10 +145,11 @@ class Batches(System):
     # --- the caches of a layer ----------------------------------------------------------
 
     def ask_parts(self, call: PartCall[Answer], rows: Sequence[Any] = ()) -> Answer:
-        """Returns the answer of the batch, or the answers of all parts of a list.
+        """Returns the answer of the batch; for a list, the answers of all parts.
 
         Args:
-            call: asks one part, with its part of `rows`.
+            call: gets the answer of a part; its arguments are the part and the part's
+                rows.
             rows: the rows of the reference.
         """
         return call(self.parts[0], rows)
@@ -185,8 +186,8 @@ class BatchedSystem(Batches):
         return {"offsets": self.read_numbers(self.batches[name].offsets, "offsets")}
 
     def read_numbers(self, arrays: Any, name: str, rows: int | None = None) -> list[int]:
-        """Returns integers from a list or an array, one per row; `rows` is the required
-        count, or None for any."""
+        """Returns integers from a list or an array, one for each row; `rows` is the
+        required number of integers, or None for any number."""
         if not isinstance(arrays, list | tuple):
             arrays = to_numpy(self.arrays, arrays, name).tolist()
         numbers = read_list(arrays, name, rows)
@@ -246,10 +247,10 @@ class BatchedSystem(Batches):
         ]
 
     def advance_states(self, name: str, written: Written) -> list[Answer]:
-        """Reads the states, folds in the new columns, and writes the states.
+        """Reads the states, adds the new columns to them, and writes them.
 
-        Folds in the columns that the cache treats as tokens. A padding column has a tag
-        that no token has.
+        Adds the columns that the cache's mask marks as tokens. A padding column has a tag
+        that no token has, so a state that includes padding is recognized.
 
         Returns:
             For each row and each column, the tokens that the state has read.
@@ -296,7 +297,7 @@ class BatchedSystem(Batches):
     def feed(self, written: Written) -> tuple[Array, Array]:
         """Makes K and V [rows, heads, length, dim] of tokens and padding.
 
-        Padding is NaN, or huge numbers if the arrays go through attention.
+        Padding is NaN, or huge numbers if the arrays are used for attention.
         """
         filling = HUGE if self.every else np.nan
         keys, values = (
@@ -315,7 +316,7 @@ class BatchedSystem(Batches):
         return self.arrays.from_numpy(array, self.config["dtype"])
 
     def read_columns(self, pair: Any, rows: Sequence[Cache]) -> list[list[Column]]:
-        """Identifies the content of each column of each row."""
+        """Identifies the token in each column of each row."""
         keys, values = self.reader.check_forms(
             *split_pair(pair, "update"), "update", len(rows)
         )
@@ -347,7 +348,7 @@ class BatchedSystem(Batches):
         ]
 
     def write_wrongly(self, name: str, rows: int, length: int) -> None:
-        """Calls an update that the backend must refuse."""
+        """Makes an update with wrong arrays, which the backend must refuse."""
         batch, single = self.batches[name], self.singles.config
         batch.make_mask(length)
         pair = self.singles.make_zeros(single, rows, length, single["dtype"])
@@ -426,7 +427,8 @@ class BatchedSystem(Batches):
             self.check_released()
 
     def check_released(self) -> None:
-        """Frees all batches, unless one batch waits for announced columns."""
+        """Frees all batches and checks that their memory is released, unless a batch
+        waits for announced columns."""
         references = self.references.values()
         if any(reference.coming is not None for reference in references):
             return
@@ -436,9 +438,9 @@ class BatchedSystem(Batches):
         self.memory.check_released(self.open, rows)
 
     def verify_attention(self, written: Written, rows: Sequence[Cache]) -> None:
-        """Runs the framework's attention on the last update and checks the result.
+        """Runs the framework's attention on the last update, and checks the result.
 
-        Compares the last query of at most four rows with the double-precision reference.
+        Compares the last query of at most four rows with attention in double precision.
         """
         if self.last is None or not self.config["value_dim"]:
             return
@@ -455,7 +457,8 @@ class BatchedSystem(Batches):
 
 
 def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Broadcasts a mask to a shape, as attention does; raises Broken if it cannot."""
+    """Broadcasts a mask to a shape, as attention does; raises Broken if this is
+    impossible."""
     try:
         return np.broadcast_to(content, shape)
     except ValueError:

@@ -120,7 +120,8 @@ class Update(OnEither):
         return None
 
     def count_tags(self, op: Op) -> int:
-        """Counts `MOST_ROWS` tags per column, so that tags do not depend on the rows."""
+        """Counts `MOST_ROWS` tags for each column, so that tags do not depend on the
+        number of rows."""
         return int(op["length"]) * MOST_ROWS
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
@@ -224,7 +225,7 @@ def get_written(op: Op, model: BatchedModel) -> Written:
 
 
 def draw_left(source: Source, model: BatchedModel, batch: BatchedCache) -> Fields:
-    """Draws a first update with left padding; at least one row has no padding."""
+    """Draws a first update with padding on the left; at least one row has no padding."""
     length = draw_length(source, model, batch) + source.below(3)
     padded = [source.pick((0, length - 1, source.below(length))) for _ in batch.rows]
     padded[source.below(len(padded))] = 0
@@ -310,7 +311,8 @@ class Finalize(BatchedOperation):
         return {"op": self.name, "cache": source.pick(ready)} if ready else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws a `finalize` without padding or too early, in the simplest states only.
+        """Draws a `finalize` without padding or too early, but only in the simplest
+        states.
 
         In any other state, the call would add a cell that every run must reach.
         """
@@ -332,10 +334,10 @@ class Taking(BatchedOperation):
     """Removes the last tokens of each row.
 
     A ring that counts padding may have dropped columns although no row has dropped a
-    token. Such a ring may refuse; with `ring` "columns", it must refuse.
+    token. Such a ring may refuse; if `ring` is "columns", it must refuse.
 
     Attributes:
-        result: the field of the answer with the value that the method returned.
+        result: the field of the answer that contains the result of the method.
     """
 
     kinds = SLICED

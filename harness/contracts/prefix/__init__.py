@@ -1,4 +1,5 @@
-"""The prefix contract: token lists above the caches of a model; session, trie, slots.
+"""The prefix contract: session, trie and slots, which store token lists and create the
+caches of a model's layers.
 
 To add an operation, write its class in `operations`, add an instance to `OPERATIONS`, and
 add a method with the operation's name to the model and to the system. README.md lists the
@@ -91,9 +92,9 @@ class PrefixContract(Contract):
     rename = staticmethod(rename)
 
     def list_errors(self, kinds: Iterable[str]) -> Sequence[str]:
-        """Lists the error names; other kinds than slots have none.
+        """Lists the names of the errors that a kind may answer.
 
-        Slots have "no-slot" and the errors of the unified cache.
+        Slots have "no-slot" and the errors of the unified cache; other kinds have none.
         """
         return self.errors if "slots" in kinds else ()
 
@@ -140,8 +141,8 @@ class PrefixContract(Contract):
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """Completes a move; see `Contract.complete_move`.
 
-        Also returns None if the move needs an open request and there is none, or the
-        reverse.
+        Also returns None if the move needs an open request and there is none, or if the
+        move needs that no request is open and there is one.
         """
         wrong = BETWEEN if model.is_open("a") else ("close", "cancel")
         if not model.has_users and move["op"] in wrong:

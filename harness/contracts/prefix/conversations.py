@@ -1,4 +1,4 @@
-"""Defines model and system of a session or a trie, with the layers below."""
+"""Defines model and system of a session or a trie, including the caches of the layers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from lockstep.reference.trie import Trie
 
 
 class ConversationModel(RequestModel):
-    """The reference of one program.
+    """The reference session or trie of one program.
 
     Attributes:
         cache: the session or the trie.
         trie: `cache` if it is a trie, else None.
         tags: (tag of the previous token, token) → tag, for each computed token. The
             previous tag identifies all previous tokens.
-        checkpoints: the offsets at which the next request is captured.
-        refusing: the numbers of the layers that refuse in the next request.
-        reused: the number of the request's tokens that it reused when it began.
+        checkpoints: the offsets at which the next request makes captures.
+        refusing: the numbers of the layers that refuse to go back in the next request.
+        reused: how many tokens the open request reused when it began.
     """
 
     def __init__(self, config: Config, rows: bool = True) -> None:
@@ -173,7 +173,8 @@ class ConversationModel(RequestModel):
     def get_tags(self, tokens: Path) -> list[int]:
         """Returns the tags of a conversation.
 
-        A token that was never computed after the same tokens gets the next free tag.
+        If a token was never computed after the same previous tokens, it gets the next
+        free tag.
         """
         tags: list[int] = []
         tags_known, tag, fresh = self.tags, None, self.tag
@@ -274,7 +275,7 @@ class ConversationModel(RequestModel):
 
 
 def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
-    """Returns the tokens that each row of a layer from position `begin` on sees."""
+    """Returns the tokens that each row of a layer sees, from position `begin` on."""
     if layer is None or begin is None or layer.offset <= begin:
         return {}
     return {"visible": get_rows_visible(layer.cache, begin)}
@@ -284,7 +285,7 @@ def answer_rows(layer: Layer | None, begin: int | None) -> Answer:
 
 
 class WatchedCache:
-    """A cache of the backend, which tracks its open snapshots.
+    """A cache of the backend that records its open snapshots.
 
     Args:
         cache: a cache of the layer contract.
@@ -292,9 +293,10 @@ class WatchedCache:
 
     Attributes:
         refusing: whether `restore` refuses, as it may in a layer that cannot go back.
-        failing: whether `restore` refuses by raising an exception.
+        failing: whether `restore` raises an exception.
         open: id → open snapshot.
-        broken: the first mistake; the caller may have caught the exception.
+        broken: the first mistake. It is kept here, because the backend may catch the
+            exception.
     """
 
     def __init__(self, cache: Any, count_bytes: Callable[[int, int], int]) -> None:
@@ -368,8 +370,8 @@ class ConversationSystem(RequestSystem):
     Attributes:
         layers: for each layer, the system that writes and reads the layer; None for a
             layer without a cache.
-        watched: the caches that the harness gave to the backend; empty if the backend
-            brings its own.
+        watched: the caches that the harness passed to the backend; empty if the backend
+            creates its caches.
     """
 
     below: Sequence[LayerSystem]
@@ -480,7 +482,8 @@ class ConversationSystem(RequestSystem):
         return self.change(lambda: self.cache.set_limit(op["bytes"]), model)
 
     def change(self, call: Callable[[], Any], model: ConversationModel) -> Answer:
-        """Calls the backend to change the stored content, then checks the snapshots."""
+        """Calls the backend to change the stored content, and checks the snapshots if no
+        request is open."""
         answer = self.ask(call)
         if model.cache.request is None:
             self.check_snapshots(model)
@@ -535,7 +538,7 @@ class ConversationSystem(RequestSystem):
                 memory.check()
 
     def check_snapshots(self, model: ConversationModel) -> None:
-        """Checks that the sizes of the open snapshots add up to the stored bytes."""
+        """Checks that the open snapshots have as many bytes as the reference stores."""
         if not self.watched:
             return
         sizes = zip(self.watched, model.list_layer_bytes(), strict=True)

@@ -1,4 +1,4 @@
-"""Defines the prefix contract's small domains: two tokens, two layers, two users."""
+"""Defines the small domains of the prefix contract: two tokens, two layers, two users."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGER: Mapping[str, Choices] = {
 
 
 def read_of_user(text: str) -> tuple[Op, ...]:
-    """Parses moves of user a; a `feed` without the field `generate` generates nothing."""
+    """Parses moves of user a; `generate` is empty in a `feed` without this field."""
     plain: Mapping[str, Op] = {"feed": {"generate": []}}
     moves = read_moves(text)
     return tuple({**plain.get(move["op"], {}), **move, "user": "a"} for move in moves)

@@ -58,9 +58,9 @@ def draw_request(source: Source, model: PrefixModel) -> list[int]:
 def draw_past_parting(
     source: Source, model: PrefixModel, partings: Mapping[Path, Sequence[Path]]
 ) -> list[int]:
-    """Draws a request that helps to evict the capture where conversations branch.
+    """Draws a request that helps to evict the capture at a branch of conversations.
 
-    The eviction requires that all paths after the capture were used later, and that the
+    A trie evicts this capture only if all paths after it were used later, and if the
     layers hold another path.
 
     Args:
@@ -109,8 +109,8 @@ def draw_misuse(
 ) -> Op | None:
     """Draws a call of one of `operations` that the backend must refuse now, or None.
 
-    Draws all candidate calls before it picks a call, so that equal choices lead to equal
-    programs.
+    Draws all candidate calls before it chooses one of them, so that equal choices lead to
+    equal programs.
     """
     wrong: list[Op] = [
         {"op": "begin", "tokens": []},
@@ -137,8 +137,8 @@ def draw_feed(source: Source, user: Mapping[str, Any]) -> Op:
 
 
 def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
-    """Lists invalid calls: operations that need an open request if none is open, and the
-    reverse."""
+    """Lists invalid calls: operations that need an open request if none is open, and
+    operations that need no open request if one is open."""
     if model.is_open("a"):
         wrong = [] if model.is_broken("a") else [draw_feed(source, {})]
         wrong += [{"op": "begin", "tokens": draw_request(source, model)}, {"op": "free"}]
@@ -152,7 +152,8 @@ def draw_for_conversations(source: Source, model: PrefixModel) -> list[Op]:
 
 
 def draw_for_slots(source: Source, model: PrefixModel) -> list[Op]:
-    """Lists invalid calls: invalid sizes of slots, and slot calls at a wrong time."""
+    """Lists invalid calls of slots: invalid sizes, and calls of a pass at a
+    wrong time."""
     users = sorted(set(model.users) - model.broken)
     wrong = [draw_feed(source, {"user": source.pick(users)})] if users else []
     count, used, fed = len(model.slots.slots), [*model.users.values()], len(model.fed)

@@ -267,13 +267,13 @@ class RequestModel:
 
     Args:
         config: a complete config.
-        rows: whether answers list the tokens that each row sees; False saves time, for
-            drawing.
+        rows: whether answers list the tokens that each row sees. False saves time while
+            programs are drawn.
 
     Attributes:
         tag: the tag of the next token.
         fed: the tags of the last pass; may be empty if `rows` is false.
-        broken: the users whose last pass broke off.
+        broken: the users whose last pass was broken off.
         past: recent events, for the abstract states.
         told: the latest conversations, from which new requests are drawn.
         closed: the tokens that were stored when a request ended, the latest first.
@@ -307,11 +307,12 @@ class RequestModel:
             self.counts[name] += counted
 
     def is_broken(self, user: str) -> bool:
-        """Tells whether the last pass of a user's request broke off."""
+        """Tells whether the last pass of a user's request was broken off."""
         return user in self.broken
 
     def list_partings(self) -> Mapping[Path, Sequence[Path]]:
-        """Returns path → longer paths, for each captured path where others branch off.
+        """Returns path → longer paths, for each captured path at which conversations
+        branch.
 
         The longer paths are the stored paths that were used before the captured path.
         """
@@ -336,13 +337,13 @@ CHANGES = {CHANGE["op"]}
 class RequestSystem:
     """The cache of one program in a backend.
 
-    The system has the operation methods of the model. Each method takes an additional
-    argument: the reference after the operation.
+    The system has a method for each operation, like the model. Each method takes an
+    additional argument: the reference after the operation.
 
     Attributes:
-        builds_on: whether the backend builds on caches that the harness passes to it.
+        builds_on: whether the backend uses caches that the harness passes to it.
         below: the systems of the caches below.
-        given: the config that the cache was opened with.
+        given: the config with which the cache was opened.
     """
 
     cache: Any
@@ -358,9 +359,9 @@ class RequestSystem:
         """Opens the cache.
 
         Args:
-            caches: the caches that the backend may build on.
-            below: the configs of all caches below: `caches`, and caches that the backend
-                makes.
+            caches: the caches that the harness passes to the backend.
+            below: the configs of all caches below: of `caches`, and of the caches that
+                the backend creates.
         """
         self.given = {
             **self.config,
@@ -375,7 +376,8 @@ class RequestSystem:
         return ask_backend(call, self.backend.errors)
 
     def lend(self, call: Callable[[list[int]], Any], tokens: Sequence[int]) -> Answer:
-        """Calls the backend with a list of tokens, which is overwritten afterwards."""
+        """Calls the backend with a list of tokens, and overwrites the list after the
+        call."""
         lent = list(tokens)
         answer = self.ask(lambda: call(lent))
         lent[:] = [NO_TOKEN] * len(lent)

@@ -1,7 +1,7 @@
 """Yields simpler prefix programs: fewer tokens, fewer distinct tokens, simpler configs.
 
-A limit in bytes shrinks together with the tokens. Otherwise, with fewer or smaller
-tokens, a limit that was slightly too low would become high enough.
+A limit in bytes shrinks together with the tokens. With an unchanged limit, fewer or
+smaller tokens would fit, although the original tokens did not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def merge_feeds(first: Op, second: Op) -> Op | None:
 def simplify_requests(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Yields programs with a simpler request.
 
-    Removes a request, whose tokens the next request then computes, or moves a request's
-    generated tokens into its `begin`.
+    Removes a request, so that the next request computes its tokens, or moves the
+    generated tokens of a request into its `begin`.
     """
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
@@ -49,7 +49,8 @@ def close_cancelled(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def drop_tokens(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes the token at one index of all requests, or one token of one list."""
+    """Yields programs without the token at one index of all requests, or without one
+    token of one list."""
     longest = max((len(op["tokens"]) for _, op in find(ops, "begin")), default=0)
     for position in range(longest):
         shorter = [leave_out_token(op, position) for op in ops]
@@ -88,7 +89,7 @@ def simplify(ops: Sequence[Op]) -> Iterator[list[Op]]:
 def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Yields programs without one request, and programs without one operation.
 
-    The request after a removed request computes the removed request's tokens too.
+    The request after a removed request also computes the removed request's tokens.
     """
     for begin, end in list_requests(ops):
         yield drop_request(ops, begin, end)
@@ -97,7 +98,7 @@ def list_fewer(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
-    """Drops the operations [begin, end]; the next pass computes their tokens too."""
+    """Drops the operations [begin, end]; the next pass also computes their tokens."""
     later, fed = ops[end + 1 :], count_fed(ops[begin:end])
     position = next((n for n, op in enumerate(later) if op["op"] in PASSES), None)
     if position is None:
@@ -185,9 +186,9 @@ def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator
     The steps:
 
     * remove a layer, also from operations that name layers;
-    * replace a layer by a plain layer;
+    * replace a layer by a layer with full attention;
     * make windows smaller;
-    * use plain dimensions, with limits in proportion;
+    * use default dimensions, with limits in proportion;
     * capture at every token, and remove a request or an operation;
     * lower limits, with or without simpler operations.
 
@@ -217,7 +218,8 @@ def simplify_config(config: Config, ops: Sequence[Op], weigh: Weigh) -> Iterator
 def change_limits(
     config: Config, ops: Sequence[Op], change: Callable[[int], int]
 ) -> Changed:
-    """Changes the limits in the config and in the operations, if there are any."""
+    """Changes the limits in the config and in the operations; does nothing without
+    limits."""
     limit = config["limit"]
     changed = [
         {**op, "bytes": change(op["bytes"])} if op.get("bytes") is not None else op
@@ -239,8 +241,9 @@ def list_other_limits(
 ) -> Iterator[Changed]:
     """Yields programs with other limits.
 
-    First, a limit applies from the start. Then, the operations before a limit are fewer,
-    and the limit is one byte less than the size of their stored content.
+    First, yields programs in which a limit applies from the start. Then, yields programs
+    with fewer operations before a limit, and a limit that is one byte less than the size
+    of the content stored by these operations.
     """
     places = [position for position, op in enumerate(ops) if op["op"] == "limit"]
     for position in places:
@@ -254,7 +257,8 @@ def list_other_limits(
 def list_lower_limits(
     config: Config, ops: Sequence[Op], propose: Propose
 ) -> Iterator[Changed]:
-    """Yields programs with lower limits; each also with the operations of `propose`."""
+    """Yields programs with lower limits, and the same programs with the operations of
+    `propose`."""
     if config["limit"] is None and not any(op.get("bytes") for op in ops):
         return
     unit = max(1, get_token_bytes(config))
@@ -273,7 +277,7 @@ PLAIN = {"dtype": "float32", "heads": 1, "key_dim": 4, "value_dim": 4, "conv_wid
 
 
 def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int | None]]:
-    """Yields (simpler layers, index of the removed layer; None if none is removed)."""
+    """Yields (simpler layers, index of the removed layer or None)."""
     layers = config["layers"]
     plain = "causal" if config["kind"] == "slots" else "kv"
     for position, spec in enumerate(layers):
@@ -288,7 +292,7 @@ def list_simpler_layers(config: Config) -> Iterator[tuple[list[str | None], int 
 
 
 def lose_layer(op: Op, position: int) -> Op:
-    """Returns the operation for a model without the layer at this index."""
+    """Changes an operation for a model without the layer at this index."""
     if op["op"] == "refuse":
         kept_ops = [
             number - (number > position) for number in op["layers"] if number != position

@@ -26,7 +26,7 @@ USERS = ("a", "b", "c", "d")
 
 
 class WatchedReference:
-    """The reference cache under the slots; it can be set to refuse a removal.
+    """The reference cache under the slots. The harness can make it refuse a removal.
 
     Attributes:
         refusing: whether the cache refuses the next removal of a tail.
@@ -61,11 +61,11 @@ class WatchedReference:
 
 
 class SlotsModel(RequestModel):
-    """The reference of one program.
+    """The reference slots of one program.
 
     Attributes:
         unified: the cache under the slots.
-        pool: the same cache, watched.
+        pool: the same cache in a wrapper that can refuse removals.
         users: user → slot of the open request.
     """
 
@@ -231,11 +231,11 @@ def make_forward(positions: Sequence[int], sequence: int) -> Op:
 
 
 class WatchedPool:
-    """A unified cache of the backend; it can be set to refuse a removal.
+    """A unified cache of the backend. The harness can make it refuse a removal.
 
     Attributes:
-        refusing: whether the cache refuses the next removal, as caches may do that cannot
-            remove a tail.
+        refusing: whether the cache refuses the next removal; a cache that cannot remove a
+            tail may refuse.
     """
 
     def __init__(self, cache: Any, errors: Mapping[str, type[Exception]]) -> None:
@@ -257,7 +257,7 @@ class SlotsSystem(RequestSystem):
 
     Attributes:
         unified: the cache under the slots.
-        pool: the same cache, watched.
+        pool: the same cache in a wrapper that can refuse removals.
         users: user → slot of the open request.
     """
 
@@ -318,7 +318,7 @@ class SlotsSystem(RequestSystem):
         return list(range(length, length + count))
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
-        """Announces a pass, and puts K and V only in the first `layers` caches."""
+        """Announces a pass, but puts K and V only in the first `layers` caches."""
         announced = [value for name, value in forward.items() if name != "op"]
         answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:

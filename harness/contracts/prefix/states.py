@@ -1,4 +1,4 @@
-"""The abstract states of prefix caches, by name."""
+"""Defines the abstract states of prefix caches."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ TABLE = StateTable(STATES, RULES)
 def list_features(kind: str, declared: Kind) -> set[str]:
     """Lists the features of a kind.
 
-    "layers" stands for a session or a trie, "captures" for a layer that cannot be cut at
-    every position, "windows" for a layer with a window.
+    "layers": a session or a trie; "captures": a layer that cannot go back to every
+    offset; "windows": a layer with a window.
     """
     models = declared.config.get("layers", ())
     specs = {spec for layers in models for spec in layers}
@@ -125,13 +125,14 @@ def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
 
 
 def match(tokens: list[int], model: PrefixModel) -> tuple[int, Sequence[list[int]]]:
-    """Returns the length of the longest stored match, and all that is stored."""
+    """Returns the length of the longest stored prefix of the tokens, and all stored
+    conversations."""
     stored = model.list_stored()
     return max([count_common(tokens, path) for path in stored], default=0), stored
 
 
 def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) -> str:
-    """Returns the state of a request by its match with stored paths; see `match`."""
+    """Returns the state of a request, from the result of `match`."""
     if not stored:
         return "nothing-stored"
     if matched == 0:
@@ -142,7 +143,7 @@ def judge_match(tokens: list[int], matched: int, stored: Sequence[list[int]]) ->
 
 
 def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
-    """Returns the names of the states in the layers before a request begins."""
+    """Returns the names of the states of the layers before a request begins."""
     matched, stored = match(tokens, model)
     layers, trie, most = model.cache.cached, model.trie, min(matched, len(tokens) - 1)
     windows = [layer.cache for layer in layers if isinstance(layer.cache, RotatingCache)]
@@ -161,12 +162,12 @@ def get_begin_states(tokens: list[int], model: ConversationModel) -> list[str]:
 
 
 def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
-    """Returns the names of the states in a trie before a request begins.
+    """Returns the names of the states of a trie before a request begins.
 
     Args:
-        tokens: the request.
-        most: the number of the request's tokens that the layers could reuse if each layer
-            could be cut at any offset.
+        tokens: the tokens of the request.
+        most: how many of these tokens the layers could reuse if each layer could go back
+            to any offset.
         trie: the reference.
     """
     reuse = next(p for p in range(most, -1, -1) if trie.can_reach(tokens, p))
@@ -182,6 +183,7 @@ def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
 
 
 def is_captured_in_part(trie: Trie) -> bool:
-    """Tells whether a path has captures of only some of the layers that need captures."""
+    """Tells whether some path has captures for only some of the layers that need
+    captures."""
     needing = sum(not layer.can_be_cut for layer in trie.cached)
     return any(0 < len(point.captured) < needing for point in trie.points.values())

@@ -1,8 +1,8 @@
-"""The unified contract: many sequences in one pool, positions chosen by the caller.
+"""The unified contract: many sequences in one pool; the caller chooses the positions.
 
 * `model` defines the config and the reference model of a program.
 * `forward` and `operations` define one class for each operation.
-* `states` defines the abstract states that generation should reach.
+* `states` defines the abstract states from which coverage is counted.
 * `system` and `reader` run a backend and read its answers.
 * `rewrites` yields simpler programs for shrinking.
 * `domain` defines the small domains for `explore`.
@@ -185,8 +185,9 @@ class UnifiedContract(Contract):
     ) -> Op | None:
         """Draws an operation.
 
-        While sequences share one state, half of the draws make sequences share a second
-        state; with several shared states, half of the draws separate them by a pass.
+        If sequences share one state, half of the draws make sequences share a second
+        state. If sequences share several states, half of the draws separate them by a
+        pass.
         """
         shared = model.list_shared_states()
         if shared and not source.below(2):
@@ -243,7 +244,7 @@ BELONGS = {
 
 
 def add_limits(window: int, excess: int | None) -> int:
-    """Returns the memory, `excess` larger than the window; 0 for no limit."""
+    """Returns a memory that is `excess` larger than the window; 0 for no limit."""
     return 0 if excess is None or window == 0 else window + excess
 
 

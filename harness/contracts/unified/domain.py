@@ -40,7 +40,7 @@ LARGER: Mapping[str, Sequence[Any]] = {
 
 
 def read_for_both(text: str) -> tuple[Op, ...]:
-    """Parses moves of sequence 0; adds the same move of sequence 1 after each move."""
+    """Parses moves of sequence 0, and adds each move again for sequence 1."""
     pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in read_moves(text))
     return tuple(chain.from_iterable(pairs))
 

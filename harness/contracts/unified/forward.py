@@ -1,4 +1,4 @@
-"""The base class of unified operations, and the forward pass."""
+"""Defines the base class of unified operations, and the forward pass."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ Side = UnifiedModel | UnifiedSystem
 
 
 class UnifiedOperation(Operation):
-    """An operation on the one cache of a program.
+    """An operation on the single cache of a program.
 
-    By default, it calls the method with the operation's name, and passes the fields.
+    By default, calls the method with the operation's name, with the fields as arguments.
 
     Attributes:
-        changes: whether the operation changes the cache, and therefore ends the open
+        changes: whether the operation changes the cache; such an operation ends the open
             pass.
     """
 
@@ -84,7 +84,7 @@ class UnifiedOperation(Operation):
         return answer
 
     def follows(self, expected: Answer) -> bool:
-        """Tells whether the expected answer leaves a choice to the backend."""
+        """Tells whether the expected answer lets the backend choose."""
         return get_first_allowed(expected) is not expected
 
     def resolve(self, op: Op, model: UnifiedModel, observed: Answer) -> None:
@@ -236,7 +236,8 @@ Row = tuple[int, int]
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
     """Draws the (position, sequence) rows of a batch.
 
-    Most batches are typical of engines: one or several next tokens of some sequences.
+    Most batches are typical of engines: they have the next token, or several next tokens,
+    of some sequences.
     """
     count = model.config["sequences"]
     most = min(model.config["batch"], draw_size(source, model))
@@ -272,7 +273,8 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
 
 
 def draw_size(source: Source, model: UnifiedModel) -> int:
-    """Draws a number of rows: 1, a few, a full batch, all free cells, or one row more."""
+    """Draws a number of rows: 1, a few, a full batch, as many as free cells, or
+    1 more."""
     batch: int = model.config["batch"]
     room = model.get_room()
     sizes = [1, batch, 1, 2, 3, 1, max(1, batch - 1), room, room + 1, None]

@@ -204,7 +204,7 @@ def open_part(config: Config) -> Part:
 
 
 class Turns(NamedTuple):
-    """The number of times that a key was rotated, and the total distance."""
+    """How often a key was rotated, and the total distance."""
 
     times: int = 0
     distance: int = 0
@@ -214,7 +214,7 @@ NEVER = Turns()
 
 
 class Saved(NamedTuple):
-    """Saved content: the tokens, and the rotations of each key."""
+    """Saved content: the tokens, and how often each key was rotated."""
 
     tokens: Sequence[SharedToken]
     turns: Mapping[int, Turns]
@@ -224,7 +224,7 @@ class UnifiedModel:
     """The reference cache of one program.
 
     Attributes:
-        parts: the caches that have layers.
+        parts: the caches that have layers: the caches of a wrapper, or the cache itself.
         causal: the parts that hold tokens.
         turns: for each part, a mapping from tag to the rotations of the token's key.
         past: the events since the last pass.
@@ -232,12 +232,12 @@ class UnifiedModel:
         moved: the sequence whose keys a removal has moved since the last pass.
         copied: the sequence that received a copied prefix since the last pass.
         tags: the tags of the rows of the last pass.
-        fixed: the indices of the encoder parts that have stored an image; the first
-            image fixes the shape.
+        fixed: the indices of the encoder parts that have stored an image; the first image
+            determines the shape of all later images.
         others: models with alternative contents. After a wrapper refuses a pass, its
             content is unknown until an answer shows it.
         unclear: the sequence whose removal the last operation refused; else None.
-        choices: during an operation, the right answers, each with the resulting model;
+        choices: during an operation, the correct answers, each with the resulting model;
             empty if only one content is possible.
     """
 
@@ -312,7 +312,7 @@ class UnifiedModel:
         return choose(list({str(answer): answer for answer, _ in self.choices}.values()))
 
     def become(self, models: Sequence[UnifiedModel]) -> None:
-        """Takes over the content of the first model; other models become `others`."""
+        """Takes over the content of the first model; the other models become `others`."""
         chosen, *others = models
         vars(self).update({**vars(chosen), "others": others, "choices": self.choices})
 
@@ -351,7 +351,7 @@ class UnifiedModel:
         return max([member.get_end(sequence) for member in self.causal], default=0)
 
     def list_resumptions(self, sequence: int) -> list[int]:
-        """Lists 1 + the position of each checkpoint of a sequence's states."""
+        """Lists, for each checkpoint of a sequence's states, the next position."""
         states = (member for member in self.parts if isinstance(member, RecurrentCache))
         slots = [member.slots[sequence] for member in states if sequence in member.slots]
         return [get_place(read) + 1 for slot in slots for read in slot.checkpoints]
@@ -423,7 +423,8 @@ class UnifiedModel:
         return {"caches": answers} if self.config["kind"] == "wrapper" else answers[0]
 
     def list_keys(self) -> list[Mapping[int, int]]:
-        """Lists tag → position for each part; only of position-dependent keys."""
+        """Lists tag → position for each part; empty if keys do not depend on
+        positions."""
         return [
             {tag: position for tag, position, _ in get_tokens(member)}
             for member in self.parts
@@ -450,7 +451,7 @@ class UnifiedModel:
         """Ends the open pass after an operation that changes the cache.
 
         A refusal ends the pass only in a wrapper, where some caches may have changed
-        before another cache refused; an invalid call never ends the pass.
+        before another cache refused. An invalid call never ends the pass.
         """
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):

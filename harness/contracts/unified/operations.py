@@ -1,4 +1,4 @@
-"""Operations between passes, and operations that repeat a part of a pass."""
+"""Defines operations between passes, and operations that repeat a part of a pass."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class Again(UnifiedOperation):
     fields: ClassVar[Mapping[str, Schema]] = LAYER
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        """Returns the reason why this layer has no answer in any state, or None."""
+        """Returns the reason why this layer can never have an answer, or None."""
         count = len(model.parts)
         if op["type"] >= count:
             return f"there are {count} layer types"
@@ -409,7 +409,7 @@ class Put(Again):
         return {"error": "usage"} if wrong else {}
 
     def put_image(self, member: EncoderCache, model: UnifiedModel) -> Answer:
-        """Puts the image of this pass again, which is already stored."""
+        """Puts the image of this pass, which is already stored, once more."""
         assert model.batch is not None
         first = model.tags.stop
         return model.ask(lambda: member.put(range(first, first + IMAGE)))
@@ -451,7 +451,8 @@ class Open(UnifiedOperation):
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        """Draws the same sizes: the second cache must not affect the live one."""
+        """Draws the sizes of the existing cache, which the second cache must not
+        change."""
         sizes = {name: model.config[name] for name in self.fields}
         return None if max(sizes.values()) > LARGEST else {"op": self.name, **sizes}
 

@@ -1,4 +1,5 @@
-"""Makes the K and V of a unified cache at their positions, and reads returned columns."""
+"""Makes K and V of a unified cache, with keys rotated to their positions; reads returned
+columns."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ F64 = npt.NDArray[np.float64]
 
 @cache
 def get_halves(table: Table) -> F64:
-    """Returns the vectors (x, y) of a table, and the vectors (-y, x).
+    """Returns two tables of vectors: (x, y) and (-y, x).
 
     A rotated vector is (x, y) · cos + (-y, x) · sin.
 
@@ -73,7 +74,7 @@ def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
 
 @cache
 def get_rates(dim: int, base: int) -> F64:
-    """Returns the angle of each pair at position 1, float64 [dim / 2]."""
+    """Returns the angle of each pair of numbers at position 1, float64 [dim / 2]."""
     return np.array([compute_angle(1, pair, dim, base) for pair in range(dim // 2)])
 
 
@@ -104,14 +105,14 @@ class PositionReader(PairReader):
     """Makes the K and V of one layer of one part, and reads returned K and V.
 
     Args:
-        layer: the layer number among all layers of all parts; it selects the payloads.
+        layer: the number of the layer, counted over all parts; it selects the payloads.
         base: the base of the rotation; None if keys do not depend on positions.
 
     Attributes:
         stored: (position, tag) → the bytes of the key.
         accepted: the bytes of rotated keys that were within tolerance.
-        margin: the largest error of a rotated key, as a share of its tolerance.
-        positions: tag → position, as far as known at the last read.
+        margin: the largest error of a rotated key, divided by its tolerance.
+        positions: tag → position, if known at the last read.
         turned: tag → the rotations of the key before the last read.
     """
 
@@ -145,10 +146,10 @@ class PositionReader(PairReader):
     # --- making K and V -----------------------------------------------------------------
 
     def learn(self, places: Sequence[TokenAt]) -> None:
-        """Computes and stores the keys at all these (position, tag) at once.
+        """Computes and stores the keys of all given (position, tag) pairs in one call.
 
-        The 40 keys of a whole program take only twice as long as one pass of three rows,
-        and a program may have a dozen passes.
+        Computing the 40 keys of a whole program takes only twice as long as the keys of
+        one pass of three rows, and a program may have a dozen passes.
         """
         for begin in range(0, len(places), AT_ONCE):
             chunk = places[begin : begin + AT_ONCE]
@@ -157,7 +158,8 @@ class PositionReader(PairReader):
             self.stored.update(zip(chunk, split_tokens(keys), strict=True))
 
     def feed(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[Array, Array]:
-        """Makes framework arrays K and V of the tags; each key is at its position.
+        """Makes framework arrays K and V of the tags, with each key rotated to its
+        position.
 
         Returns:
             K [1, heads, rows, key_dim] and V.
@@ -167,7 +169,7 @@ class PositionReader(PairReader):
         return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
 
     def make(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[F32, F32]:
-        """Makes K and V of the tags at their positions as float32."""
+        """Makes K and V of the tags as float32, with each key rotated to its position."""
         places = list(zip(positions, tags, strict=True))
         self.learn([name for name in places if name not in self.stored])
         # A copy: the receiver may keep the array, and write to it.
@@ -198,11 +200,11 @@ class PositionReader(PairReader):
         name: str,
         seen: Sequence[bool] | None = None,
     ) -> list[Column]:
-        """Reads (position, tag), or a description, from each column of (K, V).
+        """Identifies each column of (K, V): as (position, tag), or by a description.
 
         Args:
             pair: (K, V).
-            positions: tag → position, as far as known.
+            positions: tag → position, if known.
             turns: tag → the rotations of the token's key, for rotated keys.
             name: the name of the arrays in messages.
             seen: for each column, whether some row sees it; None to read all columns.
@@ -221,8 +223,8 @@ class PositionReader(PairReader):
     ) -> list[Column]:
         """Reads K and V of the right shape.
 
-        First compares bytes, which is fast; then compares the numbers of columns whose
-        bytes differ from the stored keys.
+        First compares bytes, which is fast. Then compares the numbers of the columns
+        whose bytes differ from the stored keys.
         """
         self.positions, self.turned = positions, turns
         if keys.dtype != np.float32 or values.dtype != np.float32:
@@ -252,11 +254,11 @@ class PositionReader(PairReader):
         return columns
 
     def was_accepted(self, name: TokenAt, key: bytes) -> bool:
-        """Tells whether a key was within tolerance before, after the same rotations."""
+        """Tells whether a key with the same rotations was within tolerance before."""
         return self.accepted.get((name, self.turned.get(name[1], NEVER))) == key
 
     def look(self, keys: F32, values: F32, seen: Sequence[bool] | None) -> list[Column]:
-        """Identifies the columns by comparing numbers."""
+        """Identifies columns by their numbers, not by their bytes."""
         if keys.shape[2] == 0:
             return []
         tags: list[int] = self.values.read_tags(values).tolist()
@@ -358,7 +360,7 @@ class Attention:
     """Compares the attention of two rows of a pass with the reference.
 
     Attributes:
-        margin: the largest error so far, as a share of the allowed error.
+        margin: the largest error so far, divided by the allowed error.
     """
 
     def __init__(self, arrays: Arrays, config: Config) -> None:
@@ -409,7 +411,8 @@ class Attention:
         return to_numpy(arrays, arrays.attend(queries, keys, values, mask), "attention")
 
     def get_seen_only(self, view: View) -> Sequence[Array]:
-        """Returns K and V [1, heads, columns, dim]; columns that no row sees are zero.
+        """Returns K and V [1, heads, columns, dim] with zeros in the columns that no row
+        sees.
 
         With an additive mask, a NaN in such a column would reach the result.
         """
@@ -424,7 +427,8 @@ class Attention:
         ]
 
     def get_tolerance(self, seen: Sequence[int], turns: Mapping[int, Turns]) -> float:
-        """Returns the tolerance of attention for rotated keys with the largest error."""
+        """Returns the tolerance of attention, derived from the largest error of a rotated
+        key."""
         counts, distances = zip(
             NEVER, *(turns.get(tag, NEVER) for tag in seen), strict=True
         )

@@ -22,7 +22,8 @@ POSITIONS = ("begin", "end", "position", "length")
 
 
 def merge_passes(first: Op, second: Op) -> Op | None:
-    """Merges two consecutive passes without exceptions, images and `reserve`."""
+    """Merges two consecutive passes that have no exceptions, no images and no
+    `reserve`."""
     if not first["op"] == second["op"] == "forward":
         return None
     special = ("multimodal", "reserve", "except")
@@ -36,7 +37,8 @@ def merge_passes(first: Op, second: Op) -> Op | None:
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Yields programs without some rows of a pass: first without half, last without 1."""
+    """Yields programs without some rows of a pass: first without half of the rows, at
+    last without one row."""
     for index, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
@@ -58,7 +60,7 @@ def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
 
 
 def list_runs(rows: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges [begin, end) of rows to remove, first half of the rows, last one
+    """Yields ranges [begin, end) of rows to remove: first half of the rows, at last one
     row."""
     size = rows // 2
     while size:
@@ -106,7 +108,7 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
-    """Yields the positions in operations on one sequence; on all sequences for None."""
+    """Yields the positions in operations on a sequence; None stands for all sequences."""
     for op in ops:
         if op["op"] == "forward":
             rows = zip(op["positions"], op["sequences"], strict=False)
@@ -119,8 +121,8 @@ def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Yields simpler configs, with operations that fit.
 
-    They have the same number of cells with less padding or fewer sequences, or fewer
-    cells and rows, or simpler caches in a wrapper.
+    The simpler config has as many cells but less padding or fewer sequences; or fewer
+    cells and rows; or simpler caches in a wrapper.
     """
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]

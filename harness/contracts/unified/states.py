@@ -1,4 +1,4 @@
-"""The abstract states of a unified cache, by name."""
+"""Defines the abstract states of a unified cache."""
 
 from __future__ import annotations
 
@@ -239,7 +239,8 @@ def list_features(kind: str, declared: Kind) -> set[str]:
 
 
 def list_kinds(kind: str, config: Config) -> Iterable[str]:
-    """Lists the kind itself, or the kinds of all caches that a wrapper may contain."""
+    """Lists the kind itself; for a wrapper, the kinds of all caches that it may
+    contain."""
     if kind != "wrapper":
         slides = kind == "recurrent" and any(config.get("memory", ()))
         return [kind, *(["swa"] if slides else [])]

@@ -51,8 +51,8 @@ class UnifiedSystem(System):
     """The cache of one program in a backend.
 
     Attributes:
-        places: the (position, tag) of each token that the program feeds.
-        model: the reference after the last matching answer; None before the first.
+        places: the (position, tag) of each token in the program.
+        model: the reference after the last answer that matched; None before the first.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -125,7 +125,7 @@ class UnifiedSystem(System):
         return answers[0]
 
     def pass_part(self, which: int, op: Op, model: UnifiedModel) -> Answer:
-        """Runs every layer of one part, sometimes from the last to the first.
+        """Runs every layer of a part, in some passes from the last layer to the first.
 
         Returns the answer of layer 0, with the answers of other layers in "layers".
         """
@@ -160,7 +160,8 @@ class UnifiedSystem(System):
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
-        """Runs a pass that breaks off: puts K and V only in the first `count` parts."""
+        """Runs a pass that is broken off: puts K and V only in the first `count`
+        parts."""
         batch = model.batch
         assert batch is not None
         self.fed.update(zip(model.tags, batch.positions, strict=True))
@@ -239,7 +240,8 @@ class UnifiedSystem(System):
     def check_padding(
         self, which: int, visible: VisibleColumns, length: int, width: int
     ) -> None:
-        """Checks that padding rows see nothing, and checks the number of columns."""
+        """Checks that the padding rows of a mask see nothing, and checks its number of
+        columns."""
         for row in range(length, len(visible.rows)):
             if visible.rows[row]:
                 raise Broken("mask", f"row {row} belongs to padding, but sees columns")
@@ -254,7 +256,7 @@ class UnifiedSystem(System):
     def check_reserved(
         self, which: int, result: Any, reader: PositionReader, batch: Batch
     ) -> None:
-        """Checks the form of a reserving pass's arrays; their content is arbitrary."""
+        """Checks the shapes of a reserving pass's arrays; their numbers are arbitrary."""
         keys, values, mask = split_triple(result)
         width = reader.check_forms(keys, values, "get")[0].shape[2]
         content = read_mask_array(mask, self.arrays, self.config["mask_dtype"])
@@ -317,7 +319,7 @@ class UnifiedSystem(System):
         return self.read_rows(which, layer, reader, model)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
-        """Puts the K and V of the open or last pass again, possibly in another form."""
+        """Puts K and V of the open or last pass again, possibly with another shape."""
         if op.get("states") is not None:
             return self.write_wrongly(op)
         config, batch, cache = self.config, model.batch, self.get_part(op["type"])
@@ -377,7 +379,8 @@ class UnifiedSystem(System):
         self.check_memory()
 
     def verify_attention(self, model: UnifiedModel) -> None:
-        """Runs the framework's attention on the pass in each layer, and checks it."""
+        """Runs the framework's attention on the pass in each layer, and compares the
+        result with the reference."""
         assert model.batch is not None
         for view in self.last:
             cache = model.parts[view.which]
@@ -387,14 +390,15 @@ class UnifiedSystem(System):
 
 
 def make_zeros(sizes: Mapping[str, int]) -> tuple[F32, F32]:
-    """Makes K and V of any form, which may not belong together."""
+    """Makes K and V with any shapes, which need not fit together."""
     keys = 1, sizes["heads"], sizes["rows"], sizes["key_dim"]
     values = 1, sizes["value_heads"], sizes["rows"], sizes["value_dim"]
     return np.zeros(keys, np.float32), np.zeros(values, np.float32)
 
 
 def count_need(model: UnifiedModel, config: Config) -> Need:
-    """Returns the need for the full capacity and for the stored tokens."""
+    """Returns the memory that the full capacity needs, and the memory that the stored
+    tokens need."""
     token, state = count_token_bytes(config), count_state_bytes(config)
     size = tokens = 0
     for cache in model.parts:

@@ -1,1 +1,1 @@
-"""Checks the reference by relations between its own answers; see README.md."""
+"""Checks the reference: compares its answers to related programs; see README.md."""

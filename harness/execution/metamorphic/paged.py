@@ -1,4 +1,4 @@
-"""Paged caches: the shadow state of their requests."""
+"""Defines the shadow state of paged caches: the tokens of the requests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Prefix = tuple[str | None, Tokens]
 
 @dataclass(frozen=True)
 class Request:
-    """A request, as the operations and answers so far describe it.
+    """A request, as the previous operations and answers determine it.
 
     Attributes:
-        drafts: the guessed tokens after `tokens`.
+        drafts: the proposed tokens after `tokens`.
         computed: the number of computed tokens.
-        end: the number of tokens that are computed after the scheduled step.
+        end: the number of tokens that will be computed after the scheduled step.
         transfer: the transfer that the request waits for.
         awaited: the number of tokens that the transfer loads.
     """
@@ -49,12 +49,12 @@ class Request:
 
 
 def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
-    """Returns the tokens that a group of layers reads in a step.
+    """Returns the tokens of `slots` that a group of layers reads in a step.
 
     Args:
         group: the group in the config.
         start: the position at which the step begins.
-        slots: the tokens that full attention reads.
+        slots: the tokens that full attention would read.
     """
     if group["type"] == "state":
         return {"state": slots[start - 1 : start] if start else []}
@@ -67,12 +67,12 @@ def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
 
 
 class PagedShadow(Shadow):
-    """The requests, and the tag of each token.
+    """The tokens of all requests, and the tag of each token.
 
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests.
-        known: each prefix of any request so far → the tag of its last token.
+        known: each prefix of any earlier request → the tag of its last token.
     """
 
     keeps = ("evict", "reset", "offload", "save")
@@ -87,7 +87,7 @@ class PagedShadow(Shadow):
         return self.requests[step.op["request"]]
 
     def put(self, name: str, request: Request, tags: Tags = ()) -> None:
-        """Stores a request. `tags` are the tags of its last tokens, if they are new."""
+        """Stores a request; `tags` are the tags of its last tokens if these are new."""
         self.requests[name] = request
         tokens = request.tokens + request.drafts
         for end, tag in enumerate(tags, len(tokens) - len(tags) + 1):
@@ -149,7 +149,8 @@ class PagedShadow(Shadow):
         self.requests, self.step = {}, []
 
     def write_fork(self, step: Step) -> None:
-        """Continues after the first tokens of a request, in it or in another request."""
+        """Applies a fork or a rewind: a request keeps only its first tokens and gets new
+        tokens. A fork does this in a copy of the request."""
         op = step.op
         if step.answer["ok"]:
             origin = self.requests[op.get("source", op.get("request"))]
@@ -174,7 +175,8 @@ class PagedShadow(Shadow):
         builder.play(step, "schedule count=2; free reuse=false", request="detour")
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Computes the tokens of a step at once, with full attention and no reuse."""
+        """Derives a program that computes all tokens of the requests in one step, with
+        full attention and without reuse."""
         if step.name != "run":
             return None
         requests = [self.requests[name] for name in self.step]

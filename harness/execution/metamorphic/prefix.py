@@ -1,4 +1,4 @@
-"""Shadow states and special relations of sessions, tries and slots."""
+"""Defines the shadow states and the special relations of sessions, tries and slots."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ FOLLOWED = {"begin", "feed", "break", "close", "cancel", "free", "limit"}
 class ConversationShadow(Shadow):
     """The conversations that a session or a trie has received.
 
-    A token with the same preceding tokens always has the same tag, independent of the
-    request that computed it. The tag of 7 in the conversation 5, 7 is therefore stored
-    under the prefix (5, 7).
+    A token with the same preceding tokens always has the same tag, even if another
+    request computes it. Tags are therefore stored by prefix: in the conversation 5, 7,
+    the tag of token 7 is stored under the prefix (5, 7).
 
     Attributes:
         known: each prefix that was ever computed → the tag of its last token.
         request: the tokens of the open request.
         computed: the number of tokens of the request that are computed or reused.
         live: the conversation that all layers hold.
-        is_apart: whether a pass broke off, so that layers hold different tokens.
-        is_armed: whether a refusal or a checkpoint is scheduled for the next request.
+        is_apart: whether a pass was broken off, so that layers hold different tokens.
+        is_armed: whether the next request will meet a refusal or make captures.
     """
 
     def __init__(self, program: Program) -> None:
@@ -62,7 +62,8 @@ class ConversationShadow(Shadow):
         self.is_apart = self.is_armed = False
 
     def write(self, step: Step) -> None:
-        """Applies a step. A pass is computed even if its generated tokens are refused."""
+        """Applies a step. If the generated tokens are refused, the pass is still
+        computed."""
         error = "error" in step.answer
         self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED
         if step.name == "begin":
@@ -98,11 +99,11 @@ class ConversationShadow(Shadow):
         return self.request is None and not self.is_armed
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds a session, which can continue only from its last conversation.
+        """Adds requests that compute the current conversation of a session again.
 
-        Computes and frees all other conversations first, so that their tokens have tags.
-        A trie is not rebuilt, because the answers do not determine the conversations that
-        it holds.
+        First adds requests with all earlier conversations, so that their tokens have
+        tags, and frees them. Returns False for a trie, because the answers do not
+        determine the conversations that a trie holds.
         """
         if self.config["kind"] == "trie" or not self.live:
             return False
@@ -130,8 +131,11 @@ class ConversationShadow(Shadow):
         return [[(first, rows[0], rows[0]), (second, rows[1], rows[1])]]
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a new session that computes the same tokens without reuse. Claims the
-        contents of the layers after a `begin`, and the visible tokens after a `feed`."""
+        """Derives a new session that computes the same tokens without reuse.
+
+        Claims the contents of the layers after a `begin`, and the visible tokens after a
+        `feed`.
+        """
         if step.name not in ("begin", "feed") or not any(step.answer.get("caches", ())):
             return None
         begin = self.computed
@@ -163,29 +167,33 @@ def has_cache(config: Config) -> bool:
 
 
 def is_cuttable(config: Config) -> bool:
-    """Returns whether every layer can be cut at any position: each layer has full
+    """Returns whether every layer can go back to any earlier offset: each layer has full
     attention or no cache."""
     return {*config["layers"]} <= {"kv", None} and has_cache(config)
 
 
 def tell(builder: Builder, path: Sequence[int], tags: Tags = ()) -> None:
-    """Adds a complete request, whose new tokens have these tags in the first program."""
+    """Adds the operations of a complete request; `tags` are the tags of its new tokens in
+    the first program."""
     builder.add({"op": "begin", "tokens": list(path)})
     builder.add({"op": "feed", "count": len(path)}, tags)
     builder.add({"op": "close"})
 
 
 def ask(builder: Builder, step: Step, reused: Sequence[int], *new: int) -> None:
-    """Adds a request, and promises that exactly its last `new` tokens remain to be
-    computed, at least one."""
+    """Adds the `begin` of a request with the tokens `reused` and `new`.
+
+    Promises that exactly the tokens `new` remain to be computed; without `new`, exactly
+    the last token.
+    """
     tokens = [*reused, *new]
     number = builder.add({"op": "begin", "tokens": tokens})
     builder.promise(step, number, {"remaining": tokens[-max(1, len(new)) :]})
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
-    """Returns the tokens of a step's request; [] if the request has too few or too many
-    tokens."""
+    """Returns the tokens of a step's request, or [] if their number is less than 2 or
+    greater than 40."""
     tokens = step.op["tokens"]
     fits = "error" not in step.answer and 2 <= len(tokens) <= 40
     builder.config |= {"limit": None, "interval": None}
@@ -193,8 +201,8 @@ def list_tokens(builder: Builder, step: Step) -> list[int]:
 
 
 def keep(builder: Builder, step: Step, where: str) -> None:
-    """Promises that a request continues from the end of a conversation or from a captured
-    position in it, even if a trie has computed another conversation since. A repeated
+    """Promises that a request reuses a conversation up to its end or to a captured
+    offset, even if a trie has computed another conversation since then. A repeated
     request computes only its last token."""
     tokens = list_tokens(builder, step)
     if not tokens:
@@ -278,7 +286,7 @@ def count_common(held: Sequence[int], tokens: Sequence[int]) -> int:
 
 
 class SlotShadow(Shadow):
-    """The tokens that each slot holds according to the answers.
+    """The tokens in each slot, derived from the answers.
 
     Attributes:
         slots: number of a slot → its tokens.
@@ -307,13 +315,14 @@ def get_user(step: Step) -> str:
 
 
 def call_cache(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
-    """Slots behave like calls of a unified cache with one sequence per slot.
+    """Claims that slots behave like a sequence of calls of a unified cache.
 
-    The derived program makes these calls, and the rows of its passes must see the same
-    tokens. A request in slot 1 that keeps 3 tokens becomes a removal of sequence 1 from
-    position 3 on. A request that gets the content of another slot becomes a copy of a
-    prefix. A request that is too long loses its middle, which becomes the removal of a
-    range.
+    The derived program makes these calls with one sequence for each slot; the rows of its
+    passes must see the same tokens. Examples:
+
+    * a request in slot 1 that keeps 3 tokens: remove sequence 1 from position 3 on;
+    * a request that gets the content of another slot: copy a prefix;
+    * a request that is too long and loses its middle: remove a range of positions.
     """
     config = history.program.config
     builder = Builder(history.program, "unified", **get_unified_config(config))
@@ -331,8 +340,11 @@ def call_cache(history: History, state: Shadow, step: Step, way: None) -> Derive
 def begin(
     builder: Builder, step: Step, slots: Mapping[int, Any], several_users: bool
 ) -> None:
-    """Adds the calls of a `begin`. With several users, copies the longest match of all
-    slots if it is longer than the match of the request's slot."""
+    """Adds the calls of a `begin`.
+
+    With several users, copies the longest prefix that any slot shares with the request,
+    if the request's own slot shares a shorter one.
+    """
     slot, kept = step.answer["slot"], len(step.answer["tokens"])
     common = {n: count_common(held, step.op["tokens"]) for n, held in slots.items()}
     best = max(common, key=lambda n: (common[n], -n), default=slot)
@@ -343,8 +355,15 @@ def begin(
 
 
 def compute(builder: Builder, step: Step, slot: int, held: int, keep: int) -> None:
-    """Adds the calls of a pass in a slot that holds `held` tokens, of which the first
-    `keep` stay when the middle is removed."""
+    """Adds the calls of a pass in a slot.
+
+    Args:
+        builder: the derived program.
+        step: the step of the first program.
+        slot: the number of the slot.
+        held: the number of tokens in the slot.
+        keep: how many tokens at the beginning stay when the middle is removed.
+    """
     positions = step.answer["positions"]
     if positions[0] == 0 and held:
         add_removal(builder, slot, 0)
@@ -365,7 +384,8 @@ def is_wide(builder: Builder, several_users: bool) -> bool:
 
 
 def take_longest(builder: Builder, step: Step) -> None:
-    """Promises that a single user gets the free slot with the longest match."""
+    """Promises that a single user gets the free slot that shares the most tokens with the
+    request."""
     if is_wide(builder, several_users=False):
         builder.play(
             step,

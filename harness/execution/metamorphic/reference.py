@@ -1,6 +1,6 @@
-"""Defines the reference as a backend that is compared with itself.
+"""Defines the backend `reference`, which is compared with itself.
 
-No other cache runs. The reference's answers to a program are compared with its answers to
+No other cache runs: the reference's answers to a program are compared with its answers to
 derived programs.
 """
 
@@ -55,7 +55,8 @@ MOST_TOLD = 8
 def find_broken_claim(
     relation: Relation, program: Program, derived: Derived
 ) -> Divergence | None:
-    """Finds the first claim that the reference breaks, as a divergence of the program."""
+    """Finds the first claim that the reference does not fulfil; describes it as a
+    divergence of the program."""
     try:
         answers = trace_first(derived.program)
     except UsageError:
@@ -103,11 +104,10 @@ def compare(
 
 
 def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
-    """Replaces the tags in an answer.
+    """Replaces the tags of a derived program by the tags of the first program.
 
-    A token may have different tags in two programs: if an update with 4 tokens is
-    removed, the tags 4 and 5 become 0 and 1. Before two answers are compared, the tags of
-    the derived program are therefore replaced by the tags of the first program.
+    A token may have different tags in the two programs. Example: if an update with 4
+    tokens is removed, the tags 4 and 5 of the next tokens become 0 and 1.
     """
     mapped: Answer = {}
     for name, value in answer.items():
@@ -133,7 +133,7 @@ def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
 
 
 def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """Selects the fields of an answer that `wanted` has, tokens first, and any error."""
+    """Selects the fields of an answer that `wanted` also has, and any error."""
     fields = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
     restricted = {name: answer[name] for name in fields if name in answer}
     if "error" in answer:
@@ -147,7 +147,7 @@ def restrict(answer: Answer, wanted: Answer) -> Answer:
 
 
 def format_derived(derived: Derived, claim: Claim | None = None) -> str:
-    """Describes a derived program, with its last operations up to a claim."""
+    """Describes a derived program by its last operations up to a claim."""
     rules = derived.program.rules
     lines = [rules.operations[op["op"]].describe(op) for op in derived.program.ops]
     lines = lines if claim is None else lines[: claim.derived + 1]
@@ -158,7 +158,8 @@ def format_derived(derived: Derived, claim: Claim | None = None) -> str:
 
 
 def trace_first(program: Program) -> list[Answer]:
-    """Runs a program on the reference. Takes the first of several allowed answers."""
+    """Runs a program on the reference; if several answers are allowed, takes the
+    first."""
     return list(map(get_first_allowed, trace(program)))
 
 
@@ -214,7 +215,7 @@ def derive(
 
 
 def derive_one(program: Program, number: int) -> Program | None:
-    """Derives one program. `number` determines the first relation that is tried."""
+    """Derives one program; tries the relations from index `number` on."""
     relations = list_relations(program.kind)
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])

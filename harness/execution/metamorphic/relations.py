@@ -1,4 +1,5 @@
-"""Defines histories, shadow states, derived programs, and the generic relations."""
+"""Defines programs with their answers, shadow states, derived programs, and the generic
+relations."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class History:
 
     Attributes:
         program: a complete program.
-        steps: the operations that were not skipped.
+        steps: the operations that ran.
         shadow: the class of the family's shadow state.
     """
 
@@ -67,8 +68,11 @@ class History:
     shadow: type[Shadow]
 
     def walk(self) -> Iterator[tuple[Step, Any]]:
-        """Yields each step with the shadow state before the step, until the state is
-        unknown. All pairs share one state object, which each iteration changes."""
+        """Yields each step with the shadow state before the step.
+
+        Stops when the shadow state becomes unknown. All pairs share one state object,
+        which each iteration changes.
+        """
         state = self.shadow(self.program)
         for step in self.steps:
             if state.is_lost:
@@ -81,7 +85,7 @@ class History:
         return next(state for walked, state in self.walk() if walked is step)
 
     def split(self, step: Step) -> tuple[Sequence[Step], Sequence[Step]]:
-        """Returns the steps before a step, and the other steps."""
+        """Returns the steps before `step`, and the steps from `step` on."""
         index = self.steps.index(step)
         return self.steps[:index], self.steps[index:]
 
@@ -109,19 +113,19 @@ indices of their tags."""
 class Shadow:
     """The tokens that each cache of a program holds.
 
-    The state is computed only from the operations and the answers of the reference, which
-    are taken as true: if a trim by 3 answers that 2 tokens were trimmed, 2 tokens are
-    removed. The state is therefore the content that the reference claims to have, and the
-    relations check whether later answers of the reference agree with it.
+    The state is computed only from the operations and the answers of the reference. If a
+    trim by 3 answers that 2 tokens were trimmed, 2 tokens are removed. The state is
+    therefore the content that the reference claims to have, and relations check that
+    later answers of the reference agree with it.
 
     A new family implements `write_NAME` for each operation whose effect changes the
-    tokens. After an operation without that method the tokens are unknown, and no relation
-    applies to a later step.
+    tokens. Without this method, the tokens are unknown after the operation, and no
+    relation applies to a later step.
 
     Attributes:
         keeps: operations that change tokens, but not the tokens in the shadow state.
-        ends_with_cut: whether later steps may answer differently after a pass was cut.
-        is_lost: whether the shadow state could not follow an operation.
+        ends_with_cut: whether later steps may have other answers after a pass was cut.
+        is_lost: whether the tokens are unknown after an operation.
     """
 
     keeps: ClassVar[Collection[str]] = ()
@@ -143,7 +147,8 @@ class Shadow:
             self.is_lost = True
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether the program may continue in another cache from this step on."""
+        """Returns whether the rest of the program, from this step on, may run on another
+        cache."""
         return True
 
     def rebuild(self, builder: Builder) -> bool:
@@ -152,7 +157,7 @@ class Shadow:
         return False
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Lists the ways to cut a step into operations with the same total effect."""
+        """Lists the ways to replace a step by several operations with the same effect."""
         return ()
 
     def list_detours(self, step: Step) -> Sequence[str]:
@@ -160,7 +165,7 @@ class Shadow:
         return ()
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Adds the operations of a detour, which changes a cache and then restores it."""
+        """Adds the operations of a detour: they change a cache and then restore it."""
         raise NotImplementedError(detour)
 
     def list_members(self) -> Sequence[Config]:
@@ -168,9 +173,11 @@ class Shadow:
         return ()
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a program with plain attention that determines the visible tokens of a
-        step. Returns None if the step shows no tokens. Called on the state before the
-        step."""
+        """Derives a program with full attention that determines the visible tokens of a
+        step.
+
+        Called on the state before the step. Returns None if the step shows no tokens.
+        """
         return None
 
 
@@ -188,7 +195,8 @@ def see_all(answer: Answer) -> Answer:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that an answer of the derived program equals one of the first program.
+    """A claim that an answer of the derived program equals an answer of the first
+    program.
 
     Attributes:
         step: the number of the step in the first program.
@@ -196,10 +204,10 @@ class Claim:
         answer: the compared fields of the first program's answer.
         view: selects the compared fields of the derived program's answer.
         rows: the rows of the first program's answer in `answer`; None for all rows.
-        is_promise: whether the derived program must give `answer` independently of the
-            first program's answer.
-        is_condition: whether the following claims are dropped if the derived program
-            gives a different answer.
+        is_promise: whether the derived program must give `answer` whatever the first
+            program's answer is.
+        is_condition: whether a different answer drops the following claims and is no
+            contradiction.
     """
 
     step: int
@@ -257,7 +265,7 @@ class Builder:
 
         Args:
             op: the operation; missing fields get their defaults.
-            tags: the tags in the first program that correspond to its tokens.
+            tags: the tags of its tokens in the first program.
         """
         operation = self.rules.operations[op["op"]]
         op = operation.complete(op)
@@ -270,7 +278,7 @@ class Builder:
         """Adds the operations of a text in the syntax of `read_move`, separated by ";".
 
         The fields after "=>" are promised fields of the operation's answer. The field
-        `tags` lists the tags in the first program that correspond to its tokens.
+        `tags` lists the tags of the operation's tokens in the first program.
 
         Args:
             step: the step to report if a promise is broken.
@@ -286,7 +294,8 @@ class Builder:
                 self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
 
     def take(self, steps: Iterable[Step]) -> None:
-        """Adds the operations of steps, and claims the answers of the steps for them."""
+        """Adds the operations of steps, and claims that their answers are the answers of
+        the steps."""
         for step in steps:
             self.claim(step, self.add(step.op, step.tags))
 
@@ -298,15 +307,16 @@ class Builder:
         view: View = see_all,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Claims that an operation gives the answer of a step, or `answer`, the compared
-        fields of that answer."""
+        """Claims that an operation has the answer of a step, or at least the fields
+        `answer` of this answer."""
         answer = step.answer if answer is None else answer
         self.claims.append(Claim(step.number, number, answer, view, rows))
 
     def promise(
         self, step: Step, number: int, answer: Answer, is_condition: bool = False
     ) -> None:
-        """Claims that an operation gives `answer`, independently of the first program."""
+        """Claims that an operation has the answer `answer`, whatever the first program
+        answers."""
         promise = Claim(step.number, number, answer, see_all, None, True, is_condition)
         self.claims.append(promise)
 
@@ -331,7 +341,8 @@ def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Ans
         answer: the answer to the operation with all its rows.
         op: the operation.
         rows: the rows to keep, in their order.
-        whole: also keep fields that belong to no single row, such as an offset.
+        whole: whether to keep fields that describe the whole operation, such as an
+            offset.
     """
     picked = dict(answer) if whole else {}
     for name in {ROWS, "positions"} & answer.keys():
@@ -367,14 +378,14 @@ class Relation(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The shadow state of one kind of cache, and the relations that only it has."""
+    """The shadow state of a kind of cache, and the relations that only this kind has."""
 
     shadow: type[Shadow]
     special: Sequence[Relation] = ()
 
 
 def apply_once(state: Shadow, step: Step) -> Sequence[None]:
-    """Lists the way of a relation that derives one program from the whole program."""
+    """Applies a relation to the whole program, at its first step."""
     return [None] if step.is_first else []
 
 
@@ -383,7 +394,8 @@ def list_rebuilds(state: Shadow, step: Step) -> Sequence[None]:
 
 
 def recompute(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
-    """A cache behaves like a new cache that got its current tokens in one update.
+    """Claims that a cache behaves like a new cache that got its current tokens in one
+    update.
 
     Example: after an update with 4 tokens and a trim by 1, an update with 2 tokens must
     give the same answer as in a new cache after one update with the tokens 0, 1, 2.
@@ -403,8 +415,8 @@ def list_cuts(state: Shadow, step: Step) -> Sequence[Sequence[Portion]]:
 def cut(
     history: History, state: Shadow, step: Step, portions: Sequence[Portion]
 ) -> Derived | None:
-    """An operation may be split: an update with 3 tokens gives the same rows as an update
-    with 1 token and an update with 2."""
+    """Claims that an operation may be split: an update with 3 tokens shows the same rows
+    as an update with 1 token and an update with 2 tokens."""
     builder = Builder(history.program)
     earlier, (_, *later) = history.split(step)
     builder.take(earlier)
@@ -424,7 +436,7 @@ USERS = {"a": "b", "b": "c", "c": "d", "d": "a"}
 
 
 def rename_token(token: Any) -> Any:
-    """Replaces the tokens 0 to 9 by 9 to 0."""
+    """Replaces each of the tokens 0 to 9 by 9 minus the token."""
     return 9 - token if type(token) is int and 0 <= token <= 9 else token
 
 
@@ -440,8 +452,8 @@ def rename_tokens(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_all(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
-    """With other names and tokens, all answers stay the same. Each name is replaced by
-    the next name of its kind in the program."""
+    """Claims that other names and tokens change no answer. Each name is replaced by the
+    next name of its kind in the program."""
     operations, builder = history.program.rules.operations, Builder(history.program)
     ops = [step.op for step in history.steps]
     schemas = [s for operation in operations.values() for s in operation.fields.values()]
@@ -463,9 +475,11 @@ def list_detours(state: Shadow, step: Step) -> Sequence[str]:
 
 
 def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | None:
-    """A detour that restores the cache changes no later answer. An example of a detour is
-    a snapshot, an update with other tokens and a restore. The answers within the detour
-    are claimed too."""
+    """Claims that a detour changes no later answer; also claims the answers within the
+    detour.
+
+    Example of a detour: a snapshot, an update with other tokens, and a restore.
+    """
     builder = Builder(history.program)
     earlier, later = history.split(step)
     for before in earlier:
@@ -476,8 +490,8 @@ def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | 
 
 
 def derive_mask(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
-    """Windows, chunks and states are masks over plain attention: the answer of a step can
-    be computed from one plain pass over the current tokens."""
+    """Claims that windows, chunks and states only hide tokens: the answer of a step
+    follows from one pass with full attention over the current tokens."""
     return state.derive_mask(step)
 
 
@@ -486,8 +500,8 @@ def list_members(state: Shadow, step: Step) -> Sequence[int]:
 
 
 def isolate(history: History, state: Shadow, step: Step, member: int) -> Derived | None:
-    """A cache in a list or wrapper gives the same answers as the cache alone, until a
-    cache refuses an operation."""
+    """Claims that a cache in a list or a wrapper gives the same answers as the cache
+    alone, until a cache refuses an operation."""
     config, rules = state.list_members()[member], history.program.rules
     builder = Builder(history.program, **{**config, **get_allowed(config)})
     operations = rules.list_operations(config["kind"])
@@ -506,7 +520,7 @@ def isolate(history: History, state: Shadow, step: Step, member: int) -> Derived
 
 
 def get_allowed(config: Config) -> Config:
-    """Returns neutral values for the fields that only recurrent caches have; {} for a
+    """Returns defaults for the fields that only recurrent caches may set; {} for a
     recurrent cache."""
     if "slots" not in config or config["kind"] == "recurrent":
         return {}
@@ -514,7 +528,7 @@ def get_allowed(config: Config) -> Config:
 
 
 def refuses(answer: Answer) -> bool:
-    """Returns whether an answer without an error is a refusal: no token was removed, or
+    """Returns whether an answer without `error` is a refusal: no token was removed, or
     the sequence cannot resume."""
     return any(answer.get(name) in (0, False) for name in ("trimmed", "done", "result"))
 
@@ -539,7 +553,7 @@ def make_cases(name: str, operation: str, cases: Mapping[str, Case]) -> Relation
 
     Args:
         name: the name of the relation.
-        operation: the name of the operation whose steps a contradiction is reported for.
+        operation: the name of the operation; a contradiction is reported at such a step.
         cases: description → case.
     """
 

@@ -1,4 +1,5 @@
-"""Shadow states of layer caches and batches: their rows; the detours of layer caches."""
+"""Defines the shadow states of layer caches and batches, and the detours of
+layer caches."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ from lockstep.harness.programs.program import Program
 class RowShadow(Shadow):
     """The tokens in each row of each cache. A cache that is not a batch has one row.
 
-    After an update with 4 tokens and a trim by 1, a row holds [0, 1, 2]. After a further
-    update with 2 tokens it holds [0, 1, 2, 4, 5]. Tokens that slid out of a window stay
-    in the list; the relation `mask` determines the visible tokens.
+    Example: after an update with 4 tokens and a trim by 1, a row holds [0, 1, 2]. After a
+    further update with 2 tokens, the row holds [0, 1, 2, 4, 5]. Tokens that have left a
+    window stay in the list; the relation `mask` determines which tokens are visible.
 
     Attributes:
         caches: cache → its rows.
@@ -66,7 +67,8 @@ class RowShadow(Shadow):
         self.put(step, [() for _ in self.get(step)])
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Cuts an update into two updates with the first and the remaining tokens."""
+        """Cuts an update into two updates: one with the first tokens, one with the
+        others."""
         length = step.op["length"]
         if length < 2 or "error" in step.answer or step.op.get("left"):
             return ()
@@ -91,8 +93,8 @@ class HeldSnapshot(NamedTuple):
     """A snapshot of the positions [begin, end).
 
     Attributes:
-        tokens: the tokens at the positions [0, end) when the snapshot was taken,
-            including the positions below `begin`.
+        tokens: all tokens before `end` when the snapshot was taken, including the tokens
+            before `begin`.
     """
 
     tokens: Tags
@@ -105,8 +107,8 @@ class LayerShadow(RowShadow):
 
     Attributes:
         snapshots: name → snapshot.
-        scheduled: cache → scheduled offset → the tokens when a write first reached the
-            offset, or None. Entries are removed when the captures are taken.
+        scheduled: cache → scheduled offset → the tokens when an update first reached the
+            offset; None until then. The operation `take` removes the entries.
     """
 
     def __init__(self, program: Program) -> None:
@@ -134,8 +136,11 @@ class LayerShadow(RowShadow):
         self.scheduled.pop(step.op["cache"], None)
 
     def write_restore(self, step: Step) -> None:
-        """Applies a restore. With full attention, a snapshot replaces only its own range,
-        and the tokens below the range stay. Other snapshots replace all tokens."""
+        """Applies a restore.
+
+        With full attention, a snapshot replaces only its own range, and the tokens before
+        the range stay. Otherwise, a snapshot replaces all tokens.
+        """
         if step.answer["ok"]:
             (tokens,) = self.get(step)
             if step.op["snapshot"] is not None:
@@ -145,8 +150,8 @@ class LayerShadow(RowShadow):
             self.put(step, [tokens[: step.op["target"]]])
 
     def store(self, name: str, span: Sequence[int] | None, tokens: Tags) -> None:
-        """Stores a snapshot of the range `span` under a name. If `span` is None, only
-        removes the old snapshot."""
+        """Stores a snapshot of the range `span` under a name, in place of an old
+        snapshot. If `span` is None, only removes the old snapshot."""
         self.snapshots.pop(name, None)
         if span is not None:
             self.snapshots[name] = HeldSnapshot(tokens[: span[1]], *span)
@@ -184,7 +189,8 @@ class LayerShadow(RowShadow):
         return not any(self.scheduled.values())
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds caches and snapshots. Takes the snapshots in an additional cache."""
+        """Adds operations that write the caches and snapshots again; takes the snapshots
+        in an additional cache."""
         caches = {name: tokens for name, (tokens,) in self.caches.items() if tokens}
         taken = [snapshot.tokens for snapshot in self.snapshots.values()]
         if max(map(len, [*caches.values(), *taken]), default=0) > MAX_LENGTH:
@@ -205,7 +211,8 @@ class LayerShadow(RowShadow):
         return [*DETOURS[self.kind]] if rows and rows[0] else []
 
     def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Adds a detour for the cache of a step, with the snapshots r0, r1, r2."""
+        """Adds a detour for the cache of a step; the detour uses the snapshot names r0 to
+        r2."""
         (tokens,) = self.get(step)
         end, first = len(tokens), tokens[0]
         text = DETOURS[self.kind][detour].replace("RESTORED", RESTORED)
@@ -223,10 +230,10 @@ class LayerShadow(RowShadow):
     def derive_mask(self, step: Step) -> Derived | None:
         """Derives the visible tokens from one update of a new cache without a window.
 
-        With a window of 3, a query sees the last 3 current tokens; with `keep` 1, it sees
-        the first and the last 2; with a chunk of 4, it sees the tokens from the last
-        multiple of 4 on. A state has read the tokens that full attention sees, so states
-        and full attention are compared with each other.
+        Examples: with a window of 3, a query sees the last 3 current tokens; with `keep`
+        1, it sees the first token and the last 2; with a chunk of 4, it sees the tokens
+        from the last multiple of 4 on. A state must have read the tokens that full
+        attention sees, so a state is derived from full attention, and the reverse.
         """
         config = self.config
         (held,) = self.caches.get(step.op.get("cache", "a"), [()])
@@ -252,13 +259,14 @@ class LayerShadow(RowShadow):
 
 
 def add_update(builder: Builder, cache: str, tags: Tags) -> int:
-    """Adds an update with tokens that correspond to `tags`, and returns its number."""
+    """Adds an update whose tokens have the tags `tags` in the first program; returns its
+    number."""
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
 
 
 def hide(row: Tags, config: Config) -> Tags:
-    """Returns the tokens that a query sees. row: all tokens up to the query's token,
-    included."""
+    """Returns the tokens that a query sees; `row` lists all tokens up to and including
+    the query's own token."""
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
     if config["window"] and len(row) > config["window"]:
@@ -419,7 +427,8 @@ class BatchedShadow(RowShadow):
         return not self.announced and not self.saved
 
     def rebuild(self, builder: Builder) -> bool:
-        """Rebuilds each batch by stacking single caches with the tokens of its rows."""
+        """Adds operations that make each batch again: they write the tokens of each row
+        to a single cache, and stack these caches."""
         for name, rows in self.caches.items():
             is_batch = name in self.batches
             singles = [f"r{row}" for row in range(len(rows))] if is_batch else [name]
@@ -436,7 +445,8 @@ class BatchedShadow(RowShadow):
         return list_part_configs(self.config) if self.program.kind == LIST else ()
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Derives the single cache of the row that got the most tokens."""
+        """Derives a program that writes one row to a single cache: the row of the update
+        with the most new tokens."""
         if step.name != "update" or step.op["cache"] not in self.batches:
             return None
         if "error" in step.answer:
@@ -458,8 +468,8 @@ class BatchedShadow(RowShadow):
 
 
 def list_row_answers(answer: Answer, member: int = 0) -> list[Answer]:
-    """Lists the answers of an update by row. For a list of caches, lists the answers of
-    the member with the index `member`."""
+    """Lists the answers of an update by row; for a list of caches, the answers of the
+    cache with the index `member`."""
     answers: list[Answer] = answer["caches"]
     rows: list[Answer] = answers[member].get("caches", answers)
     return rows

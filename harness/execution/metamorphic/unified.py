@@ -1,4 +1,4 @@
-"""The shadow state, detours and special relations of unified caches."""
+"""Defines the shadow state, the detours and the special relations of unified caches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ PURE = {"causal", "chunked"}
 
 
 def list_kinds(config: Config) -> set[str]:
-    """Returns the kinds of a wrapper's caches; for other caches, the cache's kind."""
+    """Returns the kinds of a wrapper's caches, or the kind of any other cache."""
     return {member["kind"] for member in list_part_configs(config)}
 
 
 def get_first_seen(config: Config, position: int) -> int:
-    """Returns the first position in the window or chunk of a query at a position."""
+    """Returns the first position that the query at `position` sees in its window or
+    chunk."""
     if config["chunk"]:
         return position - position % int(config["chunk"])
     return position - int(config["window"]) if config["window"] else 0
@@ -50,10 +51,10 @@ class Content:
     Attributes:
         cells: sequence → its (position, tag) pairs, in the order in which they were
             written.
-        peaks: sequence → the highest position that it ever held, plus 1. A sequence that
-            got the positions 0, 1, 2 and lost position 2 has the peak 3.
-        unsteady: sequences whose tokens, in the order of writing, may have positions
-            other than 0, 1, 2, ….
+        peaks: sequence → 1 + the highest position that the sequence ever held. Example: a
+            sequence that got the positions 0, 1, 2 and lost position 2 has the peak 3.
+        unsteady: sequences whose tokens, in the order of writing, may have other
+            positions than 0, 1, 2, ….
     """
 
     cells: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -71,7 +72,8 @@ class Content:
         return sorted(sequence for sequence, cells in self.cells.items() if cells)
 
     def is_shared(self, sequence: int, tag: int) -> bool:
-        """Returns whether another sequence also holds the token."""
+        """Returns whether another sequence holds the same token, not only an
+        equal one."""
         others = (cells for name, cells in self.cells.items() if name != sequence)
         return any(tag == held for cells in others for _, held in cells)
 
@@ -79,10 +81,10 @@ class Content:
 class UnifiedShadow(Shadow):
     """The cells of a unified cache.
 
-    A pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the cells of the
-    tokens 0, 1 and 2. Tokens that a window dropped stay in the state; the relations
-    `mask` and `cut` determine the visible tokens. After a wrapper has refused an
-    operation that may have changed some of its caches, the content is unknown.
+    Example: a pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the
+    cells of the tokens 0, 1 and 2. Tokens that have left a window stay in the state; the
+    relations `mask` and `cut` determine which tokens are visible. If a wrapper refuses an
+    operation, some of its caches may have changed, so the content is then unknown.
 
     Attributes:
         saved: name → the content that was saved under the name.
@@ -113,8 +115,8 @@ class UnifiedShadow(Shadow):
             content.peaks[sequence] = max(content.get_peak(sequence), position + 1)
 
     def write_copy_prefix(self, step: Step) -> None:
-        """Applies a copy. A state is copied as a whole, so it may have read more tokens
-        than the copy holds."""
+        """Applies a copy. A recurrent state is copied as a whole, so it may have read
+        tokens that the copy does not hold."""
         source, target, length = (step.op[x] for x in ("source", "target", "length"))
         content = self.content
         peak = content.get_peak(source)
@@ -124,8 +126,11 @@ class UnifiedShadow(Shadow):
             content.unsteady.add(target)
 
     def write_remove(self, step: Step) -> None:
-        """Applies a removal. Tokens after the gap move up. A shared token cannot move: if
-        the removal was not refused, the sequence had already dropped the shared token."""
+        """Applies a removal, which moves later tokens to lower positions.
+
+        A token that another sequence shares cannot move. If the removal was not refused,
+        the sequence had already dropped this token.
+        """
         sequence, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
         content, kept = self.content, []
         for position, tag in content.get(sequence):
@@ -150,14 +155,15 @@ class UnifiedShadow(Shadow):
     # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether the step opens a pass; `get` and `put` need an open pass."""
+        """Returns whether the step opens a pass. Other steps (`get`, `put`) need the open
+        pass of the same cache."""
         return step.name == "forward" and step.answer.get("error") != "usage"
 
     def rebuild(self, builder: Builder) -> bool:
-        """Writes each sequence to the new cache.
+        """Adds passes that write each sequence to the new cache.
 
-        Returns False if a token was dropped, read into a state or saved, or if
-        sequences share tokens: in a new cache, such tokens would need more capacity.
+        Returns False if a token was dropped, read into a state or saved, or if sequences
+        share tokens: in a new cache, such tokens would need more capacity.
         """
         held = [tag for cells in self.content.cells.values() for _, tag in cells]
         if self.saved or len({*held}) < len(held) or not self.kinds <= PURE:
@@ -168,12 +174,12 @@ class UnifiedShadow(Shadow):
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Cuts a pass in two ways: into the first and second halves of its sequences, or
-        into its first sequence and the other sequences.
+        """Cuts a pass in two ways: into the first and the second half of its sequences,
+        or into its first sequence and all others.
 
-        A pass is not cut if a row of the first pass would see a row of the second pass.
-        If a window slides, each sequence must continue after its highest position so far,
-        because the cut may change which pass drops a token.
+        A pass is not cut if a row of the first new pass would see a row of the second. If
+        a window slides, each sequence must continue after its highest position so far,
+        because the cut may change the pass in which a token is dropped.
         """
         op = step.op
         if not self.is_plain_pass(step) or self.slides > self.goes_on(step):
@@ -198,8 +204,8 @@ class UnifiedShadow(Shadow):
         return cuts
 
     def is_plain_pass(self, step: Step) -> bool:
-        """Returns whether a step is an accepted pass that writes tokens, without rows
-        that see later positions and without images."""
+        """Returns whether a step is a pass that was not refused, writes tokens, and has
+        no image and no row that sees later positions."""
         op = step.op
         if step.name != "forward" or "error" in step.answer or op["reserve"]:
             return False
@@ -252,12 +258,12 @@ class UnifiedShadow(Shadow):
         return list_part_configs(self.config) if self.config["kind"] == "wrapper" else ()
 
     def derive_mask(self, step: Step) -> Derived | None:
-        """Compares the first sequence of a pass with a layer cache, if the tokens of the
-        sequence have the positions 0, 1, 2, ….
+        """Derives a layer cache with the tokens of the first sequence of a pass.
 
-        Both caches must see the same tokens within the window or the chunk, and read the
-        same tokens into a state. If a window slides, the sequence must never have gone
-        back to an earlier position, because the window may have dropped tokens by then.
+        Only applies if these tokens have the positions 0, 1, 2, …. Both caches must see
+        the same tokens within the window or the chunk, and read the same tokens into a
+        state. If a window slides, the sequence must never have gone back to an earlier
+        position: the window may have dropped tokens before.
         """
         op, config = step.op, self.config
         if not self.is_plain_pass(step) or config["kind"] in ("encoder", "wrapper"):
@@ -298,19 +304,20 @@ def list_rows(op: Op, sequence: int) -> list[int]:
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
-    """Returns the pass with only these rows."""
+    """Returns the pass with only the rows with these indices."""
     return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 
 def add_tokens(
     builder: Builder, sequence: int, positions: Sequence[int], tags: Tags = ()
 ) -> list[int]:
-    """Adds passes that write tokens of one sequence, and returns the passes' numbers.
+    """Adds passes that write tokens of one sequence, and returns the numbers of the
+    passes.
 
     Args:
         builder: the derived program.
         sequence: the sequence.
-        positions: the positions of the tokens; a pass takes as many as the batch allows.
+        positions: the positions of the tokens. Each pass has as many rows as possible.
         tags: the tags of the tokens in the first program; empty for new tokens.
     """
     size, numbers = builder.config["batch"], []
@@ -335,7 +342,8 @@ MAX_TOKENS = 400
 
 
 def see(config: Config, position: int) -> dict[str, Any]:
-    """Returns the answer to a pass with one row, if all tokens up to it are new."""
+    """Returns the answer to a pass with one row at `position`, if no token up to it
+    occurs in the first program."""
     answers = []
     for member in list_part_configs(config):
         first = max(0, get_first_seen(member, position))
@@ -358,13 +366,13 @@ def get_room(config: Config) -> int:
 
 
 def fill_up(builder: Builder, step: Step) -> None:
-    """Promises that a copy uses no capacity, and that a pass beyond the padded capacity
-    is refused and writes no token.
+    """Promises that a copied prefix uses no capacity, and that a pass beyond the padded
+    capacity is refused and writes no token.
 
     To check that no token was written, the program removes the last token and writes a
     new token at its position. The new token must see the same tokens as the removed
-    token. If keys can be rotated, the removal would move a token of the refused pass to
-    a visible position.
+    token. If the refused pass had written a token, this removal would move it to a
+    visible position, provided that keys can be rotated.
     """
     config, room = builder.config, get_room(builder.config)
     if not room:
@@ -382,7 +390,7 @@ def fill_up(builder: Builder, step: Step) -> None:
 
 
 def get_memory(config: Config) -> int:
-    """Returns the number of tokens that a windowed cache keeps.
+    """Returns the number of tokens that a cache with a window keeps.
 
     Returns 0 without a window, or if the cache may round the number up to its capacity.
     """
@@ -391,7 +399,8 @@ def get_memory(config: Config) -> int:
 
 
 def forget_in_time(builder: Builder, step: Step) -> None:
-    """Promises that every sequence can grow beyond the memory of the window."""
+    """Promises that every sequence can get more tokens than the memory of the window
+    holds."""
     count, memory = builder.config["sequences"], get_memory(builder.config)
     length = memory + 3
     if not memory or length * count > MAX_TOKENS:
@@ -403,7 +412,8 @@ def forget_in_time(builder: Builder, step: Step) -> None:
 
 
 def close_gap(builder: Builder, step: Step) -> None:
-    """Promises that, after a removal of 1 to 3 of 6 tokens, a new token sees the rest."""
+    """Promises that, after a removal of 1 to 3 of 6 tokens, a new token sees the other
+    tokens."""
     if builder.config["shift"] and builder.config["capacity"] >= 6:
         count = 1 + step.number % 3
         add_tokens(builder, 0, range(6))
@@ -412,7 +422,7 @@ def close_gap(builder: Builder, step: Step) -> None:
 
 
 def go_on(builder: Builder, step: Step, position: int, **fields: Any) -> None:
-    """Promises the visible tokens of a new token in sequence 0."""
+    """Adds a token of sequence 0 at `position`, and promises the tokens that it sees."""
     (number,) = add_tokens(builder, 0, [position])
     builder.promise(step, number, {**see(builder.config, position), **fields})
 
@@ -420,14 +430,14 @@ def go_on(builder: Builder, step: Step, position: int, **fields: Any) -> None:
 def resume(
     builder: Builder, step: Step, position: int, may_refuse: bool = False, **fields: Any
 ) -> None:
-    """Removes the tokens of sequence 0 from a position on, and continues there.
+    """Removes the tokens of sequence 0 from a position on, and adds a token there.
 
     Args:
         builder: the derived program.
         step: the step of the first program to report if a promise is broken.
         position: the position at which sequence 0 continues.
-        may_refuse: whether `can_resume` may answer false, which ends the claims.
-        fields: further promised fields of the answer to the next token.
+        may_refuse: whether `can_resume` may be false; later claims are then dropped.
+        fields: further promised fields of the answer to the added token.
     """
     number = builder.add({"op": "can_resume", "sequence": 0, "position": position})
     builder.promise(step, number, {"result": True}, is_condition=may_refuse)
@@ -439,9 +449,9 @@ def go_back_too_far(builder: Builder, step: Step) -> None:
     """Promises that a sequence continues only if all tokens of the window are kept.
 
     Example: with a window of 2 and a memory of 3, a pass at position 6 keeps the
-    positions from 3 on. A new token at position 4 would miss the token at position 2.
-    A cache may keep one token more than the config says; therefore, one more token is
-    written for odd step numbers.
+    positions from 3 on. A new token at position 4 would miss the token at position 2. A
+    cache may keep one token more than the config requires; therefore, the program writes
+    one more token if the step number is odd.
     """
     window, memory = builder.config["window"], get_memory(builder.config)
     if memory:
