@@ -38,7 +38,8 @@ class Pool(NamedTuple):
         cached: blocks that no request holds and that can be hit.
         pinned: blocks that are held until they are copied, or until a transfer ends,
             listed once for each such reference.
-        idle: blocks of other memory that are free or can be evicted.
+        idle: blocks of other memory that are free or can be evicted. If a new cache
+            lists all of them, each block must be here whenever no transfer uses it.
     """
 
     references: Mapping[int, int]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.paged import Pool
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.paged import PAGED
-from lockstep.harness.contracts.paged.checks import check_busy
+from lockstep.harness.contracts.paged.checks import check_busy, check_host, check_unpinned
 from lockstep.harness.contracts.paged.contents import Contents
 from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.core.errors import Broken
@@ -211,6 +213,35 @@ def test_a_block_that_a_transfer_needs_may_not_be_given_out() -> None:
     words = "block 1 of the host may be given out, and transfer t still needs it"
     with pytest.raises(Broken, match=words):
         check_busy([2, 1], {1: "t"}, " of the host")
+
+
+@pytest.mark.parametrize(
+    ("idle", "capacity", "words"),
+    [
+        ([1, 2], 3, None),
+        (
+            [1],
+            3,
+            "1 blocks of other memory are free or can be evicted, and transfers use",
+        ),
+        ([1, 2, 2], 3, "3 blocks .* use 1: 4 of 3"),
+        ([1, 0], 2, "block 0 of other memory may be given out, and transfer t"),
+        ([], 0, None),  # not reported
+    ],
+)
+def test_no_block_of_other_memory_is_lost(
+    idle: list[int], capacity: int, words: str | None
+) -> None:
+    with nullcontext() if words is None else pytest.raises(Broken, match=words):
+        check_host(idle, {0: "t"}, capacity)
+
+
+def test_a_transfer_that_has_ended_holds_no_block() -> None:
+    before = Pool({}, [], [], [1, 1, 2])
+    check_unpinned("t", [1, 2, 3], before, Pool({}, [], [], [1, 3]))
+    words = "transfer t has ended, and block 1 is still pinned 2 times, as before"
+    with pytest.raises(Broken, match=words):
+        check_unpinned("t", [1, 2], before, Pool({}, [], [], [1, 1]))
 
 
 # --- states -----------------------------------------------------------------------------

@@ -114,6 +114,42 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         )
 
 
+def check_host(idle: Sequence[int], busy: Mapping[int, str], capacity: int) -> None:
+    """Raises Broken if blocks of other memory are lost, or free while in use.
+
+    Args:
+        idle: the blocks of other memory that the backend reports as idle.
+        busy: block of other memory → the name of the transfer that uses it.
+        capacity: the initial number of idle blocks; 0 if they are not reported.
+    """
+    check_busy(idle, busy, " of other memory")
+    total = len(idle) + len(busy)
+    if capacity and total != capacity:
+        raise Broken(
+            "references",
+            f"{len(idle)} blocks of other memory are free or can be evicted, and"
+            f" transfers use {len(busy)}: {total} of {capacity}",
+        )
+
+
+def check_unpinned(name: str, blocks: Iterable[int], before: Pool, after: Pool) -> None:
+    """Raises Broken if blocks are still pinned by a transfer that has ended.
+
+    Args:
+        name: the name of the transfer.
+        blocks: its blocks on the device.
+        before, after: the pool before and after the transfer ended.
+    """
+    pinned, still = Counter(before.pinned), Counter(after.pinned)
+    for block in blocks:
+        if 0 < pinned[block] <= still[block]:
+            raise Broken(
+                "references",
+                f"transfer {name} has ended, and block {block} is still pinned"
+                f" {still[block]} times, as before",
+            )
+
+
 def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> None:
     """Raises Broken if a free block is still read or written by a transfer.
 

@@ -49,6 +49,8 @@ class PagedSystem(System):
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
         attended: judges the attention of each token of the last step.
+        capacity, host_capacity: the initial numbers of device blocks and of idle blocks
+            of other memory; 0 for unreported blocks.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -70,10 +72,11 @@ class PagedSystem(System):
             for layer in range(len(self.group_of) if self.stores else 0)
         ]
         self.pool = self.read_pool()
-        self.capacity = 0
+        self.capacity = self.host_capacity = 0
         if self.pool is not None:
-            references, free, cached, *_ = self.pool
+            references, free, cached, _, idle = self.pool
             self.capacity = len(references) + len(free) + len(cached)
+            self.host_capacity = len(idle)
 
     def open_cache(self) -> Any:
         return self.backend.open({**self.config, "tells": self.declared.tells})
@@ -141,7 +144,7 @@ class PagedSystem(System):
         if op["transfer"] not in self.contents.transfers:
             return
         blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
-        self.contents.end(op["transfer"])
+        self.end(op["transfer"])
         if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
             host = self.contents.host
             checks.check_landed(model, blocks, host, self.list_host_entries())
@@ -153,8 +156,16 @@ class PagedSystem(System):
             arrived = min(op["arrived"], max(0, len(transfer.pairs) - 1))
         answer = self.call({**op, "arrived": arrived}, fields, result)
         if "error" not in answer and transfer is not None:
-            self.contents.end(op["transfer"], arrived)
+            self.end(op["transfer"], arrived)
         return answer
+
+    def end(self, transfer: str, arrived: int | None = None) -> None:
+        """Copies the first `arrived` blocks of a transfer, or all, which then ends."""
+        blocks = self.contents.transfers[transfer].list_blocks(on_host=False)
+        self.contents.end(transfer, arrived)
+        before, after = self.pool, self.read_pool()
+        if before is not None and after is not None:
+            checks.check_unpinned(transfer, blocks, before, after)
 
     def restore(self) -> Answer:
         """Restores the saved store into a fresh cache, with the saved contents."""
@@ -388,7 +399,7 @@ class PagedSystem(System):
             checks.check_pool(tables, self.pool, self.capacity)
             device, host = contents.list_busy(False), contents.list_busy(True)
             checks.check_busy((*self.pool.free, *self.pool.cached), device, "")
-            checks.check_busy(self.pool.idle, host, " of other memory")
+            checks.check_host(self.pool.idle, host, self.host_capacity)
         if not model.cache.step:
             for name in holding:
                 checks.check_contents(model, name, tables[name], contents.device)
