@@ -1,1 +1,1 @@
-"""Thin adapters to released caches, with their declarations."""
+"""Adapters to released caches, and their declarations; see README.md."""

@@ -1,6 +1,6 @@
-"""Backends over the layer caches of mlx-lm: their declarations.
+"""Declares the backends for the layer caches of mlx-lm.
 
-`mlx_lm_layers` drives the caches. Several backends drive one class in different ways.
+`mlx_lm_layers` has the adapters. Several backends use the same class in different ways.
 """
 
 from __future__ import annotations
@@ -74,8 +74,12 @@ FULL_RING = Duty(
 
 
 def mlx_lm() -> Backend:
-    """`KVCache` for kv, `ArraysCache` for state, and `RotatingKVCache` for rotating, as
-    in models with sliding layers: the window of the mask equals the size of the ring."""
+    """Declares `KVCache` as kv, `ArraysCache` as state, and `RotatingKVCache` as
+    rotating.
+
+    The window of the mask equals the size of the ring, which is usual in models with
+    sliding layers.
+    """
     kinds = {
         "kv": _kind(READING | {"size"}, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
@@ -93,8 +97,8 @@ def _open(config: Config) -> Layer:
 
 
 def mlx_lm_restored() -> Backend:
-    """The caches of `mlx_lm`, rebuilt from their `state` before each operation, and
-    copied through a file."""
+    """Declares the caches of `mlx_lm`, but rebuilds them from their `state` before each
+    operation, and copies them through a file."""
     kinds = {
         "kv": _kind(READING, PLAIN, duties=(UNWRITTEN,)),
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
@@ -112,8 +116,11 @@ def _open_restored(config: Config) -> Layer:
 
 
 def mlx_lm_max_kv_size() -> Backend:
-    """`RotatingKVCache` as `make_prompt_cache(model, max_kv_size)` makes it for models
-    without a `make_cache`; the masks of these models have no window."""
+    """Declares `RotatingKVCache` with masks that have no window.
+
+    `make_prompt_cache(model, max_kv_size)` makes such caches for models without a
+    `make_cache`.
+    """
     ring = _kind({"update", "trim", "clone"}, RING, "kept", (FULL_RING,))
     return declare("mlx-lm-max-kv-size", {"rotating": ring}, _open_unmasked, SHARE)
 
@@ -123,8 +130,11 @@ def _open_unmasked(config: Config) -> Layer:
 
 
 def mlx_lm_return_array() -> Backend:
-    """`KVCache` and `RotatingKVCache` under models that request masks as arrays (gemma2,
-    phi3small, deepseek_v3): `create_attention_mask(h, c, return_array=True)`."""
+    """Declares `KVCache` and `RotatingKVCache` with masks that are always arrays.
+
+    Some models (gemma2, phi3small, deepseek_v3) request these masks:
+    `create_attention_mask(h, c, return_array=True)`.
+    """
     kinds = {
         "kv": _kind({"update", "trim", "clone"}, PLAIN),
         "rotating": _kind({"update", "trim", "clone"}, PLAIN, "kept", (FULL_RING,)),
@@ -139,9 +149,11 @@ def _open_for_arrays(config: Config) -> Layer:
 
 
 def mlx_lm_plamo3() -> Backend:
-    """`RotatingKVCache` as `mlx_lm.models.plamo3` uses it. This is the only model whose
-    window differs from the size of the ring: a query sees one token more than the ring
-    holds."""
+    """Declares `RotatingKVCache` with a window that is one token wider than the ring.
+
+    `mlx_lm.models.plamo3` is the only model where the window differs from the size of the
+    ring.
+    """
     config = {**PLAIN, "window": (4, 2, 3, 5, 8)}
     ring = _kind({"update", "clone"}, config, "kept")
     return declare("mlx-lm-plamo3", {"rotating": ring}, _open_plamo3, SHARE)
@@ -152,8 +164,7 @@ def _open_plamo3(config: Config) -> Layer:
 
 
 def mlx_lm_concatenate() -> Backend:
-    """`ConcatenateKVCache`, which has no growing buffer and makes a new array at each
-    update."""
+    """Declares `ConcatenateKVCache`, which makes a new array in each update."""
     kinds = {"kv": _kind(READING, PLAIN, "kept", (UNWRITTEN,))}
     return declare("mlx-lm-concatenate", kinds, _open_concatenate)
 
@@ -163,8 +174,8 @@ def _open_concatenate(config: Config) -> Layer:
 
 
 def mlx_lm_chunked() -> Backend:
-    """`ChunkedKVCache`. `state` is not declared, since the cache drops tokens before the
-    last chunk."""
+    """Declares `ChunkedKVCache`, without `state`, because the cache drops the tokens
+    before the last chunk."""
     kind = _kind({"update", "trim", "clone"}, {**PLAIN, "chunk": (1, 2, 3, 4, 5, 8)})
     return declare("mlx-lm-chunked", {"kv": kind}, _open_chunked)
 
@@ -177,13 +188,14 @@ def _open_chunked(config: Config) -> Layer:
 
 
 def mlx_lm_quantized() -> Backend:
-    """`QuantizedKVCache` with 8 bits in groups of 32, the smallest group size of MLX."""
+    """Declares `QuantizedKVCache` with 8 bits in groups of 32, the smallest group size of
+    MLX."""
     dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
     return _quantized("mlx-lm-quantized", 32, 8, dims)
 
 
 def mlx_lm_quantized_6() -> Backend:
-    """`QuantizedKVCache` with 6 bits in groups of 64, the usual group size."""
+    """Declares `QuantizedKVCache` with 6 bits in groups of 64, the usual group size."""
     dims = {"key_dim": (64, 128), "value_dim": (64,)}
     return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
 
@@ -194,8 +206,8 @@ def mlx_lm_quantized_5() -> Backend:
 
 
 def mlx_lm_quantized_4() -> Backend:
-    """`QuantizedKVCache` with the bits and the group size that are used most to save
-    memory."""
+    """Declares `QuantizedKVCache` with 4 bits in groups of 64, the most frequent setting
+    for saving memory."""
     dims = {"key_dim": (64, 128), "value_dim": (64,)}
     return _quantized("mlx-lm-quantized-4", 64, 4, dims, SHARE)
 
@@ -224,8 +236,11 @@ def _open_quantized(group_size: int, bits: int, config: Config) -> Layer:
 
 
 def mlx_lm_to_quantized() -> Backend:
-    """`KVCache.to_quantized` in mid-sequence, as generation does with
-    `quantized_kv_start`: 8 bits in groups of 128."""
+    """Declares a `KVCache` that is quantized in the middle of a sequence: 8 bits in
+    groups of 128.
+
+    Generation does the same with `quantized_kv_start`.
+    """
     config = {**PLAIN, "heads": (1, 2), "key_dim": (128,), "value_dim": (128,)}
     kinds = {"kv": _kind({"update", "trim", "clone"}, config, memory=None)}
     return declare("mlx-lm-to-quantized", kinds, _open_turning, SHARE, ROUNDING[8])
@@ -245,7 +260,7 @@ def _open_ring(config: Config, less: int = 0) -> Any:
 
 
 def _stepping(cache: Any, config: Config) -> Any:
-    """Sets the growth step to config["step"] in place of the class's 256."""
+    """Sets the growth step of a cache to config["step"]; the class has 256."""
     cache.step = config["step"]
     return cache
 
@@ -259,10 +274,14 @@ def _kind(
 ) -> Kind:
     """Declares a kind.
 
-    `inputs` is "kept" if the cache keeps the first arrays. A model makes new K and V in
-    each pass and never writes to them afterwards. After a trim, a buffer that is too
-    small grows by all new tokens, including the tokens that fit. `memory` is None if
-    memory is not compared: a state takes no memory before its first update.
+    After a trim, a buffer that is too small grows by all new tokens, even if some of them
+    would fit.
+
+    Args:
+        inputs: "kept" if the cache keeps the first arrays that it gets. This is safe in
+            mlx-lm: a model makes new K and V in each pass and never changes them.
+        memory: the allowed memory; None if it is not compared, because a state takes no
+            memory before its first update.
     """
     return Kind(frozenset(operations), config, inputs=inputs, held=memory, duties=duties)
 
@@ -275,7 +294,7 @@ def declare(
     tolerance: float = 0.0,
     contract: str = "layer",
 ) -> Backend:
-    """Declares a backend over caches of mlx-lm. All its kinds are of one contract."""
+    """Declares a backend for caches of mlx-lm, with kinds of one contract."""
     arrays = MLXArrays()
     return Backend(
         name=name,

@@ -1,6 +1,6 @@
-"""Backends over the batch caches of mlx-lm: their declarations.
+"""Declares the backends for the batch caches of mlx-lm.
 
-`mlx_lm_batches` drives the caches. Several backends drive one class in different ways.
+`mlx_lm_batches` has the adapters. Several backends use the same class in different ways.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FULL_RINGS = (
 
 
 def mlx_lm_batched() -> Backend:
-    """`BatchKVCache` for batch-kv, `BatchRotatingKVCache` for batch-rotating, under
-    models whose window is the size of the ring; `ArraysCache` for batch-state."""
+    """Declares `BatchKVCache` as batch-kv, `BatchRotatingKVCache` as batch-rotating, and
+    `ArraysCache` as batch-state. The window of the mask equals the size of the ring."""
     tokens = ROWS | COPIES | {"trim"}
     kinds = {
         "batch-kv": _kind(tokens | {"state"}, PLAIN, PADDED_LATE, inputs="copied"),
@@ -68,9 +68,12 @@ def _open(config: Config) -> Any:
 
 
 def mlx_lm_batched_restored() -> Backend:
-    """The caches of `mlx_lm_batched`, rebuilt from their `state` before each operation
-    except updates, padded on the left by the constructor, and trimmed by `trim`. A ring
-    is not declared, since a rebuilt ring cannot be updated."""
+    """Declares the caches of `mlx_lm_batched`, used in other ways.
+
+    They are rebuilt from their `state` before each operation except updates, padded on
+    the left by the constructor, and trimmed by `trim`. Rings are not declared, because a
+    rebuilt ring cannot be updated.
+    """
     kinds = {
         "batch-kv": _kind(ROWS | {"trim"}, PLAIN, PADDED_LATE, inputs="copied"),
         "batch-state": _kind(ROWS, STATE),
@@ -85,8 +88,11 @@ def _open_restored(config: Config) -> Any:
 
 
 def mlx_lm_batched_max_kv_size() -> Backend:
-    """`BatchRotatingKVCache` under `BatchGenerator(max_kv_size=…)`, for models whose
-    masks have no window; trimmed by `trim`. The cache does not keep the first tokens."""
+    """Declares `BatchRotatingKVCache` with masks that have no window, as
+    `BatchGenerator(max_kv_size=…)` uses it; trimmed by `trim`.
+
+    The config has no `keep`, because this class does not keep the first tokens.
+    """
     ring = _kind(ROWS | {"trim"}, RING, PADDED_LATE, *FULL_RINGS)
     kinds = {"batch-rotating": ring}
     return _backend("mlx-lm-batched-max-kv-size", kinds, _open_unmasked, SHARE)
@@ -97,7 +103,7 @@ def _open_unmasked(config: Config) -> Any:
 
 
 def _open_tokens(config: Config, batch: type[Batch], window: int | None = None) -> Any:
-    """Opens a batch as `_merge_caches` does, or a single cache.
+    """Opens a batch, like `_merge_caches`, or a single cache.
 
     Args:
         config: a complete config.
@@ -144,8 +150,11 @@ WITH_STATES = ([STATES, FULL], *([STATES, ring] for ring in RINGS))
 
 
 def mlx_lm_batched_list() -> Backend:
-    """`CacheList` of full caches: two equal caches (LongCat), a cache and the keys of an
-    indexer without values (DeepSeek 3.2, MiniMax M3), or a single cache (MiniMax M3)."""
+    """Declares `CacheList` with full caches.
+
+    The lists are those of models: two equal caches (LongCat), a cache and the keys of an
+    indexer without values (DeepSeek 3.2, MiniMax M3), or a single cache (MiniMax M3).
+    """
     config = {**LISTED, "caches": TWICE}
     tokens = ROWS | COPIES | {"trim", "state"}
     kinds = {"batch-list": _kind(tokens, config, PADDED_LATE, inputs="copied")}
@@ -153,16 +162,18 @@ def mlx_lm_batched_list() -> Backend:
 
 
 def mlx_lm_batched_list_ring() -> Backend:
-    """`CacheList` of a full cache and a ring. No model has this list, but it is the only
-    list with a ring that can be trimmed."""
+    """Declares `CacheList` with a full cache and a ring.
+
+    No model has this list, but it is the only list with a ring that can be trimmed.
+    """
     config = {**LISTED, "caches": WITH_RINGS}
     kinds = {"batch-list": _kind(ROWS | COPIES | {"trim"}, config, PADDED_LATE)}
     return _backend("mlx-lm-batched-list-ring", kinds, _open_list, share=SHARE)
 
 
 def mlx_lm_batched_list_states() -> Backend:
-    """`CacheList` of a state and a full cache (Falcon H1, Baichuan M1), or of a state and
-    a ring (Baichuan M1). These lists cannot be trimmed."""
+    """Declares `CacheList` with a state and a full cache (Falcon H1, Baichuan M1), or
+    with a state and a ring (Baichuan M1). These lists cannot be trimmed."""
     config = {**LISTED, "caches": WITH_STATES, "value_dim": (4, 6)}
     kinds = {"batch-list": _kind(ROWS | COPIES, config)}
     return _backend("mlx-lm-batched-list-states", kinds, _open_list)
@@ -192,7 +203,8 @@ def _open_single_list(configs: Sequence[Config]) -> Any:
 
 
 def _open_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
-    """Wraps the batches in a list, with attention last."""
+    """Makes a part for each cache of a list of batches; the last cache must have
+    attention."""
     counts = cache[-1].offset.tolist()
     return [
         StatePart(single, config, counts)
@@ -203,7 +215,8 @@ def _open_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
 
 
 def _open_single_parts(configs: Sequence[Config], cache: Any) -> list[Any]:
-    """Wraps the single caches in a list, with attention last."""
+    """Makes a part for each cache of a list of single caches; the last cache must have
+    attention."""
     wrapped: list[Any] = []
     for single, config in zip(cache.caches, configs, strict=True):
         if config["kind"] == "batch-state":
@@ -223,8 +236,9 @@ def _kind(
 ) -> Kind:
     """Declares a kind.
 
-    A ring keeps the first arrays that it gets, and a state keeps all arrays. Padding is
-    stored with the tokens, so the number of tokens does not bound the memory.
+    `inputs` is "kept", because a ring keeps the first arrays that it gets, and a state
+    keeps all arrays. The memory is not compared, because padding is stored with the
+    tokens.
     """
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 

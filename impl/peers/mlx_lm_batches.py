@@ -1,10 +1,9 @@
-"""mlx-lm's batch caches (`mlx_lm.models.cache`), driven as `BatchGenerator` drives them
-(`mlx_lm.generate`).
+"""Adapters to mlx-lm's batch caches (`mlx_lm.models.cache`).
 
-`BatchGenerator` makes a batch by `merge` of single caches, which are new or belong to a
-stored prompt; announces padding on the right by `prepare`; moves rows by `filter`,
-`extend` and `extract`; and copies by deepcopy. No code here guards a call: the backends
-declare the preconditions of callers.
+They make the same calls as `BatchGenerator` (`mlx_lm.generate`): it makes a batch by
+`merge` of single caches, which are new or belong to a stored prompt; announces padding on
+the right by `prepare`; moves rows by `filter`, `extend` and `extract`; and copies by
+`deepcopy`. The adapters check no call; the backends declare which calls are not allowed.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ Wrap = Callable[[Any], Layer]
 
 
 class Batch:
-    """A batch cache of mlx-lm as a batch of the contract.
+    """Makes a batch cache of mlx-lm a batch of the contract.
 
     Args:
         cache: the cache of mlx-lm.
         wrap: makes a layer of the contract from a single cache of mlx-lm.
-        step: the growth step, in place of the class's 256.
+        step: the growth step, which replaces the class's step of 256.
         window: the `window_size` of a model's masks, or None.
     """
 
@@ -53,7 +52,8 @@ class Batch:
 
     @property
     def offsets(self) -> Array:
-        """Returns the array itself, which a model also reads after the update."""
+        """Returns the cache's own array, without a copy: a model also reads this array
+        after the update."""
         return self.cache.offset
 
     # --- tokens -------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Batch:
         self.cache.finalize()
 
     def make_mask(self, length: int) -> Mask:
-        """Calls `create_attention_mask` as a model does.
+        """Calls `create_attention_mask`, like a model.
 
         The function reads only the length of the hidden states.
         """
@@ -84,7 +84,7 @@ class Batch:
         return int(trimmed)
 
     def state(self) -> list[tuple[Array, Array] | None]:
-        """Returns the buffers of `state`, cut at the paddings and the width."""
+        """Returns, for each row, the columns of `state` that contain tokens."""
         keys, values, _, left_padding, width = self.cache.state
         if keys is None:
             return [None] * len(left_padding.tolist())
@@ -107,7 +107,7 @@ class Batch:
         return self.wrap(single)
 
     def clone(self) -> Self:
-        """Copies as `PromptProcessingBatch.split` does."""
+        """Copies the batch by `deepcopy`, like `PromptProcessingBatch.split`."""
         copied = copy.copy(self)
         copied.cache = copy.deepcopy(self.cache)
         return copied
@@ -120,7 +120,7 @@ class Batch:
 
 
 class TrimmedBatch(Batch):
-    """A batch that is trimmed by `trim`, as `CacheList` trims its caches."""
+    """A batch that is trimmed by the method `trim`, like the caches of a `CacheList`."""
 
     def trim(self, count: int) -> int:
         return int(self.cache.trim(count))
@@ -128,7 +128,7 @@ class TrimmedBatch(Batch):
 
 class RestoredBatch(TrimmedBatch):
     """A batch whose cache is rebuilt from its `state` before each operation except
-    updates, as in `load_prompt_cache`. The constructor pads it on the left."""
+    updates, like in `load_prompt_cache`. The constructor pads the batch on the left."""
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.set_cache(type(self.cache)(padding))
@@ -158,9 +158,10 @@ class RestoredBatch(TrimmedBatch):
 
 
 class StateBatch(Batch):
-    """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
+    """Makes an `ArraysCache` a batch of states of gated delta layers
+    (`mlx_lm.models.qwen3_next`).
 
-    The cache has no offsets, since a model with only such layers has none. This class
+    The cache has no offsets, because a model with only such layers needs none. This class
     counts the tokens by the masks of the cache.
 
     Args:
@@ -182,7 +183,8 @@ class StateBatch(Batch):
         return create_ssm_mask(mx.zeros((1, length, 1)), self.cache)
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays, or zeros for a missing array, as a model does."""
+        """Returns the two arrays; a missing array is replaced by zeros, like in the
+        model."""
         shapes = get_missing(self.config, len(self.counts))
         conv, delta = (
             mx.zeros(*missing) if array is None else array
@@ -196,7 +198,8 @@ class StateBatch(Batch):
         self.cache.advance(length)
 
     def count(self, length: int) -> list[int]:
-        """Returns the counts after an update of `length` columns."""
+        """Returns the numbers of tokens in each row after an update of `length`
+        columns."""
         rows, mask = len(self.counts), self.make_mask(length)
         taken = mx.ones((rows, length)) if mask is None else mask
         new = mx.broadcast_to(taken, (rows, length)).sum(axis=1).tolist()
@@ -229,7 +232,7 @@ class StateBatch(Batch):
 
 
 class RestoredStateBatch(StateBatch):
-    """A batch whose cache is rebuilt from its `state` before each use."""
+    """A batch of states whose cache is rebuilt from its `state` before each use."""
 
     def make_mask(self, length: int) -> Array | None:
         self.cache = ArraysCache.from_state(self.cache.state)
@@ -245,7 +248,7 @@ class RestoredStateBatch(StateBatch):
 
 
 def pad_right(cache: Any, lengths: Sequence[int]) -> None:
-    """Announces padding as `PromptProcessingBatch.prompt` does."""
+    """Announces padding on the right, like `PromptProcessingBatch.prompt`."""
     most = max(lengths)
     padding = [most - length for length in lengths]
     cache.prepare(lengths=lengths, right_padding=padding)

@@ -1,10 +1,9 @@
-"""mlx-lm's caches (`mlx_lm.models.cache`) as layers of the contract, driven as its models
-drive them.
+"""Adapters to mlx-lm's caches of one sequence (`mlx_lm.models.cache`).
 
-A model gets the mask from `create_attention_mask` (`mlx_lm.models.base`), then calls
-`update_and_fetch`. None of these caches pads query rows, can be emptied, or has
-snapshots: a user makes a new cache, or copies a cache. No code here guards a call: the
-backends declare the preconditions of callers.
+They make the same calls as a model: it gets the mask from `create_attention_mask`
+(`mlx_lm.models.base`), then calls `update_and_fetch`. These caches do not pad the rows of
+masks, cannot be emptied, and have no snapshots: users make a new cache, or copy a cache.
+The adapters check no call; the backends declare which calls are not allowed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Make = Callable[[Any], "Layer"]
 
 
 class Layer:
-    """A cache of mlx-lm as a layer of the contract.
+    """Makes a cache of mlx-lm a layer of the contract.
 
     Args:
         cache: the cache of mlx-lm.
@@ -53,7 +52,7 @@ class Layer:
         return int(self.cache.offset)
 
     def make_mask(self, length: int, rows: int) -> Mask:
-        """Calls `create_attention_mask` as a model does.
+        """Calls `create_attention_mask`, like a model.
 
         The function reads only the length of the hidden states.
         """
@@ -64,7 +63,7 @@ class Layer:
         return keys, values
 
     def state(self) -> tuple[Array, Array] | None:
-        """Returns the buffers of `cache.state`, cut at its offset."""
+        """Returns the tokens in the buffers of `cache.state`, up to the offset."""
         keys, values, offset = self.cache.state[:3]
         if keys is None:
             return None
@@ -79,10 +78,11 @@ class Layer:
         return int(self.cache.size())
 
     def trim(self, count: int) -> int:
-        """Trims as speculative decoding does; returns the number of removed tokens.
+        """Trims by `trim_prompt_cache`, like speculative decoding; returns the number of
+        removed tokens.
 
-        `trim_prompt_cache` checks that every layer can be trimmed before it trims any
-        layer. It refuses by returning 0.
+        `trim_prompt_cache` trims only if every layer can be trimmed, and otherwise
+        returns 0.
         """
         trimmed: Any = trim_prompt_cache([self.cache], count)  # a number, not a list
         return int(trimmed)
@@ -91,15 +91,18 @@ class Layer:
         return {"bytes": int(self.cache.nbytes)}
 
     def clone(self) -> Layer:
-        """Copies as `LRUPromptCache` does."""
+        """Copies the cache by `deepcopy`, like `LRUPromptCache`."""
         copied = copy.copy(self)
         copied.cache = copy.deepcopy(self.cache)
         return copied
 
 
 class StoredLayer(Layer):
-    """A layer that is copied through a file, by `save_prompt_cache` and
-    `load_prompt_cache`, and trimmed by `trim`, as `CacheList` trims its caches."""
+    """A layer that is copied through a file, and trimmed by the method `trim`.
+
+    `save_prompt_cache` and `load_prompt_cache` copy through a file. `CacheList` calls
+    `trim`.
+    """
 
     def trim(self, count: int) -> int:
         return int(self.cache.trim(count))
@@ -111,8 +114,11 @@ class StoredLayer(Layer):
 
 
 class RestoredLayer(StoredLayer):
-    """A layer whose cache is rebuilt from its `state` before each operation, as in
-    `load_prompt_cache`: content that is missing from `state` is lost."""
+    """A layer whose cache is rebuilt from its `state` before each operation.
+
+    `load_prompt_cache` rebuilds caches in the same way. Content that is missing from
+    `state` is lost.
+    """
 
     def make_mask(self, length: int, rows: int) -> Mask:
         self.cache = restore(self.cache)
@@ -124,7 +130,7 @@ class RestoredLayer(StoredLayer):
 
 
 class ConcatenateLayer(StoredLayer):
-    """`ConcatenateKVCache`, with the two arrays themselves as its `state`."""
+    """Makes a `ConcatenateKVCache` a layer; its `state` returns the arrays themselves."""
 
     def state(self) -> tuple[Array, Array] | None:
         keys, values = self.cache.state
@@ -132,11 +138,11 @@ class ConcatenateLayer(StoredLayer):
 
 
 class QuantizedLayer(StoredLayer):
-    """`QuantizedKVCache`, which returns (packed, scales, biases) for K and for V.
+    """Makes a `QuantizedKVCache` a layer.
 
-    Attention multiplies the packed form (`quantized_scaled_dot_product_attention` in
-    `mlx_lm.models.base`). The contract compares vectors, so this class dequantizes K and
-    V.
+    The cache returns (packed, scales, biases) for K and for V, and models use this packed
+    form (`quantized_scaled_dot_product_attention` in `mlx_lm.models.base`). The contract
+    compares vectors, so this class dequantizes K and V.
     """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -146,8 +152,8 @@ class QuantizedLayer(StoredLayer):
         return self.restore(self.cache.keys_and_values())
 
     def state(self) -> tuple[Array, Array] | None:
-        """Returns the buffers of `cache.state`. MLX cannot dequantize an array without
-        rows."""
+        """Returns the dequantized tokens in `cache.state`, or None without tokens,
+        because MLX cannot dequantize an array without rows."""
         keys, values, offset = self.cache.state[:3]
         if offset == 0:
             return None
@@ -155,8 +161,8 @@ class QuantizedLayer(StoredLayer):
         return self.restore(cut)
 
     def held(self) -> dict[str, int]:
-        """Returns the bytes of the arrays of `state`; `nbytes` fails before the first
-        update."""
+        """Returns the bytes of the arrays of `state`, because `nbytes` raises before the
+        first update."""
         arrays = [array for _, array in tree_flatten(self.cache.state[:2])]
         return {"bytes": sum(array.nbytes for array in arrays if array is not None)}
 
@@ -170,11 +176,11 @@ class QuantizedLayer(StoredLayer):
 
 
 class TurningLayer(Layer):
-    """A `KVCache` that becomes a `QuantizedKVCache` in mid-sequence.
+    """A `KVCache` that becomes a `QuantizedKVCache` in the middle of a sequence.
 
     Args:
         cache: the cache of mlx-lm.
-        start: the number of tokens from which the cache is quantized.
+        start: the number of tokens at which the cache is quantized.
         group_size, bits: the settings of the quantized cache.
     """
 
@@ -183,7 +189,7 @@ class TurningLayer(Layer):
         self.setting = start, group_size, bits
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Updates and quantizes, in the order of `generate_step`."""
+        """Updates and quantizes, in the same order as `generate_step`."""
         pair = self.cache.update_and_fetch(keys, values)
         is_packed = hasattr(self.cache, "bits")  # as attention tells the two apart
         returned = QuantizedLayer(self.cache).restore(pair) if is_packed else tuple(pair)
@@ -194,10 +200,11 @@ class TurningLayer(Layer):
 
 
 class ChunkedLayer(StoredLayer):
-    """`ChunkedKVCache` as Llama 4 uses it (`mlx_lm.models.llama4`, its only user).
+    """Makes a `ChunkedKVCache` a layer, like its only user, Llama 4
+    (`mlx_lm.models.llama4`).
 
-    The class has no `make_mask`. The model first drops from the front the keys that no
-    query of a later chunk may see, then compares the chunk numbers of queries and kept
+    The class has no `make_mask`. The model first drops the keys that no query of a later
+    chunk may see. It then compares the chunk numbers of the queries and of the remaining
     keys.
     """
 
@@ -210,15 +217,16 @@ class ChunkedLayer(StoredLayer):
 
 
 class RecurrentLayer(Layer):
-    """`ArraysCache` as the cache of a gated delta layer (`mlx_lm.models.qwen3_next`).
+    """Makes an `ArraysCache` the state of a gated delta layer
+    (`mlx_lm.models.qwen3_next`).
 
-    The cache has no offset, since a model with only such layers has none. This class
+    The cache has no offset, because a model with only such layers needs none. This class
     counts the tokens.
 
     Args:
         cache: a cache of two arrays, the inputs of the convolution and the state.
         config: a complete config, which gives the shapes of a missing state.
-        is_restored: whether the cache is rebuilt, as in `RestoredLayer`, and copied
+        is_restored: whether the cache is rebuilt, like in `RestoredLayer`, and copied
             through a file.
     """
 
@@ -235,7 +243,8 @@ class RecurrentLayer(Layer):
         return [length]
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays, or zeros for a missing array, as a model does."""
+        """Returns the two arrays; a missing array is replaced by zeros, like in the
+        model."""
         conv, delta = (
             mx.zeros(*missing) if array is None else array
             for array, missing in zip(self.cache.cache, self.missing, strict=True)
@@ -249,7 +258,7 @@ class RecurrentLayer(Layer):
         return self.read()
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Appends the new inputs of the convolution and keeps the last ones."""
+        """Appends the new inputs of the convolution, and keeps only the last inputs."""
         if self.is_restored:
             self.cache = restore(self.cache)
         inputs = mx.concatenate([self.read()[0], conv[:, -length:]], axis=1)
@@ -266,7 +275,8 @@ class RecurrentLayer(Layer):
 
 
 def restore(cache: Any) -> Any:
-    """Makes a cache from the state of another cache, which is not used afterwards."""
+    """Makes a cache from the state of another cache, which must not be used
+    afterwards."""
     return set_step(type(cache).from_state(cache.state), cache)
 
 
@@ -281,7 +291,7 @@ def store_and_load(cache: Any) -> Any:
 
 
 def set_step(cache: Any, like: Any) -> Any:
-    """Copies the growth step from another cache, since `state` does not contain it."""
+    """Copies the growth step from another cache, because `state` does not contain it."""
     if "step" in vars(like):
         cache.step = like.step
     return cache

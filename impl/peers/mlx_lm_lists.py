@@ -1,7 +1,8 @@
-"""mlx-lm's `CacheList` (`mlx_lm.models.cache`), driven as `BatchGenerator` drives it.
+"""Adapters to mlx-lm's `CacheList` (`mlx_lm.models.cache`).
 
-A model reads and writes each cache of a list separately. All other callers call the list,
-which passes the call to each of its caches. No code here guards a call.
+They make the same calls as `BatchGenerator` and models. A model reads and writes each
+cache of a list separately. All other code calls the list, which calls each of its caches.
+The adapters check no call.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Wrap = Callable[[Any], list[Any]]
 
 
 class ListLayer:
-    """A `CacheList` of single caches.
+    """Makes a `CacheList` of single caches a layer of the contract.
 
     Args:
         cache: the list of mlx-lm.
@@ -33,7 +34,7 @@ class ListLayer:
         self.set_cache(cache)
 
     def set_cache(self, cache: Any) -> None:
-        """Sets the list; called again after the caches of the list have changed."""
+        """Sets the list. Also called after the caches of the list have changed."""
         self.cache, self.parts = cache, self.wrap(cache)
 
     def trim(self, count: int) -> int:
@@ -42,15 +43,17 @@ class ListLayer:
         return int(trimmed)
 
     def clone(self) -> Self:
-        """Copies as `LRUPromptCache` and `PromptProcessingBatch.split` do."""
+        """Copies the list by `deepcopy`, like `LRUPromptCache` and
+        `PromptProcessingBatch.split`."""
         return type(self)(copy.deepcopy(self.cache), self.wrap)
 
 
 class ListBatch(ListLayer):
-    """A `CacheList` of batches.
+    """Makes a `CacheList` of batches a batch of the contract.
 
     Args:
-        cache, wrap: as in `ListLayer`.
+        cache: the list of mlx-lm.
+        wrap: makes a batch of the contract from each cache of the list.
         wrap_single: makes layers of the contract from the caches of a single list.
     """
 
@@ -91,8 +94,11 @@ class ListBatch(ListLayer):
 
 
 class StatePart(StateBatch):
-    """A state in a list. Its model counts tokens by the attention cache of the list, so
-    this class counts the columns since the last call of the list."""
+    """A batch of states in a list.
+
+    The model counts tokens by the attention cache of the same list. This class therefore
+    counts only the columns since the last call of the list.
+    """
 
     @property
     def offsets(self) -> Array:

@@ -1,10 +1,13 @@
-"""mlx-lm's `LRUPromptCache`, driven as `mlx_lm.server` drives it.
+"""The adapter to mlx-lm's `LRUPromptCache`, which makes the same calls as
+`mlx_lm.server`.
 
-The server fetches the nearest cache and the rest of the prompt, and computes on a copy.
-When the answer is complete, the server inserts the copy under the tokens it has read.
-`LRUPromptCache` has no captures, no tree of shared tokens and no user checkpoints. A
-cache that cannot be trimmed can only be reused for a request that continues all of its
-tokens. Therefore the backend declares only models whose layers keep all tokens.
+The server fetches the nearest cache and the remaining tokens of the prompt, and computes
+on a copy. When the answer is complete, the server inserts the copy under all tokens that
+the copy has read.
+
+`LRUPromptCache` has no captures, no tree of shared tokens and no user checkpoints. If a
+cache cannot be trimmed, only a request that begins with all of its tokens can reuse it.
+Therefore the backend declares only models whose layers keep all tokens.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class PromptCache:
 
 
 def mlx_lm_prompt_cache() -> Backend:
-    """`LRUPromptCache` over `KVCache`, without a limit."""
+    """Declares `LRUPromptCache` with caches of the class `KVCache`, without a limit."""
     operations = frozenset({"begin", "feed", "close"})
     config: Mapping[str, tuple[Any, ...]] = {"layers": (["kv"], ["kv", "kv"])}
     arrays = MLXArrays()

@@ -1,8 +1,8 @@
-"""Records caches of mlx-lm in a running engine: the inverse of `mlx_lm_layers` and
-`mlx_lm_batches`, which list the operation of each call.
+"""Records caches of mlx-lm in a running engine.
 
-A model requests a mask from the first layer of each type. The arguments of this call show
-which backend drives the class in the same way.
+This module is the inverse of `mlx_lm_layers` and `mlx_lm_batches`, where you find the
+operation for each call. A model requests a mask from the first layer of each type; the
+arguments of this call determine which backend uses the class in the same way.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ OF_BATCHES = {"rotating": {"ring": "columns"}, "state": {"offsets": "none"}}
 
 
 def record(cache: Any, recording: Recording) -> None:
-    """Records a cache, the caches of a model's layers, or a list with such a list for
-    each request.
+    """Records a cache, the list of a model's layer caches, or a list of such lists with
+    one list for each request.
 
     Raises:
         UsageError: a cache is not empty, or is already recorded.
@@ -73,7 +73,8 @@ def is_list(cache: Any) -> bool:
 
 
 def iterate_parts(label: str, cache: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the cache of a layer; for a list, its caches, which do all of its work."""
+    """Yields the cache of a layer; if it is a list, yields the caches of the list
+    instead."""
     if not isinstance(cache, CacheList):
         yield label, cache
         return
@@ -103,7 +104,7 @@ def attach(label: str, cache: Any, recording: Recording) -> None:
 
 
 def get_form(cache: Any) -> Form | None:
-    """Returns the form of a cache, or None if no backend drives such a cache."""
+    """Returns the form of a cache, or None if no backend opens such a cache."""
     match cache:
         case KVCache():
             return Form("mlx-lm", "layer", {"kind": "kv", "step": cache.step})
@@ -131,7 +132,8 @@ def get_form(cache: Any) -> Form | None:
 
 
 class Own(Scribe):
-    """The common code of recorded single caches and batches, each of one layer."""
+    """Base class of recorded single caches and recorded batches; each belongs to one
+    layer."""
 
     has_mask = False
 
@@ -149,7 +151,7 @@ class Own(Scribe):
         self.has_mask = True
 
     def note_inputs(self, conv: Any) -> None:
-        """Notes width and dtype of a convolution's inputs [rows, width - 1, …]."""
+        """Notes width and dtype of the inputs of a convolution, [rows, width - 1, …]."""
         form = self.tape.draft.form
         if "dtype" not in form.config:
             sizes = {"dtype": str(conv.dtype).rpartition(".")[2]}
@@ -157,7 +159,8 @@ class Own(Scribe):
             self.tape.draft.turn(form.with_fields(**sizes))
 
     def __setitem__(self, index: int, value: Any) -> Then:
-        """Records no operation: `advance` counts the tokens that a state has read."""
+        """Notes no operation, because `advance` counts the tokens that a state
+        has read."""
         if index == 0 and value is not None:
             self.note_inputs(value)
         return None
@@ -236,7 +239,8 @@ class Single(Own):
         return name
 
     def prepare(self, *args: Any, **kwargs: Any) -> Then:
-        """Ends the program at an `ArraysCache` that is a batch but was not merged."""
+        """Ends the program at an `ArraysCache` that is a batch although it was not
+        merged."""
         self.stop(f"a {self.plain.__name__} that is a batch from its beginning")
         return None
 
@@ -328,8 +332,8 @@ class Batch(Own):
 
 
 def turn_to_batches(tape: Tape) -> None:
-    """Changes the program of a layer to the batched contract, which also has single
-    caches."""
+    """Changes the program of a layer to the batched contract, which also has operations
+    on single caches."""
     form = tape.draft.form
     if form.contract == "batched":
         return

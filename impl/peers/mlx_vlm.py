@@ -1,6 +1,6 @@
-"""Backends over mlx-vlm's caches: their declarations.
+"""Declares the backends for mlx-vlm's batch caches.
 
-`mlx_vlm_batches` drives them.
+`mlx_vlm_batches` has the adapters.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ GROUP_SIZE, BITS = 32, 8
 
 
 def mlx_vlm_batched() -> Backend:
-    """`BatchKVCache`, `BatchRotatingKVCache` and `ArraysCache` under models that copy the
-    offsets, in float32.
+    """Declares `BatchKVCache`, `BatchRotatingKVCache` and `ArraysCache` in float32, for
+    models that copy the array of offsets.
 
-    A ring is never trimmed, since mlx-vlm replays tokens in place of a trim. A ring is
-    never stored, since a restored ring cannot be updated. States are not stacked, so that
-    the ledger can identify the states that have read padding on the right.
+    A ring is never trimmed, because mlx-vlm computes tokens again where others trim. A
+    ring is never stored, because a restored ring cannot be updated. States are not
+    stacked, so that the ledger can identify the states that have read padding on the
+    right.
     """
     kinds = {
         "batch-kv": _kind(ROWS | SAVING | {"trim"}, PLAIN, PADDED_LATE),
@@ -57,8 +58,8 @@ def mlx_vlm_batched() -> Backend:
 
 
 def mlx_vlm_batched_bare_offset() -> Backend:
-    """The caches of `mlx_vlm_batched` under a model that uses the array of offsets after
-    the update."""
+    """Declares the caches of `mlx_vlm_batched` for models that read the array of offsets
+    after the update, without a copy."""
     kinds = {
         "batch-kv": _kind(ROWS, PLAIN, PADDED_LATE),
         "batch-rotating": _kind(ROWS, RING, PADDED_LATE),
@@ -68,8 +69,8 @@ def mlx_vlm_batched_bare_offset() -> Backend:
 
 
 def mlx_vlm_batched_half() -> Backend:
-    """The caches of `mlx_vlm_batched` in half precision, which `mlx-vlm-batched` does not
-    use."""
+    """Declares the caches of `mlx_vlm_batched` in half precision, which `mlx-vlm-batched`
+    does not declare."""
     kinds = {
         "batch-kv": _kind(ROWS - {"stack"}, PLAIN, PADDED_LATE),
         "batch-rotating": _kind(ROWS - {"stack"}, RING, PADDED_LATE),
@@ -80,7 +81,8 @@ def mlx_vlm_batched_half() -> Backend:
 
 
 def mlx_vlm_batched_quantized() -> Backend:
-    """`BatchQuantizedKVCache` with 8 bits in groups of 32. It has no `merge`."""
+    """Declares `BatchQuantizedKVCache` with 8 bits in groups of 32. The class has no
+    `merge`."""
     config = {**PLAIN, "key_dim": (32, 64), "value_dim": (32, 64)}
     operations = (ROWS | SAVING | {"trim"}) - {"stack"}
     return _backend(
@@ -93,7 +95,8 @@ def mlx_vlm_batched_quantized() -> Backend:
 
 
 def _open(batch_class: type[VLMBatch], config: Config) -> Any:
-    """Opens a batch by its constructor, a batch of single caches, or a single cache."""
+    """Opens an empty batch, a batch of the single caches in `caches`, or a
+    single cache."""
     rows, window = config["rows"], config["window"]
     if config["kind"] == "batch-state":
         return _open_states(config)
@@ -135,7 +138,7 @@ def _open_quantized(config: Config) -> Any:
 
 
 def _kind(operations: set[str], config: Mapping[str, Any], *duties: Any) -> Kind:
-    """Declares a kind; see `mlx_lm_batched`."""
+    """Declares a kind; see `mlx_lm_batched._kind`."""
     return Kind(frozenset(operations), config, inputs="kept", duties=duties)
 
 

@@ -1,10 +1,9 @@
-"""mlx-vlm's batch caches (`mlx_vlm.models.cache`), driven as its generation drives them
-(`mlx_vlm.generate.ar`).
+"""Adapters to mlx-vlm's batch caches (`mlx_vlm.models.cache`).
 
-mlx-vlm has its own classes, with an older form of `state` than mlx-lm's. A batch is made
-by the constructor, or by `merge` of stored prompts. The functions that copy caches for
-the prefix cache (`mlx_vlm.apc_adapters`) store a batch: by `from_state` with copies of
-the arrays in `state`.
+They make the same calls as generation (`mlx_vlm.generate.ar`). The classes of mlx-vlm
+differ from those of mlx-lm, and their `state` has an older form. A batch is made by the
+constructor, or by `merge` of stored prompts. A batch is stored by `from_state` with
+copies of the arrays in `state`, like in the prefix cache (`mlx_vlm.apc_adapters`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lockstep.impl.peers.mlx_lm_layers import Layer, QuantizedLayer
 
 
 class VLMLayer(Layer):
-    """A single cache of mlx-vlm."""
+    """Makes a single cache of mlx-vlm a layer of the contract."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         return create_attention_mask(mx.zeros((1, length, 1)), self.cache, **self.form)
@@ -32,17 +31,17 @@ class VLMLayer(Layer):
 
 
 class VLMQuantizedLayer(VLMLayer):
-    """`QuantizedKVCache`; see `QuantizedLayer`."""
+    """Makes a `QuantizedKVCache` of mlx-vlm a layer; see `QuantizedLayer`."""
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         return dequantize(self.cache, self.cache.update_and_fetch(keys, values))
 
 
 class VLMBatch(Batch):
-    """A batch cache of mlx-vlm as a batch of the contract.
+    """Makes a batch cache of mlx-vlm a batch of the contract.
 
-    `offsets` returns a copy, as in Gemma 4 (`mlx_vlm.models.gemma4.language`), the model
-    that uses the offsets after the update.
+    `offsets` returns a copy, like Gemma 4 (`mlx_vlm.models.gemma4.language`), which uses
+    the offsets after the update.
     """
 
     @property
@@ -64,8 +63,10 @@ class VLMBatch(Batch):
 
 
 class BareOffsetBatch(VLMBatch):
-    """A batch under a model that uses the array of offsets itself after the update, as
-    Gemma 3n does (`mlx_vlm.models.gemma3n.language`)."""
+    """A batch whose `offsets` returns the cache's own array, without a copy.
+
+    Gemma 3n uses this array after the update (`mlx_vlm.models.gemma3n.language`).
+    """
 
     @property
     def offsets(self) -> Array:
@@ -73,7 +74,7 @@ class BareOffsetBatch(VLMBatch):
 
 
 class QuantizedBatch(VLMBatch):
-    """`BatchQuantizedKVCache`, whose packed K and V are dequantized; see
+    """Makes a `BatchQuantizedKVCache` a batch, and dequantizes K and V; see
     `QuantizedLayer`."""
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -81,7 +82,8 @@ class QuantizedBatch(VLMBatch):
 
 
 class VLMStateBatch(StateBatch):
-    """`ArraysCache` as `_make_cache` makes it, with an attribute for the padding."""
+    """Makes an `ArraysCache` from `_make_cache` a batch of states. This cache has an
+    attribute for the padding."""
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.cache.left_padding = mx.array(padding)

@@ -1,6 +1,6 @@
-"""Backends over SGLang's prefix caches: their declarations.
+"""Declares the backends for SGLang's prefix caches.
 
-`sglang_trees` drives the caches, and `sglang_drafts` drives them with drafts.
+`sglang_trees` has the adapter without drafts, `sglang_drafts` the adapter with drafts.
 """
 
 from __future__ import annotations
@@ -87,8 +87,11 @@ def _kind(groups: Groups, tells: Sequence[str]) -> Kind:
 
 
 def _kind_with_states() -> Kind:
-    """Declares no `match`, since it takes a state from the pool. All tokens that a
-    request may have fit into one block of states."""
+    """Declares a kind with states.
+
+    `match` is not declared, because it allocates a state. A block of states is at least
+    as long as a request.
+    """
     kind = _kind(WITH_STATES, ("pool", "entries"))
     config = {**kind.config, "max_length": (16, 12)}
     return replace(kind, operations=OPERATIONS - {"match"}, config=config)
@@ -102,12 +105,13 @@ STATES = {"paged-hybrid": _kind_with_states()}
 
 
 def declare_untold(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
-    """Declares no further methods to check, since a Rust tree cannot be walked."""
+    """Removes the optional reports (`tells`) from declarations, because the nodes of a
+    Rust tree cannot be read."""
     return {name: replace(kind, tells=frozenset()) for name, kind in kinds.items()}
 
 
 def sglang_radix() -> Backend:
-    """`RadixCache`, and its variant for models with only sliding layers."""
+    """Declares `RadixCache`, and its variant for models with only sliding layers."""
     kinds = {
         "paged-full": PAGED["paged-full"],
         "paged-sliding": _kind(SLIDING, ("pool", "entries")),
@@ -116,32 +120,33 @@ def sglang_radix() -> Backend:
 
 
 def sglang_radix_default() -> Backend:
-    """The variant of `RadixCache` for models with only sliding layers, under models that
-    do not keep the prompt."""
+    """Declares the variant of `RadixCache` for models with only sliding layers, for
+    models that do not keep the prompt."""
     kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
     options = Options(core=None, keeps_prompt=False)
     return _backend("sglang-radix-default", kinds, options, SHARE)
 
 
 def sglang_unified() -> Backend:
-    """`UnifiedRadixCache` with its Python tree."""
+    """Declares `UnifiedRadixCache` with its Python tree."""
     return _backend("sglang-unified", PAGED)
 
 
 def sglang_unified_states() -> Backend:
-    """`UnifiedRadixCache` for models with recurrent states."""
+    """Declares `UnifiedRadixCache` for models with recurrent states."""
     return _backend("sglang-unified-states", STATES)
 
 
 def sglang_unified_ngram() -> Backend:
-    """`UnifiedRadixCache` with drafts that are looked up, not computed by a model."""
+    """Declares `UnifiedRadixCache` with drafts that are looked up, not computed by a
+    model."""
     kinds = declare_drafting(PAGED)
     return _backend("sglang-unified-ngram", kinds, Options(drafts="NGRAM"), SHARE)
 
 
 def sglang_unified_eagle() -> Backend:
-    """`UnifiedRadixCache` with EAGLE, where a key is a token together with the next
-    token."""
+    """Declares `UnifiedRadixCache` with EAGLE, where a key is a pair of a token and the
+    next token."""
     kinds = declare_drafting(PAGED)
     return _backend("sglang-unified-eagle", kinds, Options(drafts="EAGLE"), SHARE)
 
@@ -155,7 +160,7 @@ def declare_drafting(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
 
 
 def sglang_unified_rust() -> Backend:
-    """`UnifiedRadixCache` with its Rust tree, as in servers."""
+    """Declares `UnifiedRadixCache` with its Rust tree, which servers use."""
     return _backend("sglang-unified-rust", declare_untold(PAGED), RUST, SHARE)
 
 
@@ -164,7 +169,8 @@ def sglang_unified_rust_states() -> Backend:
 
 
 def sglang_unified_twins() -> Backend:
-    """Both trees of `UnifiedRadixCache`, which must make the same choices."""
+    """Declares the Python and the Rust tree of `UnifiedRadixCache` as twins, which must
+    make the same choices."""
     return _backend("sglang-unified-twins", PAGED, share=SHARE, opens=_open_twins)
 
 
@@ -173,7 +179,7 @@ def sglang_unified_twins_states() -> Backend:
 
 
 def _open_trees(config: Mapping[str, Any], options: Options) -> Trees:
-    """Opens pools, a tree and their scheduler for a complete config of the paged
+    """Opens pools, a tree and their adapter for a complete config of the paged
     contract."""
     kind = Trees if options.drafts is None else DraftingTrees
     return kind(config, Layout.read(config["groups"]), options)

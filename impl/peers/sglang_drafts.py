@@ -1,4 +1,7 @@
-"""SGLang's prefix caches with drafts; line numbers are those of `sglang_trees`."""
+"""The adapter to SGLang's prefix caches with drafts.
+
+The letters and line numbers in comments are explained in `sglang_trees`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ SPECULATION = SimpleNamespace(is_none=lambda: False)
 
 
 class DraftingTrees(Trees):
-    """A tree and its scheduler with drafts, for which slots are allocated in advance
-    (`eagle_prepare_for_decode`).
+    """A tree and its scheduler code with drafts. Slots for drafts are allocated in
+    advance (`eagle_prepare_for_decode`).
 
     Attributes:
         drafted: name of a request → the drafts of the request.

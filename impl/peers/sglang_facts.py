@@ -1,9 +1,8 @@
-"""The contents of SGLang's trees and pools, in terms of the paged contract.
+"""Reports the contents of SGLang's trees and pools in the terms of the paged contract.
 
 A block is a page. The pools of full layers, of sliding layers and of states are separate
-memories, so their blocks are reported with different numbers. A tree counts locks in
-place of references: a node has the locks of the requests whose tokens lead through the
-node.
+memories, so their blocks get different numbers. A tree counts locks instead of
+references: a node is locked by each request whose tokens include the node's tokens.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ Events = list[tuple[str, Entry | None]]
 
 
 class Layout(NamedTuple):
-    """The groups of a config, at most one of each type: full, then sliding, then states.
+    """The groups of a config: at most one full, one sliding and one state group, in this
+    order.
 
     Attributes:
         page: the number of tokens in a page.
-        full: the number of the full group, or None.
-        sliding: the number of the sliding group, or None.
-        state: the number of the state group, or None.
+        full: the index of the full group, or None.
+        sliding: the index of the sliding group, or None.
+        state: the index of the state group, or None.
         window: the number of previous tokens that a token of the sliding group attends
             to, or None.
     """
@@ -57,9 +57,9 @@ class Node(NamedTuple):
     Attributes:
         namespace: the namespace of its requests.
         tokens: all tokens from the root to the end of the node.
-        length: the number of the node's own tokens.
-        components: group → the blocks of the node's own tokens (None if they are
-            evicted), and the number of the node's locks in this group.
+        length: the number of tokens that only this node adds.
+        components: group → the blocks of these tokens (None if they are evicted), and the
+            number of the node's locks in this group.
     """
 
     namespace: str | None
@@ -76,7 +76,7 @@ class Facts:
         rows: the table of tables.
         slots: the allocator of token slots.
         tree: the prefix cache.
-        core: the core of the tree, as in `Options`.
+        core: the core of the tree; see `Options`.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Facts:
     # --- room ---------------------------------------------------------------------------
 
     def count(self) -> dict[str, int]:
-        """Returns the numbers of free, cached and locked slots and of unused requests."""
+        """Returns the numbers of free, cached and locked slots, and of unused request
+        entries."""
         tree, slots, layout = self.tree, self.slots, self.layout
         counts = {
             "free": slots.available_size(),
@@ -120,8 +121,10 @@ class Facts:
         return all(rooms)
 
     def evict(self, count: int) -> int:
-        """Evicts from a tree and returns the number of evicted blocks. If there are other
-        groups beside the full group, evicts only blocks of these groups."""
+        """Evicts from a tree, and returns the number of evicted blocks.
+
+        If there are sliding or state groups, evicts only blocks of these groups.
+        """
         layout, tokens = self.layout, count * self.layout.page
         is_hybrid = layout.full is not None and (layout.sliding or layout.state)
         done = self.tree.evict(
@@ -151,7 +154,7 @@ class Facts:
 
     def list_window(self, request: Any, row: Any) -> list[int | None]:
         """Returns the table of a sliding group: the pages of the tree that the request
-        has locked, and the request's own pages that are not freed."""
+        has locked, and the request's own pages that the window has not freed."""
         page, kv = self.layout.page, request.kv
         places = self.slots.full_to_swa_index_mapping[row[::page].long()]
         if self.layout.full is None:
@@ -163,8 +166,11 @@ class Facts:
     def name_pages(
         self, places: Any, base: int, gone: range = range(0)
     ) -> list[int | None]:
-        """Returns the block of each page, given the first slot of each page. Returns None
-        for a page without a slot, and for a page whose position is in `gone`."""
+        """Returns the block of each page, from the first slot of each page.
+
+        Returns None for a page without a slot, and for a page whose position is in
+        `gone`.
+        """
         page = self.layout.page
         return [
             base + slot // page if slot > 0 and number * page not in gone else None
@@ -175,8 +181,8 @@ class Facts:
         return [STATE + slot for slot in places.view(-1).tolist()]
 
     def find_locked(self, request: Any) -> int:
-        """Returns the first position whose pages of sliding layers the request has
-        locked."""
+        """Returns the first position for which the request has locked pages of sliding
+        layers."""
         if not self.tree.supports_prefix_sharing():
             return 0
         [path] = self.tree.tree_core.collect_path_info([request.lock.node])
@@ -187,8 +193,12 @@ class Facts:
         return 0
 
     def is_boundary(self, request: Any, node: Any, end: int) -> bool:
-        """Returns whether a lock that was taken at position `end` ends with this node. A
-        Rust tree does not expose this; its lock ends where a window ends."""
+        """Returns whether this node is the last node of a lock that was taken at position
+        `end`.
+
+        A Rust tree does not show the nodes of a lock, but its locks end where a window
+        ends.
+        """
         if self.core == "rust":
             return bool(end - node.path_start >= self.layout.window)
         component = self.tree.tree_core.node_by_id(node.node_id).component(TYPES.SWA)
@@ -249,9 +259,12 @@ class Facts:
         return entries
 
     def get_pool(self) -> Pool:
-        """Returns the pool. A page of the tree has as many references as locks. A page
-        that is neither free nor in the tree belongs to one request. Locked states of the
-        tree are in no table."""
+        """Returns the pool.
+
+        A page in the tree has as many references as locks. A page that is neither free
+        nor in the tree belongs to one request. Locked states of the tree are pinned,
+        because they are in no table.
+        """
         locks = [
             (block, count)
             for node in self.iter_nodes()
@@ -294,10 +307,10 @@ class Facts:
 
 
 class EventReader:
-    """Decodes events.
+    """Reads events.
 
     Attributes:
-        prefixes: hash → the namespace and the tokens that the hash stands for.
+        prefixes: hash → the namespace and the tokens of the hash.
     """
 
     def __init__(self) -> None:
@@ -307,7 +320,7 @@ class EventReader:
         return [entry for event in events for entry in self.translate_one(event)]
 
     def translate_one(self, event: Any) -> Events:
-        """Returns the content of an event. An event does not name a block."""
+        """Returns the content of an event, which contains no block."""
         if isinstance(event, sglang.AllBlocksCleared):
             return [("cleared", None)]
         if isinstance(event, sglang.BlockStored):
@@ -318,7 +331,7 @@ class EventReader:
         return [(name, Entry(0, *self.prefixes[key], 0)) for key in event.block_hashes]
 
     def note(self, event: Any) -> None:
-        """Remembers the tokens of each hash."""
+        """Stores the tokens of each hash."""
         _, tokens = self.prefixes.get(event.parent_block_hash, (None, ()))
         size = event.block_size
         # With EAGLE, an event pairs each token with the next token.

@@ -1,4 +1,4 @@
-"""Opens SGLang's prefix caches and pools as a server with given settings does."""
+"""Opens SGLang's prefix caches and pools, like a server with given settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STATES_OF_REQUEST = 3
 
 
 class Options(NamedTuple):
-    """Settings of a server.
+    """The settings of a server.
 
     Attributes:
         core: the core of the tree, "python" or "rust"; None selects the tree of
             `RadixCache`.
-        salts: whether a namespace is a `cache_salt` and not an `extra_key`.
+        salts: whether a namespace becomes a `cache_salt`; otherwise an `extra_key`.
         drafts: the `speculative_algorithm`: "NGRAM", "EAGLE", or None.
         keeps_prompt: whether a model with only sliding layers attends to the whole prompt
             (`is_prefill_aware_swa`), so that its window does not slide over the prompt.
@@ -39,7 +39,8 @@ class Options(NamedTuple):
 
 
 class Storage(sglang.BaseSWAKVPool):  # type: ignore[misc]
-    """A stand-in for K and V of full and of sliding layers, which the harness holds."""
+    """Replaces the memory of K and V of full and sliding layers, which the
+    harness holds."""
 
     get_key_buffer = get_value_buffer = get_kv_buffer = set_kv_buffer = None
     get_state_buf_infos = None
@@ -76,9 +77,11 @@ def count_slots(config: Config, layout: Layout) -> int:
 
 
 def count_reserved(config: Config, page: int) -> int:
-    """Returns the number of pages that a server has in addition to `blocks`. A server
-    reserves twice as many slots as a step needs for a request with drafts
-    (`get_alloc_reserve_per_decode`)."""
+    """Returns how many pages a server has in addition to `blocks`.
+
+    For a request with drafts, a server reserves twice as many slots as a step needs
+    (`get_alloc_reserve_per_decode`).
+    """
     drafts, groups = config["lookahead"], len(config["groups"])
     most = min(MOST_REQUESTS, config["blocks"] // groups)
     spare = -(-(drafts + 2) // page) - (groups - 1)

@@ -1,8 +1,8 @@
-"""SGLang's prefix caches and token pools, driven as its scheduler does.
+"""The adapter to SGLang's prefix caches and token pools, with the calls of the scheduler.
 
-Line numbers are those of version 0.5.23, below `sglang/srt/`: H `managers/scheduler.py`,
-B `managers/schedule_batch.py`, P `managers/schedule_policy.py`, R
-`managers/scheduler_components/batch_result_processor.py`, C `mem_cache/common.py`.
+Comments contain line numbers of version 0.5.23, below `sglang/srt/`: H means
+`managers/scheduler.py`, B `managers/schedule_batch.py`, P `managers/schedule_policy.py`,
+R `managers/scheduler_components/batch_result_processor.py`, C `mem_cache/common.py`.
 
 `sglang` declares the backends, `sglang_pools` opens the pools, and `sglang_facts` reports
 the contents of the trees and pools.
@@ -40,14 +40,14 @@ MODEL = SimpleNamespace(is_encoder_decoder=False)
 
 
 class Trees:
-    """A tree with its pools, and the scheduler code that calls it.
+    """A tree with its pools, and the scheduler code that calls them.
 
     Attributes:
         rows: the `ReqToTokenPool`.
         slots: the allocator of token slots.
         tree: the prefix cache.
         requests: name → its `Req`.
-        running: the names of the requests that have sampled, and decode.
+        running: the names of the requests that have sampled a token and now decode.
         step: the names of the requests in the current step.
         moved: the states to copy, as pairs of source and target.
     """
@@ -66,7 +66,7 @@ class Trees:
             self.rows.mamba_pool.copy_from = self.move
 
     def move(self, source: Any, target: Any) -> None:
-        """Notes the copy of a state; replaces `MambaPool.copy_from`, since the harness
+        """Notes the copy of a state. Replaces `MambaPool.copy_from`, because the harness
         holds the states."""
         self.moved += zip(
             self.facts.name_states(source), self.facts.name_states(target), strict=True
@@ -114,7 +114,7 @@ class Trees:
         return self.extend(request)
 
     def give_back_state(self, request: Any) -> None:
-        """Frees the state that matching has allocated for a request (H:4291)."""
+        """Frees the state that a match has allocated for a request (H:4291)."""
         request.kv.mamba_cow_src_index = None
         request.kv.mamba_needs_clear = False
         if request.kv.holds_mamba:
@@ -133,8 +133,10 @@ class Trees:
         return min(request.prefix_len + count, len(request.full_untruncated_fill_ids))
 
     def has_room(self, request: Any, count: int) -> bool:
-        """Returns whether enough slots are free or can be evicted. `PrefillAdder` checks
-        this, too, but also reserves slots for later tokens."""
+        """Returns whether enough slots are free or can be evicted.
+
+        `PrefillAdder` makes the same test, but also reserves slots for later tokens.
+        """
         page = self.layout.page
         pages = -(-self.find_end(request, count) // page) - -(-request.prefix_len // page)
         return self.facts.has_room(pages * page, int(not request.kv.holds_mamba))
@@ -208,7 +210,8 @@ class Trees:
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Processes the output of a request; publishes a full prompt (R:365 to 394)."""
+        """Processes the output of a request; publishes a complete prompt (R:365
+        to 394)."""
         request = self.requests[name]
         request.output_ids.append(sampled)
         if name not in self.running:
@@ -218,7 +221,7 @@ class Trees:
     # --- release ------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
-        """Retracts a request (B:2360)."""
+        """Preempts a request, which SGLang calls retract (B:2360)."""
         running = [request for request in self.requests.values() if request.kv.holds_kv]
         sglang.release_req(
             req=self.requests[name],
@@ -232,7 +235,7 @@ class Trees:
 
     def free(self, name: str, reuse: bool) -> None:
         """Ends a request that waits (H:5675), whose prompt is incomplete (H:3778), or
-        that has sampled (R:1466)."""
+        that has sampled a token (R:1466)."""
         request = self.requests.pop(name)
         is_chunk = request.kv.kv_committed_len < len(request.full_untruncated_fill_ids)
         request.finished_reason = SimpleNamespace()
@@ -245,7 +248,7 @@ class Trees:
         return self.facts.evict(count)
 
     def reset(self) -> bool:
-        """Flushes the cache (H:5518), as an idle server does."""
+        """Flushes the cache, like an idle server (H:5518)."""
         if any(request.kv.holds_kv for request in self.requests.values()):
             return False
         self.tree.reset()

@@ -1,6 +1,6 @@
-"""Backends over the layer caches of transformers: their declarations.
+"""Declares the backends for the layer caches of transformers.
 
-`transformers_layers` drives the caches. Several backends drive one class in different
+`transformers_layers` has the adapters. Several backends use the same class in different
 ways.
 """
 
@@ -52,19 +52,20 @@ RECORD = "once the window is full: callers call activate_past_recording() first"
 
 
 def _full(size: str) -> Duty:
-    """Forbids a trim that needs tokens which a sliding layer of this size has dropped."""
+    """Makes the duty not to trim if a sliding layer of this size has dropped tokens that
+    would be needed."""
     return Duty({"op": "trim", f"offset - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def _recorded(size: str) -> Duty:
-    """Forbids a trim of more tokens than a recording sliding layer has kept."""
+    """Makes the duty not to trim more tokens than a recording sliding layer has kept."""
     when = {"op": "trim", f"offset - {size}": [0, None], "count - written": [1, None]}
     rule = "trim of more than was written since the last one: crop drops the rest"
     return Duty(when, rule)
 
 
 def _overflow(**fields: Any) -> Duty:
-    """Forbids an update beyond the `max_cache_len` of a static cache."""
+    """Makes the duty not to update a static cache beyond its `max_cache_len`."""
     when = {"op": "update", "offset + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len tokens")
 
@@ -73,10 +74,11 @@ def _overflow(**fields: Any) -> Duty:
 
 
 def transformers() -> Backend:
-    """`DynamicCache`: a full layer for kv, a sliding layer for rotating.
+    """Declares `DynamicCache` with a full layer as kv, and with a sliding layer as
+    rotating.
 
-    A sliding layer holds W - 1 tokens between updates, and counts all tokens that it has
-    seen. So neither the state nor the size of the contract is declared for it.
+    A sliding layer holds W - 1 tokens between updates, but counts all tokens that it has
+    seen. Therefore `state` and `size` are not declared for it.
     """
     kinds = {
         "kv": declare_kind({"update", "state", "size", "trim", "clone", "free"}, PLAIN),
@@ -88,15 +90,19 @@ def transformers() -> Backend:
 
 
 def transformers_chunked() -> Backend:
-    """`DynamicCache` with a chunked layer, which is a sliding layer with another mask."""
+    """Declares `DynamicCache` with a chunked layer, which is a sliding layer with another
+    mask."""
     operations = {"update", "size", "trim", "clone", "free"}
     kinds = {"kv": declare_kind(operations, CHUNKED, _full("chunk"))}
     return declare_backend("transformers-chunked", kinds, _open_dynamic, "forever")
 
 
 def transformers_recorded() -> Backend:
-    """`DynamicCache` with sliding and chunked layers that record their past, as in
-    generation with an assistant: `crop` restores tokens that have left the window."""
+    """Declares `DynamicCache` with sliding and chunked layers that record their past, so
+    that `crop` restores tokens that have left the window.
+
+    Generation with an assistant uses these layers.
+    """
     operations = {"update", "trim", "clone", "free"}
     ring = {**PLAIN, "record": (True,)}
     kinds = {
@@ -112,8 +118,8 @@ def transformers_recorded() -> Backend:
 
 
 def transformers_static() -> Backend:
-    """`StaticCache`: full and sliding layers in tensors of fixed size. A window may be
-    larger or smaller than this size."""
+    """Declares `StaticCache` with full and sliding layers, whose tensors have a fixed
+    size. A window may be larger or smaller than this size."""
     full, wide = _overflow(), _overflow(**{"window - step": [1, None]})
     kinds = {
         "kv": declare_kind(
@@ -127,7 +133,7 @@ def transformers_static() -> Backend:
 
 
 def transformers_static_chunked() -> Backend:
-    """`StaticCache` with a chunked layer."""
+    """Declares `StaticCache` with a chunked layer."""
     config = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
     wide = _overflow(**{"chunk - step": [1, None]})
     kinds = {
@@ -144,8 +150,8 @@ def transformers_static_chunked() -> Backend:
 
 
 def transformers_quantized() -> Backend:
-    """The base class of the quantized layers. The config field "step" is its residual
-    length."""
+    """Declares the base class of the quantized layers. The config field "step" is the
+    residual length of the layer."""
     kinds = {
         "kv": declare_kind(
             {"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept"
@@ -155,8 +161,10 @@ def transformers_quantized() -> Backend:
 
 
 def transformers_fp8() -> Backend:
-    """`QuantizedCache("fp8")`. The first update sets the scale, and later numbers that
-    are larger are clipped. With 64 dimensions, every token contains the largest number.
+    """Declares `QuantizedCache("fp8")`.
+
+    The first update sets the scale; larger numbers in later updates would be clipped.
+    With 64 dimensions, every token contains the largest number, so no number is clipped.
     """
     config = {**PLAIN, "heads": (1, 2), "key_dim": (64,), "value_dim": (64,)}
     kinds = {
@@ -173,8 +181,11 @@ def transformers_fp8() -> Backend:
 
 
 def transformers_linear() -> Backend:
-    """`LinearAttentionLayer` in a `DynamicCache`. `trim` is not declared: a layer with a
-    recurrent state cannot be cropped, and its `is_croppable` is false."""
+    """Declares `LinearAttentionLayer` in a `DynamicCache`.
+
+    `trim` is not declared, because a layer with a recurrent state cannot be cropped; its
+    `is_croppable` is false.
+    """
     kinds = {"state": declare_kind({"update", "state", "view", "clone", "free"}, {})}
     return declare_backend(
         "transformers-linear", kinds, _open_linear, "until-write", SHARE // 2
@@ -242,9 +253,9 @@ def declare_kind(
 ) -> Kind:
     """Declares a kind.
 
-    `inputs` is "kept" if `update` returns the tensors that it gets: a prompt as long as
-    the window (static), or the first prompt (quantized). A model makes new K and V in
-    each pass and never writes to them afterwards.
+    `inputs` is "kept" if the cache returns the tensors that it gets: a static cache
+    returns a prompt as long as its window, a quantized cache returns the first prompt.
+    This is safe: a model makes new K and V in each pass and never changes them.
     """
     return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
 

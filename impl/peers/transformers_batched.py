@@ -1,6 +1,6 @@
-"""Backends over batches in the caches of transformers: their declarations.
+"""Declares the backends for batches in the caches of transformers.
 
-`transformers_batches` drives the caches.
+`transformers_batches` has the adapters.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ window; ROOM_BESIDE stands for no window."""
 
 
 def _full(size: str) -> Duty:
-    """Forbids a trim that needs columns which a sliding layer has dropped."""
+    """Makes the duty not to trim if a sliding layer has dropped columns that would be
+    needed."""
     return Duty({"op": "trim", f"width - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def overflow(**fields: Any) -> Duty:
-    """Forbids an update beyond the `max_cache_len` of a static cache."""
+    """Makes the duty not to update a static cache beyond its `max_cache_len`."""
     when = {"op": "update", "width + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len columns")
 
@@ -69,7 +70,8 @@ def overflow(**fields: Any) -> Duty:
 
 
 def dynamic() -> Backend:
-    """`DynamicCache`: a full layer for batch-kv, a sliding layer for batch-rotating."""
+    """Declares `DynamicCache` with a full layer as batch-kv, and with a sliding layer as
+    batch-rotating."""
     kinds = {
         "batch-kv": declare_kind(ALL | ROWS | {"state", "trim"}, PLAIN),
         "batch-rotating": declare_kind(ALL | ROWS | {"trim"}, PLAIN, _full("window")),
@@ -78,7 +80,8 @@ def dynamic() -> Backend:
 
 
 def dynamic_chunked() -> Backend:
-    """`DynamicCache` with a chunked layer, which is a sliding layer with another mask."""
+    """Declares `DynamicCache` with a chunked layer, which is a sliding layer with another
+    mask."""
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
     return _batched(
         "transformers-batched-chunked", kinds, _open_dynamic, "forever", SHARE
@@ -86,7 +89,8 @@ def dynamic_chunked() -> Backend:
 
 
 def static() -> Backend:
-    """`StaticCache`: full and sliding layers in tensors of fixed size."""
+    """Declares `StaticCache` with full and sliding layers, whose tensors have a fixed
+    size."""
     config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
         "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
@@ -96,7 +100,7 @@ def static() -> Backend:
 
 
 def static_chunked() -> Backend:
-    """`StaticCache` with a chunked layer."""
+    """Declares `StaticCache` with a chunked layer."""
     wide = overflow(**{"chunk - step": [1, None]})
     kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
     return _batched(
@@ -105,14 +109,16 @@ def static_chunked() -> Backend:
 
 
 def indexed() -> Backend:
-    """`DynamicCache` with an indexed layer, which also stores the keys of an indexer."""
+    """Declares `DynamicCache` with an indexed layer, which also stores the keys of an
+    indexer."""
     config = {**PLAIN, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
     return _batched("transformers-batched-indexed", kinds, _open_indexed, share=SHARE)
 
 
 def static_indexed() -> Backend:
-    """`StaticCache` with an indexed layer, which also stores the keys of an indexer."""
+    """Declares `StaticCache` with an indexed layer, which also stores the keys of an
+    indexer."""
     config = {**PLAIN, **ROOM, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept")}
     return _batched(
@@ -121,8 +127,8 @@ def static_indexed() -> Backend:
 
 
 def quantized() -> Backend:
-    """The base class of the quantized layers. If the residual length ("step") is 1, every
-    update is quantized at once."""
+    """Declares the base class of the quantized layers. If the residual length ("step") is
+    1, every update is quantized immediately."""
     config = {**PLAIN, "step": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
     return _batched(
@@ -134,17 +140,22 @@ def quantized() -> Backend:
 
 
 def linear() -> Backend:
-    """`LinearAttentionLayer` in a `DynamicCache`. It cannot be cropped with a recurrent
-    state, and has neither `batch_select_indices` nor `batch_repeat_interleave`."""
+    """Declares `LinearAttentionLayer` in a `DynamicCache`.
+
+    The layer cannot be cropped, and has neither `batch_select_indices` nor
+    `batch_repeat_interleave`.
+    """
     kinds = {"batch-state": declare_kind(FIXED | {"state"}, {})}
     return _batched("transformers-batched-linear", kinds, _open_linear, share=SHARE // 2)
 
 
 def hybrid() -> Backend:
-    """`DynamicCache` with layers that have attention and a recurrent state; each is
-    compared separately. A layer with a recurrent state cannot be cropped. Operations that
-    move only the rows of K and V are declared for the states, too, although they leave
-    the states behind."""
+    """Declares `DynamicCache` with layers that have attention and a recurrent state.
+
+    K and V are compared as one kind, the state as another kind. These layers cannot be
+    cropped. Some operations move only the rows of K and V and not the rows of the states;
+    they are declared for the states, too, so that the check finds this mistake.
+    """
     kinds = {
         "batch-kv": declare_kind(FIXED | {"state"}, PLAIN),
         "batch-rotating": declare_kind(FIXED, PLAIN),
@@ -154,7 +165,7 @@ def hybrid() -> Backend:
 
 
 def static_hybrid() -> Backend:
-    """`StaticCache` with layers that have attention and a recurrent state."""
+    """Declares `StaticCache` with layers that have attention and a recurrent state."""
     config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
         "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
@@ -218,8 +229,8 @@ def _open_both(cache: Cache, model: Any, config: Config) -> Layer | Batch:
 def _open_attention(
     cache: Cache, model: Any, config: Config, batch: type[Batch]
 ) -> Layer | Batch:
-    """Returns a batch of config["rows"] rows, or a single cache if config["rows"] is
-    None."""
+    """Returns a batch of config["rows"] rows; a single cache if config["rows"]
+    is None."""
     rows = config["rows"]
     return Layer(cache, model) if rows is None else batch(cache, model, rows)
 

@@ -1,9 +1,9 @@
-"""transformers' caches as batches of the contract, driven as `generate` and models do.
+"""Adapters to batches in transformers' caches, with the calls of `generate` and models.
 
-Padding is on the left. Only the 2-D attention mask describes the padding, and `generate`
-appends a column of ones to this mask for each new token. So all rows of a cache have the
-same length, including padding. The caller owns the mask and the positions of the rows,
-and moves them together with the rows of the cache. No code here guards a call.
+Padding is on the left. Only the 2-D attention mask describes the padding; `generate`
+appends a column of ones to this mask for each new token. Therefore all rows of a cache
+have the same length, including padding. The caller holds the mask and the positions of
+the rows, and moves them together with the rows of the cache. The adapters check no call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KERNEL = 4
 
 
 class Rows(ABC):
-    """The rows of a cache and of its masks."""
+    """The rows of a cache and the rows of its masks."""
 
     cache: Any
 
@@ -43,7 +43,7 @@ class Rows(ABC):
         self.keep(rows)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Calls `reorder_cache`, as a beam search does."""
+        """Calls `reorder_cache`, like a beam search."""
         self.cache.reorder_cache(torch.tensor(rows))
         self.keep(rows)
 
@@ -57,7 +57,7 @@ class Rows(ABC):
 
 
 class Batch(Rows):
-    """A cache of transformers with one layer, as a batch of the contract.
+    """Makes a cache of transformers with one layer a batch of the contract.
 
     Args:
         cache: the cache of transformers.
@@ -76,16 +76,16 @@ class Batch(Rows):
 
     @property
     def offsets(self) -> Array:
-        """Returns the positions as `generate` counts them: the tokens in the mask before
-        a column."""
+        """Returns the position of the next column of each row: the number of tokens in
+        its mask, minus the padding that the next update will have."""
         return self.attention_mask.sum(dim=-1) - self.padding
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.padding = torch.tensor(padding)
 
     def extend_mask(self, length: int) -> torch.Tensor:
-        """Returns the 2-D mask with `length` more columns: zeros where a tokenizer pads,
-        and ones where `generate` appends tokens."""
+        """Returns the 2-D mask with `length` more columns: zeros for padding, like a
+        tokenizer, and ones for tokens, like `generate`."""
         columns = torch.arange(length) >= self.padding[:, None]
         return torch.cat([self.attention_mask, columns.long()], dim=-1)
 
@@ -99,12 +99,13 @@ class Batch(Rows):
         return pair[0], pair[1]
 
     def append(self, length: int) -> None:
-        """Notes `length` new columns in the mask."""
+        """Adds `length` new columns to the mask."""
         self.attention_mask = self.extend_mask(length)
         self.padding = torch.zeros_like(self.padding)
 
     def state(self) -> Sequence[tuple[Array, Array] | None]:
-        """Returns the columns of each row in the tensors of a full layer."""
+        """Returns the columns of each row that contain tokens, from the tensors of a full
+        layer."""
         return [self.read_row(row) for row in range(len(self.attention_mask))]
 
     def read_row(self, row: int) -> tuple[Array, Array] | None:
@@ -115,7 +116,7 @@ class Batch(Rows):
         return keys[None], values[None]
 
     def trim(self, count: int) -> int:
-        """Calls `crop`, with the number of columns to remove as a negative number."""
+        """Calls `crop` with the negative number of columns to remove."""
         offset = int(self.cache.get_seq_length())
         self.cache.crop(-count)
         removed = offset - int(self.cache.get_seq_length())
@@ -126,7 +127,8 @@ class Batch(Rows):
         self.attention_mask, self.padding = self.attention_mask[rows], self.padding[rows]
 
     def clone(self) -> Batch:
-        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        """Copies the cache by `copy.deepcopy`, which the documentation recommends to
+        reuse a prompt."""
         copied = copy.copy(self)
         copied.cache = copy.deepcopy(self.cache)
         return copied
@@ -139,11 +141,10 @@ class Batch(Rows):
 
 
 class IndexedBatch(Batch):
-    """A layer that also stores the keys of an indexer.
+    """Makes a layer that also stores the keys of an indexer a batch.
 
-    The indexer gets the second half of each key. When the halves are read, they are
-    joined again, so that one comparison covers all three tensors. An indexer has one
-    head.
+    The indexer gets the second half of each key. When the cache is read, the halves are
+    joined again, so one comparison covers all three tensors. An indexer has one head.
     """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -154,13 +155,16 @@ class IndexedBatch(Batch):
 
 
 class RecurrentBatch(Batch):
-    """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
+    """Makes a `LinearAttentionLayer` a batch of states of gated delta layers
+    (`models.qwen3_next`).
 
-    The layer keeps one convolution input more than the next token needs. This input is
-    not read.
+    The layer keeps one convolution input more than the next token needs; this class does
+    not return this input.
 
     Args:
-        cache, model, rows: as in `Batch`.
+        cache: the cache of transformers.
+        model: the configuration of its model.
+        rows: the number of rows.
         config: a complete config, which gives the shapes of a missing state.
     """
 
@@ -172,12 +176,13 @@ class RecurrentBatch(Batch):
         self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
 
     def make_mask(self, length: int) -> Mask:
-        """Builds the mask with which a model clears inputs that are padding."""
+        """Builds the mask with which a model sets the inputs of padding to zero."""
         mask = self.extend_mask(length)
         return build_mask(self.config, self.cache, length, mask, "linear_attention")
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors, or zeros for a missing tensor, as a model does."""
+        """Returns the two tensors; a missing tensor is replaced by zeros, like in the
+        model."""
         states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         rows = len(self.attention_mask)
         conv, delta = (
@@ -191,7 +196,7 @@ class RecurrentBatch(Batch):
         return conv[row : row + 1], delta[row : row + 1]
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Passes the new convolution inputs that the layer keeps; inputs of padding are
+        """Passes the new convolution inputs to the layer; the inputs of padding are
         zeros."""
         inputs = conv[:, -length:].transpose(1, 2)  # [rows, channels, length]
         self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
@@ -200,8 +205,11 @@ class RecurrentBatch(Batch):
 
 
 class HybridBatch(Batch):
-    """The attention of a layer that also has a recurrent state (`models.falcon_h1`). Each
-    update writes the state, but the state is not compared."""
+    """Makes the attention of a layer that also has a recurrent state a batch
+    (`models.falcon_h1`).
+
+    Each update also writes the state, which is not compared.
+    """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         inputs = keys.transpose(2, 3).flatten(1, 2)  # [rows, channels, length]
@@ -211,8 +219,10 @@ class HybridBatch(Batch):
 
 
 class HybridStates(RecurrentBatch):
-    """The recurrent state of a layer that also has attention. Each update writes K and V,
-    but K and V are not compared."""
+    """Makes the recurrent state of a layer that also has attention a batch of states.
+
+    Each update also writes K and V, which are not compared.
+    """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
         keys = conv.new_zeros(len(conv), 1, length, 1)

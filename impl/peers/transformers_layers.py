@@ -1,13 +1,12 @@
-"""transformers' caches (`transformers.cache_utils`) as layers of the contract, driven as
-its models do.
+"""Adapters to transformers' caches of one sequence (`transformers.cache_utils`).
 
-A model builds the mask with a builder of `transformers.masking_utils`, which calls
-`get_query_offset` and `get_mask_sizes` of the cache, then calls `update`. A mask has the
-shape [1, 1, rows, columns]; it is additive for the "eager" attention and boolean for
-"sdpa". It is None if `sdpa_attention_forward`
-(`transformers.integrations.sdpa_attention`) relies on `is_causal`, which torch aligns
-with the upper left corner, and which a single row does not use. No code here guards a
-call: the backends declare the preconditions of callers.
+They make the same calls as models. A model builds the mask by a function of
+`transformers.masking_utils`, which calls `get_query_offset` and `get_mask_sizes` of the
+cache; then the model calls `update`. A mask has the shape [1, 1, rows, columns]. It is
+additive for "eager" attention and boolean for "sdpa". It is None if
+`sdpa_attention_forward` (`transformers.integrations.sdpa_attention`) uses `is_causal`
+instead; torch aligns this mask with the upper left corner, and does not apply it to a
+single row. The adapters check no call; the backends declare which calls are not allowed.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def build_mask(
     attention_mask: torch.Tensor | None = None,
     layer_type: str | None = None,
 ) -> torch.Tensor | None:
-    """Builds a mask as a model does.
+    """Builds a mask, like a model.
 
     Args:
         config: the configuration of the model.
         cache: the model's cache, before the update.
         length: the number of new columns.
-        attention_mask: the 2-D mask of a batch, [rows, columns before and new]; 0 is
+        attention_mask: the 2-D mask of a batch, [rows, old and new columns]; 0 is
             padding. None for one sequence.
         layer_type: selects a mask of a hybrid layer; by default, the mask of its
             attention.
@@ -76,7 +75,7 @@ def build_mask(
 
 
 class Layer:
-    """A cache of transformers with one layer, as a layer of the contract.
+    """Makes a cache of transformers with one layer a layer of the contract.
 
     Args:
         cache: the cache of transformers.
@@ -100,7 +99,8 @@ class Layer:
         return keys, values
 
     def state(self) -> tuple[Array, Array] | None:
-        """Returns the tensors of a dynamic layer; a full layer holds all its tokens."""
+        """Returns the tensors of a dynamic layer; in a full layer, they contain all
+        tokens."""
         layer = self.cache.layers[0]
         return (layer.keys, layer.values) if layer.is_initialized else None
 
@@ -108,14 +108,14 @@ class Layer:
         return int(self.cache.get_seq_length())
 
     def trim(self, count: int) -> int:
-        """Calls `crop`, which takes the number of tokens to remove as a negative
-        number."""
+        """Calls `crop` with the negative number of tokens to remove."""
         offset = self.offset
         self.cache.crop(-count)
         return offset - self.offset
 
     def clone(self) -> Layer:
-        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        """Copies the cache by `copy.deepcopy`, which the documentation recommends to
+        reuse a prompt."""
         copied = copy.copy(self)
         copied.cache = copy.deepcopy(self.cache)
         return copied
@@ -125,9 +125,9 @@ class Layer:
 
 
 class IdentityLayer(QuantizedLayer):
-    """The quantized layer with a quantizer that does not round.
+    """A quantized layer whose quantizer does not round.
 
-    This layer tests the bookkeeping of the base class: the packed tokens and the
+    The layer checks the bookkeeping of the base class: the packed tokens and the
     residual.
     """
 
@@ -139,11 +139,12 @@ class IdentityLayer(QuantizedLayer):
 
 
 class RecurrentLayer(Layer):
-    """`LinearAttentionLayer` as a gated delta layer uses it (`models.qwen3_next`).
+    """Makes a `LinearAttentionLayer` the state of a gated delta layer
+    (`models.qwen3_next`).
 
-    A cache of only such layers has no length: a model counts positions elsewhere, and
-    this class counts them. The layer keeps one convolution input more than the next token
-    needs. This input is not read.
+    A cache with only such layers has no length, because a model counts positions
+    elsewhere; this class counts them. The layer keeps one convolution input more than the
+    next token needs; this class does not return this input.
 
     Args:
         cache: the cache of transformers.
@@ -166,7 +167,8 @@ class RecurrentLayer(Layer):
         return [length]
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors, or zeros for a missing tensor, as a model does."""
+        """Returns the two tensors; a missing tensor is replaced by zeros, like in the
+        model."""
         states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
         conv, delta = (
             missing if tensor is None else tensor
@@ -181,7 +183,7 @@ class RecurrentLayer(Layer):
         return self.read()
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Passes the new convolution inputs that the layer keeps."""
+        """Passes the new convolution inputs to the layer."""
         inputs = conv[:, -length:].transpose(1, 2)  # [1, channels, length]
         self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
         self.cache.update_recurrent_state(delta, 0)
@@ -196,7 +198,7 @@ class RecurrentLayer(Layer):
 
 
 def get_attention(config: Config) -> Attention:
-    """Returns the layer of a cache or batch with only attention or only a state."""
+    """Returns the type and window of a layer that has either attention or a state."""
     kind, window = config["kind"].removeprefix("batch-"), config["window"]
     if kind == "state":
         return "linear_attention", None
@@ -206,14 +208,16 @@ def get_attention(config: Config) -> Attention:
 
 
 def get_indexed(config: Config) -> Attention:
-    """Returns the layer with an indexer."""
+    """Returns the type and window of a layer with an indexer."""
     return "indexed_attention", None
 
 
 def get_hybrid(config: Config) -> Attention:
-    """Returns the layer with attention and a state. Where the state is compared, the
-    window is the config field "step", since the config of a state has no other use for
-    it."""
+    """Returns the type and window of a layer with attention and a state.
+
+    If the state is compared, the config field "step" is the window, because the config of
+    a state does not use this field otherwise.
+    """
     window = config["window"]
     if config["kind"] == "batch-state" and config["step"] < ROOM_BESIDE:
         window = config["step"]
@@ -221,6 +225,6 @@ def get_hybrid(config: Config) -> Attention:
 
 
 def get_room(config: Config) -> int:
-    """Returns the `max_cache_len` of a static cache: the config field "step", which it
-    does not have."""
+    """Returns the `max_cache_len` of a static cache: the config field "step", which a
+    static cache does not use otherwise."""
     return ROOM_BESIDE if config["kind"] == "batch-state" else int(config["step"])

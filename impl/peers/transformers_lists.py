@@ -1,12 +1,12 @@
-"""Caches of transformers that hold two caches of the contract: `EncoderDecoderCache`, and
-the layers with attention and a recurrent state.
+"""Adapters to caches of transformers that consist of two caches of the contract.
 
-A model reads and writes the two caches separately; `generate` calls the cache that holds
-them. No code here guards a call.
+They are `EncoderDecoderCache`, and the layers with attention and a recurrent state. A
+model reads and writes the two caches separately; `generate` calls the containing cache.
+The adapters check no call.
 
-In an encoder-decoder model, the cross cache is written once, with the tokens of the
-encoder, and the self cache in each pass. The contract gives the same tokens to all caches
-of a list, so the cross cache also gets new tokens in each pass.
+A model writes the cross cache once, with the tokens of the encoder, and the self cache in
+each pass. In the contract, all caches of a list get the same tokens, so the cross cache
+also gets new tokens in each pass.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ BESIDE: Fields = {**COMMON, "caches": HYBRIDS, "value_dim": (4, 6)}
 
 
 class ListLayer:
-    """A cache of one sequence.
+    """Makes a cache of one sequence a layer of the contract.
 
     Args:
         cache: the cache of transformers, with one layer.
-        parts: the caches of the contract that it holds.
+        parts: the caches of the contract of which it consists.
     """
 
     def __init__(self, cache: Any, parts: Sequence[Any]) -> None:
         self.cache, self.parts = cache, parts
 
     def clone(self) -> Self:
-        """Copies with `copy.deepcopy`, as the documentation does to reuse a prompt."""
+        """Copies the cache by `copy.deepcopy`, which the documentation recommends to
+        reuse a prompt."""
         return copy.deepcopy(self)
 
     def free(self) -> None:
@@ -75,7 +76,7 @@ class ListLayer:
 
 
 class ListBatch(Rows, ListLayer):
-    """A cache of a batch."""
+    """Makes a cache of several rows a batch of the contract."""
 
     parts: Sequence[Batch]
 
@@ -99,16 +100,19 @@ class ListBatch(Rows, ListLayer):
 
 
 def encoder_decoder() -> Backend:
-    """`EncoderDecoderCache` of two `DynamicCache`: full decoders (BART, T5, Whisper) and
-    sliding decoders (T5Gemma). `trim` is not declared, since `crop` changes only self
-    attention."""
+    """Declares `EncoderDecoderCache` with two `DynamicCache`: of full decoders (BART, T5,
+    Whisper) and of sliding decoders (T5Gemma).
+
+    `trim` is not declared, because `crop` changes only self attention.
+    """
     kinds = {"batch-list": declare_kind(ROWS, {**COMMON, "caches": DECODERS})}
     opener, name = _open_dynamic_pair, "transformers-batched-encoder-decoder"
     return declare_backend(name, kinds, opener, "forever", SHARE, contract="batched")
 
 
 def static_encoder_decoder() -> Backend:
-    """`EncoderDecoderCache` of two `StaticCache`; only `reorder_cache` moves rows."""
+    """Declares `EncoderDecoderCache` with two `StaticCache`. Of the operations on rows,
+    it has only `reorder_cache`."""
     config = {**COMMON, **ROOM, "caches": DECODERS}
     kinds = {"batch-list": declare_kind(FIXED, config, overflow(), inputs="kept")}
     opener, name = _open_static_pair, "transformers-batched-static-encoder-decoder"
@@ -141,16 +145,18 @@ def _open_pair(
 
 
 def hybrid() -> Backend:
-    """`DynamicCache` with layers that have attention and a recurrent state. These layers
-    cannot be cropped."""
+    """Declares `DynamicCache` with layers that have attention and a recurrent state.
+    These layers cannot be cropped."""
     kinds = {"batch-list": declare_kind(ROWS, BESIDE)}
     opener, name = _open_hybrid, "transformers-batched-hybrid-list"
     return declare_backend(name, kinds, opener, "until-write", SHARE, contract="batched")
 
 
 def static_hybrid() -> Backend:
-    """`StaticCache` with layers that have attention and a recurrent state. The
-    `max_cache_len` of full attention is large."""
+    """Declares `StaticCache` with layers that have attention and a recurrent state.
+
+    The `max_cache_len` of full attention is large.
+    """
     config, wide = {**BESIDE, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {"batch-list": declare_kind(FIXED, config, wide, inputs="kept")}
     opener, name = _open_static_hybrid, "transformers-batched-static-hybrid-list"

@@ -1,7 +1,6 @@
-"""Backends over the paged cache of transformers' continuous batching: their declarations.
+"""Declares the backends for the paged cache of transformers' continuous batching.
 
-`transformers_pages` drives the cache, and `transformers_tables` drives it in two other
-ways.
+`transformers_pages` has the adapter; `transformers_tables` has two variants of it.
 """
 
 from __future__ import annotations
@@ -128,21 +127,24 @@ KINDS: Mapping[str, Kind] = {
 
 
 def transformers_paged() -> Backend:
-    """`PagedAttentionCache` under the default scheduler, which reserves 15 % of the
-    blocks for requests that have begun."""
+    """Declares `PagedAttentionCache` with the default scheduler, which reserves 15 % of
+    the blocks for requests that have begun."""
     return _declare("transformers-paged", _open_paged)
 
 
 def transformers_paged_padded() -> Backend:
-    """`PagedAttentionCache` with inputs of fixed sizes, under the scheduler that reserves
-    no blocks."""
+    """Declares `PagedAttentionCache` with inputs of fixed sizes, and with the scheduler
+    that reserves no blocks."""
     return _declare("transformers-paged-padded", _open_padded, SHARE)
 
 
 def transformers_paged_decode() -> Backend:
-    """`PagedAttentionCache` with tables of blocks in steps of single tokens, as on a GPU.
-    Sliding layers have no tables, and if a model has a sliding layer, no layer has
-    tables."""
+    """Declares `PagedAttentionCache` with tables of blocks in steps of single tokens,
+    which are used on a GPU.
+
+    If a model has a sliding layer, no layer has tables; sliding layers are therefore not
+    declared.
+    """
     config = {**KINDS["paged-full"].config, "data": ("backend",)}
     kinds = {"paged-full": replace(KINDS["paged-full"], config=config)}
     return _declare("transformers-paged-decode", _open_decode, SHARE, kinds)
@@ -182,7 +184,7 @@ def _open_decode(config: Config) -> Pages:
 
 
 def _open(config: Config, pages: type[Pages], options: ContinuousBatchingConfig) -> Pages:
-    """Makes the components of a `ContinuousBatchProcessor` that do not need a model."""
+    """Makes the parts of a `ContinuousBatchProcessor` that need no model."""
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     groups, dtype = config["groups"], getattr(torch, config["dtype"])
     options.page_size = groups[0]["block"]
@@ -210,7 +212,8 @@ def _open(config: Config, pages: type[Pages], options: ContinuousBatchingConfig)
 
 
 def _model_layers(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Returns group and number of each layer of a model, whose types alternate."""
+    """Returns the group and the number of each layer of a model with alternating types of
+    layers."""
     most = max(group["layers"] for group in groups)
     return [
         (number, layer)
@@ -237,11 +240,10 @@ def _model(config: Config, types: Sequence[str]) -> Any:
 
 
 def _model_blocks(config: Config, dtype: torch.dtype) -> int:
-    """Returns the number of blocks of the whole model that provides config["blocks"]
-    blocks.
+    """Returns the number of blocks with which a model can use config["blocks"] blocks.
 
-    A sector belongs to one type of layers until all its blocks are free. So a model with
-    two types gets as many sectors as blocks.
+    A sector belongs to one type of layers until all its blocks are free. Therefore, a
+    model with two types of layers gets as many sectors as blocks.
     """
     groups, blocks = config["groups"], config["blocks"]
     page = FullAttentionCacheAllocator.get_bytes_per_page(

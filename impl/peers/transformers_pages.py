@@ -1,8 +1,8 @@
-"""transformers' paged cache, driven as its continuous batching drives it.
+"""The adapter to transformers' paged cache, with the calls of continuous batching.
 
 `schedule` calls the library's own scheduler for one request. `update` uses the library's
 inputs of a batch. The other methods make the calls of `ContinuousBatchProcessor` and
-`OffloadingManager`, in their order. No code here guards a call.
+`OffloadingManager`, in the same order. The adapter checks no call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Scheduled(NamedTuple):
 
     Attributes:
         future: the library's record of the request.
-        is_decode: whether a kernel that reads tables may process the request.
+        is_decode: whether a kernel with tables may process the request.
         tokens: the number of tokens to compute.
         reads: the largest number of tokens to read.
     """
@@ -42,7 +42,7 @@ class Scheduled(NamedTuple):
 
 
 class Pages:
-    """A `PagedAttentionCache` as a cache of the paged contract.
+    """Makes a `PagedAttentionCache` a cache of the paged contract.
 
     Args:
         cache: the cache.
@@ -54,9 +54,9 @@ class Pages:
     Attributes:
         states: request → the library's state of the request.
         step: request → its record, for the scheduled requests, in order.
-        inputs: the inputs of the model for this step, once they are made.
+        inputs: the inputs of the model for this step, after they are made.
         copied: copied blocks of full attention, as pairs of source and target.
-        prefixes: hash → the tokens that the hash stands for.
+        prefixes: hash → the tokens of the hash.
     """
 
     def __init__(
@@ -84,8 +84,11 @@ class Pages:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, request: str, count: int) -> int | None:
-        """Schedules a request. Without free blocks, acts as `prepare_next_batch`: evicts
-        cached blocks, then resets the request if it has begun with a hit."""
+        """Schedules a request.
+
+        If there is no free block, acts like `prepare_next_batch`: evicts cached blocks,
+        then resets the request if it began with a hit.
+        """
         waited = request in self.scheduler.waiting_requests
         planned = self.try_schedule(request, count)
         if not planned:
@@ -99,7 +102,7 @@ class Pages:
         return None
 
     def try_schedule(self, request: str, count: int) -> bool:
-        """Calls the library's scheduler for a batch of only this request, within the
+        """Calls the library's scheduler with this request as the only candidate for the
         current step."""
         begun: set[str] = set()
         reads = self.cache.max_tokens_read - sum(
@@ -114,7 +117,7 @@ class Pages:
         return bool(planned)
 
     def prepare(self) -> Mapping[str, Any]:
-        """Makes the inputs of the model, once per step. This advances the requests."""
+        """Makes the inputs of the model, once in each step. This updates the requests."""
         if self.inputs is None:
             step, runner = self.step.values(), self.runner
             tokens, reads = (
@@ -152,7 +155,7 @@ class Pages:
         self.step, self.inputs = {}, None
 
     def name_prefixes(self, state: Any) -> None:
-        """Notes the tokens of each hash of a request."""
+        """Stores the tokens of each hash of a request."""
         tokens = (state.initial_tokens + state.generated_tokens)[: state.position_offset]
         for allocator in self.cache.cache_allocators.values():
             parent, page = None, allocator.tokens_per_page
@@ -169,7 +172,7 @@ class Pages:
     # --- release ------------------------------------------------------------------------
 
     def preempt(self, request: str) -> None:
-        """Resets a request, as `offload_requests` does without host memory."""
+        """Resets a request, like `offload_requests` without host memory."""
         state = self.states[request]
         self.step.pop(request, None)
         self.cache.free_blocks(request, no_cache=True)
@@ -186,7 +189,8 @@ class Pages:
         self.scheduler.clear_cancelled_requests()
 
     def evict(self, count: int) -> int:
-        """Evicts all cached blocks, since the library cannot evict a given number."""
+        """Evicts all cached blocks, because the library cannot evict a given number of
+        blocks."""
         cached = [block for item in self.list_ledgers() for block in item.cached_blocks]
         self.cache.evict_cached_blocks()
         return len(cached)
@@ -196,10 +200,11 @@ class Pages:
         return True
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
-        """Forks as `update_batch` does; the new request continues with its own tokens.
+        """Forks a request, like `update_batch`; the new request continues with its own
+        tokens.
 
-        If blocks are lacking, `update_batch` opens a request without slots. This method
-        first evicts cached blocks, as the next step would do.
+        If there are too few blocks, `update_batch` opens a request without slots. This
+        method first evicts cached blocks, which the next step would do.
         """
         state = self.states[source]
         if not self.try_fork(state, target):
@@ -242,8 +247,10 @@ class Pages:
         return copied
 
     def pool(self) -> Pool:
-        """Returns the pool, counted in blocks of the smallest type. A free sector becomes
-        blocks of any type, and a block of another type is several of the smallest blocks.
+        """Returns the pool, counted in blocks of the smallest type.
+
+        A free sector can become blocks of any type. A block of another type counts as
+        several of the smallest blocks.
         """
         pool = self.cache.pool
         free = [

@@ -1,8 +1,9 @@
-"""Records caches of transformers in a running engine: the inverse of
-`transformers_layers` and `transformers_batches`, which list the operation of each call.
+"""Records caches of transformers in a running engine.
 
-A cache does not get masks. Padding is therefore not recorded, and a chunked layer is
-recorded as a sliding one, since both have one class.
+This module is the inverse of `transformers_layers` and `transformers_batches`, where you
+find the operation for each call. A cache does not get masks. Therefore padding is not
+recorded, and a chunked layer is recorded as a sliding layer, because both have the same
+class.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def record(cache: Any, recording: Recording) -> None:
 
 
 def open_tape(number: int, layer: Any, room: int, recording: Recording) -> Tape | None:
-    """Returns the tape of a layer, newly opened, or None if no backend drives such a
+    """Opens the tape of a layer and returns it; returns None if no backend opens such a
     layer.
 
     Args:
         number: the number of the layer in its cache.
         layer: the layer.
-        room: the number of tokens that a static cache holds.
+        room: the number of tokens that a static cache can hold.
         recording: the recording, which has the tapes.
     """
     label, form = f"layer {number}", get_form(layer, room)
@@ -75,10 +76,10 @@ def open_tape(number: int, layer: Any, room: int, recording: Recording) -> Tape 
 
 
 def get_form(layer: Any, room: int) -> Form | None:
-    """Returns the form of a layer, or None if no backend drives such a layer.
+    """Returns the form of a layer, or None if no backend opens such a layer.
 
-    Subclasses of these classes hold more than K and V, such as a recurrent state, and
-    have no form.
+    A subclass of a class in this function has no form, because it stores more than K and
+    V, such as a recurrent state.
     """
     rooms = [size for size in ROOM["step"] if size >= room]
     options = {"step": min(rooms)} if rooms else {}
@@ -146,7 +147,7 @@ class Whole(Scribe):
         return None
 
     def find_tape(self, number: int) -> Tape | None:
-        """Returns the tape of a layer. Opens a tape if a dynamic cache is about to add
+        """Returns the tape of a layer; opens the tape if a dynamic cache is about to add
         the layer."""
         cache = self.cache()
         layer_class = None if cache is None else cache.layer_class_to_replicate
@@ -159,8 +160,8 @@ class Whole(Scribe):
         return self.layers.get(number)
 
     def turn_to_batches(self, tape: Tape) -> None:
-        """Changes the program of a layer to the batched contract. In this contract, a
-        single cache is a batch of one row, which must be opened."""
+        """Changes the program of a layer to the batched contract. In this contract, the
+        cache is a batch of one row, which must be opened."""
         form = tape.draft.form
         if form.contract == "batched":
             return
@@ -181,7 +182,7 @@ class Whole(Scribe):
         return None
 
     def move(self, op: str, count: int, **fields: Any) -> Then:
-        """Notes an operation on whole rows, which leaves `count` rows."""
+        """Notes an operation that moves rows; afterwards, there are `count` rows."""
         for tape in self.tapes:
             self.turn_to_batches(tape)
         self.note(op, **fields)

@@ -1,5 +1,5 @@
-"""transformers' paged cache with two other forms of inputs: padded inputs, and tables of
-blocks."""
+"""Variants of the adapter to transformers' paged cache: with padded inputs, and with
+tables of blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.impl.peers.transformers_pages import Pages, Pair
 
 
 class PaddedPages(Pages):
-    """The paged cache with batches of fixed sizes, as compiled models have them."""
+    """The paged cache with inputs of fixed sizes, which compiled models need."""
 
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
         spare_rows = self.prepare()["input_ids"].shape[1] - keys.shape[2]
@@ -22,16 +22,19 @@ class PaddedPages(Pages):
 
 
 class TablePages(Pages):
-    """The paged cache where a step of single tokens uses tables of blocks.
+    """The paged cache with tables of blocks in steps of single tokens.
 
-    On a GPU, a flash attention kernel writes and reads these tables; here,
-    `write_and_read` replaces this kernel.
+    On a GPU, a flash attention kernel writes to and reads from the blocks of these
+    tables; `write_and_read` replaces this kernel.
     """
 
     def try_schedule(self, request: str, count: int) -> bool:
-        """Schedules with `max_blocks_per_request` set to 0 if a request in the step needs
-        indices. The library's scheduler reads this setting to decide whether to use
-        tables, and limits the reads of a step by indices."""
+        """Schedules a request, with `max_blocks_per_request` set to 0 if some request of
+        the step needs indices.
+
+        By this setting, the library's scheduler decides whether to use tables; without
+        tables, it limits the number of tokens that a step reads.
+        """
         most = self.cache.max_blocks_per_request
         is_decode = all(item.is_decode for item in self.step.values())
         self.cache.max_blocks_per_request = most * is_decode
@@ -60,7 +63,7 @@ def write_and_read(
     tables: Sequence[Sequence[int]],
     lengths: Sequence[int],
 ) -> list[torch.Tensor]:
-    """Writes and reads as `flash_attn_with_kvcache` does, for K or for V.
+    """Writes new tokens of K or V and returns all tokens, like `flash_attn_with_kvcache`.
 
     Args:
         pages: the pages, [pages, tokens of a page, heads, dim].

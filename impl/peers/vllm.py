@@ -1,6 +1,6 @@
-"""Backends over vLLM's `KVCacheManager`: their declarations.
+"""Declares the backends for vLLM's `KVCacheManager`.
 
-`vllm_blocks` drives the manager.
+`vllm_blocks` has the adapter.
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
 
 
 def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
-    """Declares no `match`: it finds a state of the current step, but the allocation
-    refuses this state. Without prefix caching, states are not kept at the ends of blocks.
+    """Declares a kind with states.
+
+    `match` is not declared: it can return a state of the current step, which the
+    allocation then refuses. Prefix caching is on, because vLLM otherwise does not keep
+    states at the ends of blocks.
     """
     kind = _kind(groups, prefix_cache=(True,), lookahead=(0,), aligned=(True,), **config)
     return replace(kind, operations=OPERATIONS - {"match"})
@@ -154,14 +157,14 @@ SPARSE = {
 
 
 def vllm() -> Backend:
-    """`KVCacheManager` with the policy fcfs and a draft model."""
+    """Declares `KVCacheManager` with the policy fcfs and a draft model."""
     chunked = _kind([*CHUNKED, *INSIDE])
     return _backend("vllm", {**PLAIN, "paged-chunked": chunked})
 
 
 def vllm_priority() -> Backend:
-    """`KVCacheManager` with the policy priority. Blocks have one size, so that each full
-    block has a hash."""
+    """Declares `KVCacheManager` with the policy priority. All blocks have the same size,
+    so that each full block has a hash."""
     declared = {
         "paged-full": _kind(declare_alike(FULL)),
         "paged-state": STATES["paged-state"],
@@ -172,33 +175,36 @@ def vllm_priority() -> Backend:
 
 
 def vllm_states() -> Backend:
-    """`KVCacheManager` for models with recurrent states, in the mode "align"."""
+    """Declares `KVCacheManager` for models with recurrent states, in the mode "align"."""
     return _backend("vllm-states", STATES)
 
 
 def vllm_states_budget() -> Backend:
-    """`vllm_states` with at most three tokens in a step, so that a block of states may
-    take several steps."""
+    """Declares `vllm_states` with at most three tokens in a step, so that a block of
+    states may need several steps."""
     return _backend("vllm-states-budget", STATES, Options(budget=3), SHARE)
 
 
 def vllm_ngram() -> Backend:
-    """`KVCacheManager` with drafts that are looked up. These drafts need no slots after
-    them."""
+    """Declares `KVCacheManager` with drafts that are looked up, not computed by a model.
+    These drafts need no slots after them."""
     kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-ngram", kinds, Options(has_draft_model=False), SHARE)
 
 
 def vllm_eagle() -> Backend:
-    """`KVCacheManager` with EAGLE. The draft model's data for the last token of a block
-    depends on the next token, so the hash of the block covers the next token, too."""
+    """Declares `KVCacheManager` with EAGLE.
+
+    The draft model's data for the last token of a block depends on the next token, so the
+    hash of the block includes the next token.
+    """
     kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
     return _backend("vllm-eagle", kinds, Options(covers_next=True), SHARE)
 
 
 def vllm_eagle_drop() -> Backend:
-    """`vllm_eagle` with `disable_lookahead_block_hashes`: the last block of a hit is
-    computed again. The manager refuses chunked layers."""
+    """Declares `vllm_eagle` with `disable_lookahead_block_hashes`: the last block of a
+    hit is computed again. The manager then refuses chunked layers."""
     kinds = {
         "paged-full": declare_drafting(_kind(FULL)),
         "paged-sliding": declare_drafting(_kind(SLIDING)),
@@ -208,13 +214,14 @@ def vllm_eagle_drop() -> Backend:
 
 
 def vllm_sparse() -> Backend:
-    """`KVCacheManager` with `prefix_cache_retention_interval` 0: it keeps windows and
-    states only at the ends of prompts and of shared beginnings."""
+    """Declares `KVCacheManager` with `prefix_cache_retention_interval` 0: it keeps
+    windows and states only at the ends of prompts and of shared prefixes."""
     return _backend("vllm-sparse", SPARSE, Options(retention=0), SHARE)
 
 
 def vllm_interval() -> Backend:
-    """`KVCacheManager` with a `prefix_cache_retention_interval` of two blocks."""
+    """Declares `KVCacheManager` with a `prefix_cache_retention_interval` of two
+    blocks."""
     return _backend("vllm-interval", SPARSE, Options(retention=2), SHARE)
 
 

@@ -1,6 +1,6 @@
-"""vLLM's `KVCacheManager`, driven as its scheduler does. Line numbers are those of
-`vllm/v1/core/sched/scheduler.py`, version 0.33.0.
+"""The adapter to vLLM's `KVCacheManager`, with the calls of the scheduler.
 
+Line numbers in comments are those of `vllm/v1/core/sched/scheduler.py`, version 0.33.0.
 `vllm` declares the backends.
 """
 
@@ -28,16 +28,17 @@ SAMPLING = SimpleNamespace(
 
 
 class Options(NamedTuple):
-    """Settings of a server.
+    """The settings of a server.
 
     Attributes:
-        has_draft_model: whether a model computes the drafts. It needs slots after them.
-        covers_next: whether a hash also covers the token after its block, which the draft
-            model of EAGLE has read.
+        has_draft_model: whether a model computes the drafts, which needs slots after
+            them.
+        covers_next: whether a hash also includes the token after its block, which the
+            draft model of EAGLE has read.
         drops_last: whether a hit is one block shorter, because the draft model of EAGLE
             has read the token after a block.
         retention: the interval at which sliding windows and states are kept, in blocks of
-            the scheduler; 0 keeps only those at the end of prompts, None keeps all.
+            the scheduler; 0 keeps them only at the ends of prompts, None keeps all.
         budget: the largest number of tokens in a step, `max_num_scheduled_tokens`; None
             for no limit. The limit matters for models with states.
     """
@@ -54,7 +55,7 @@ class Options(NamedTuple):
 
 @cache
 def _open_hash() -> Any:
-    """Returns the hash function of a server's default settings, and initializes it for
+    """Returns the hash function of a server with default settings, and initializes it for
     blocks."""
     sha256 = open_vllm().load("vllm.utils.hashing").sha256
     vllm.init_none_hash(sha256)
@@ -62,7 +63,7 @@ def _open_hash() -> Any:
 
 
 def _open_spec(group: Mapping[str, Any]) -> Any:
-    """Returns the specification of a group's layers, as a model describes them."""
+    """Returns vLLM's specification of the layers of a group."""
     block = group["block"]
     if group["type"] == "sliding":
         width = group["width"]
@@ -82,7 +83,8 @@ def _open_spec(group: Mapping[str, Any]) -> Any:
 
 
 def _open_manager(config: Config, options: Options) -> Any:
-    """Returns the manager that a scheduler makes for a config (line 340)."""
+    """Returns a manager, like the one that a scheduler makes for this config
+    (line 340)."""
     block = lcm(*(group["block"] for group in config["groups"]))
     groups = [
         vllm.KVCacheGroupSpec([f"layer.{number}"], _open_spec(group))
@@ -113,7 +115,7 @@ def _open_retention(block: int, options: Options) -> int | None:
 
 
 def _open_unit(config: Config) -> int:
-    """Returns the number of tokens that a hash covers."""
+    """Returns the number of tokens in a hash."""
     return int(
         config["hash_block"] or gcd(*(group["block"] for group in config["groups"]))
     )
@@ -139,7 +141,7 @@ class Blocks:
         requests: name → its `Request`.
         step: name → the number of its tokens in the current step.
         drafted: name → its scheduled drafts.
-        prefixes: hash → the namespace and the tokens that the hash stands for.
+        prefixes: hash → the namespace and the tokens of the hash.
         retained: the blocks that a copy of this step reads or writes.
     """
 
@@ -169,7 +171,8 @@ class Blocks:
         self.note(self.requests[request])
 
     def note(self, request: Any) -> None:
-        """Notes the tokens of each hash, which entries and events refer to."""
+        """Stores the tokens of each hash, because entries and events contain only the
+        hash."""
         for number, key in enumerate(request.block_hashes, 1):
             prefix = (
                 request.cache_salt,
@@ -235,7 +238,7 @@ class Blocks:
         return int(hit), allowed
 
     def limit(self, request: Any, start: int, count: int) -> int:
-        """Returns the number of tokens, at most `count`, of a step that begins at
+        """Returns the allowed number of tokens, at most `count`, in a step that begins at
         `start`."""
         return count
 
@@ -332,7 +335,7 @@ class Blocks:
         ]
 
     def translate(self, event: Any) -> list[tuple[str, Entry | None]]:
-        """Returns the content of an event. An event does not name a block."""
+        """Returns the content of an event, which contains no block."""
         if isinstance(event, vllm.AllBlocksCleared):
             return [("cleared", None)]
         name = "stored" if isinstance(event, vllm.BlockStored) else "removed"
@@ -343,13 +346,13 @@ class Blocks:
 
 
 def list_ids(blocks: Any) -> list[int]:
-    """Returns the blocks of a hash. Several blocks are stored as a dict."""
+    """Returns the blocks of a hash; vLLM stores several blocks as a dict."""
     return list(blocks) if isinstance(blocks, dict) else [blocks.block_id]
 
 
 class StateBlocks(Blocks):
     """A manager of models with recurrent states, which are kept at the ends of blocks
-    ("align").
+    (the mode "align").
 
     Attributes:
         block: the number of positions in a block of states.
@@ -364,9 +367,11 @@ class StateBlocks(Blocks):
         self.budget = options.budget or config["max_length"]
 
     def limit(self, request: Any, start: int, count: int) -> int:
-        """Returns the number of tokens up to a position where a state can be cached. This
-        is the code of `_mamba_block_aligned_split` (line 546) that applies without EAGLE
-        and internal checkpoints."""
+        """Returns the number of tokens up to a position where a state can be cached.
+
+        This is the part of `_mamba_block_aligned_split` (line 546) that applies without
+        EAGLE and without internal checkpoints.
+        """
         block, prefill_end = (
             self.block,
             max(request.num_prompt_tokens, request.num_tokens - 1),

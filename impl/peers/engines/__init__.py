@@ -1,2 +1,2 @@
-"""Block managers of released engines, imported without a GPU and without most of their
+"""Imports the block managers of released engines, without a GPU and without most of their
 dependencies."""

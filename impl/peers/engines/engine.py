@@ -1,4 +1,4 @@
-"""A released engine: its pinned version, and its modules that are not loaded."""
+"""Defines a released engine: its pinned version, and its modules that are not loaded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lockstep.harness.backends import Unavailable
 
 @dataclass(frozen=True)
 class StandIn:
-    """A module that is replaced by a stand-in, with all its submodules.
+    """A module that a stand-in replaces, together with all its submodules.
 
     Attributes:
         name: the dotted name. A module of another package is replaced only if that
             package is not installed.
-        reason: why the block manager does not need the module, or what it uses the module
-            for.
+        reason: why the block manager does not need the module, or for what it uses the
+            module.
         holds: the names that the block manager uses.
     """
 
@@ -36,8 +36,8 @@ class Engine:
 
     Attributes:
         package: the name of its distribution and of its import package.
-        version: the only supported version, since modules are chosen by name. The local
-            part of a version ("+cpu") is ignored.
+        version: the only supported version, because the list of modules fits only one
+            version. The local part of a version ("+cpu") is ignored.
         pins: the requirements file to install with `--no-deps`.
         needs: other distributions that the block manager uses.
         bare: packages that are loaded without their `__init__`.
@@ -61,7 +61,7 @@ def require_installed(engine: Engine) -> None:
 
     Raises:
         Unavailable: a distribution is missing, or has another version. The message names
-            it and the command to install it.
+            the distribution and the command that installs it.
     """
     name = f"{engine.package} {engine.version}"
     try:

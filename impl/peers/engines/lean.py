@@ -3,13 +3,12 @@
 A block manager imports modules that it hardly uses, and these modules import CUDA
 kernels, web servers and tokenizers. A lean import loads chosen packages without their
 `__init__`, and replaces listed modules by *stand-ins*. The list gives a reason for each
-stand-in. A stand-in has the names of its row; every other name exists, for annotations,
-and raises an exception when it is used.
+stand-in. A stand-in has the names in its row of the list. Every other name is a
+placeholder: annotations may contain it, but using it raises an exception.
 
-No other code sees a stand-in. The engine's modules get a special `__import__`, which
-knows the stand-ins; stand-ins never enter `sys.modules`. The engine's modules are in
-`sys.modules` only while they load, so that a later `import vllm` imports the real
-package.
+No other code sees a stand-in. Stand-ins never enter `sys.modules`; the engine's modules
+get a special `__import__`, which returns the stand-ins. The engine's modules are in
+`sys.modules` only while they load, so a later `import vllm` imports the real package.
 """
 
 from __future__ import annotations
@@ -37,11 +36,12 @@ class Importer(Protocol):
     """Imports modules of one engine."""
 
     def load(self, name: str) -> Any:
-        """Returns the module `name`, typed Any since few machines have the engine."""
+        """Returns the module `name`; its type is Any, because few machines have the
+        engine."""
 
     def visible(self) -> AbstractContextManager[None]:
-        """Returns the context in which engine code that reads `sys.modules` or calls
-        importlib runs."""
+        """Returns a context in which the engine's modules are in `sys.modules`, for
+        engine code that reads `sys.modules` or calls importlib."""
 
 
 class PlainImporter:
@@ -77,7 +77,8 @@ def take(importer: Importer, names: Mapping[str, Sequence[str]]) -> SimpleNamesp
 
 
 class Absent(type):
-    """The type of a name that a stand-in lacks: code can name it, but not use it."""
+    """The type of the placeholder for a name that a stand-in lacks. Code can import and
+    annotate with the placeholder, but not use it."""
 
     reason: str
 
@@ -111,7 +112,8 @@ def make_absent(path: str, name: str, reason: str) -> Any:
 
 
 class StandInModule(ModuleType):
-    """A module with the names of its row, and with placeholders for all other names."""
+    """A module with the names of its row in the list, and placeholders for all other
+    names."""
 
     def __init__(self, name: str, row: StandIn) -> None:
         super().__init__(name)
@@ -148,7 +150,8 @@ class LeanImporter:
         return package == self.engine.package or PathFinder.find_spec(package) is None
 
     def get_row(self, name: str) -> StandIn | None:
-        """Returns the stand-in for a module or for a package that contains the module."""
+        """Returns the row of the stand-in that replaces a module or a package around the
+        module."""
         while name not in self.rows and "." in name:
             name = name.rpartition(".")[0]
         return self.rows.get(name)
@@ -161,8 +164,7 @@ class LeanImporter:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """Acts as `__import__` of the engine's modules, with the arguments of Python's
-        function."""
+        """Replaces `__import__` in the engine's modules; has the same arguments."""
         package = (globals or {}).get("__package__")
         absolute = resolve_name("." * level + name, package)
         top = absolute.partition(".")[0]
@@ -218,8 +220,8 @@ class LeanImporter:
 
     @contextmanager
     def visible(self) -> Iterator[None]:
-        """Puts the engine's modules into `sys.modules` while they load, and then restores
-        `sys.modules`. Dataclasses and extension modules look there."""
+        """Puts the engine's modules into `sys.modules`, where dataclasses and extension
+        modules look for them; restores `sys.modules` at the end."""
         if self.is_visible:
             yield
             return

@@ -1,4 +1,4 @@
-"""The prefix caches and token pools of SGLang 0.5.23."""
+"""Imports the prefix caches and token pools of SGLang 0.5.23."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MODEL = "of models, which do not run here"
 
 
 def _name_algorithm(name: str) -> SimpleNamespace:
-    """Returns which additional caches an algorithm of speculative decoding has."""
+    """Returns the flags for the additional caches of an algorithm of speculative
+    decoding."""
     return SimpleNamespace(is_uno=lambda: False, has_draft_kv=lambda: name == "EAGLE")
 
 
@@ -122,7 +123,7 @@ NAMES = {
 
 
 def open_sglang() -> Importer:
-    """Returns the importer of SGLang, for modules that `load_sglang` does not name.
+    """Returns the importer of SGLang, for modules that `load_sglang` does not return.
 
     Raises:
         Unavailable: SGLang 0.5.23, or a package that it needs, is not installed.
@@ -132,10 +133,10 @@ def open_sglang() -> Importer:
 
 @cache
 def load_sglang() -> SimpleNamespace:
-    """Returns the classes and functions of `NAMES`, with the settings published.
+    """Returns the classes and functions in `NAMES`, and publishes the settings.
 
     Raises:
-        Unavailable: as `open_sglang`.
+        Unavailable: SGLang 0.5.23, or a package that it needs, is not installed.
     """
     publish(open_sglang())
     allocation = open_sglang().load(f"{CACHE}.allocation")
@@ -144,7 +145,7 @@ def load_sglang() -> SimpleNamespace:
 
 
 def publish(sglang: Importer) -> None:
-    """Publishes the server settings that the caches read, with their default values.
+    """Publishes the server settings that the caches read, with default values.
 
     A server publishes hundreds of settings, which come from its arguments and from the
     configuration of a model.
@@ -175,7 +176,7 @@ def publish(sglang: Importer) -> None:
 def _write_rows(
     rows: Any, table: Any, starts: Any, ends: Any, slots: Any, count: int
 ) -> None:
-    """Writes the slots of each request to its row; replaces a GPU kernel."""
+    """Writes the slots of each request to the request's row; replaces a GPU kernel."""
     first = 0
     for row, start, end in zip(
         rows.tolist(), starts.tolist(), ends.tolist(), strict=True
@@ -186,8 +187,8 @@ def _write_rows(
 
 @contextmanager
 def speculate(algorithm: str, drafts: int) -> Iterator[None]:
-    """Publishes the settings of a server with speculative decoding, for the calls made
-    here.
+    """Publishes the settings of a server with speculative decoding, for calls in this
+    context.
 
     Args:
         algorithm: the server's `speculative_algorithm`.
@@ -209,7 +210,7 @@ def speculate(algorithm: str, drafts: int) -> Iterator[None]:
 
 
 def open_unified(params: Any) -> Any:
-    """Returns a `UnifiedRadixCache`, whose constructor looks for the Rust core.
+    """Returns a `UnifiedRadixCache`. Its constructor imports the Rust core.
 
     Args:
         params: a `CacheInitParams`; its `tree_core_backend` is "python" or "rust".

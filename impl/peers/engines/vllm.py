@@ -1,4 +1,4 @@
-"""The block manager of vLLM 0.33.0."""
+"""Imports the block manager of vLLM 0.33.0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _find_no_features(features: Any, start: int, end: int) -> tuple[int, int]:
 
 
 class _Logger(logging.Logger):
-    """A logger of errors only, which does not change the handlers of the process."""
+    """A logger that logs only errors, and does not change the handlers of the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, logging.ERROR)
@@ -138,7 +138,7 @@ NAMES = {
 
 
 def open_vllm() -> Importer:
-    """Returns the importer of vLLM, for modules that `load_vllm` does not name.
+    """Returns the importer of vLLM, for modules that `load_vllm` does not return.
 
     Raises:
         Unavailable: vLLM 0.33.0, or a package that it needs, is not installed.
@@ -148,9 +148,9 @@ def open_vllm() -> Importer:
 
 @cache
 def load_vllm() -> SimpleNamespace:
-    """Returns the classes and functions of `NAMES`.
+    """Returns the classes and functions in `NAMES`.
 
     Raises:
-        Unavailable: as `open_vllm`.
+        Unavailable: vLLM 0.33.0, or a package that it needs, is not installed.
     """
     return take(open_vllm(), NAMES)
