@@ -1,5 +1,9 @@
 """Defines the protocols that a backend implements: arrays, and the caches of each
-contract."""
+contract.
+
+An integer that a cache returns may have any type that `operator.index` accepts, such as
+an integer array without axes, except bool. A float is a divergence, even if it is equal.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import index
 from typing import Any
 
 from lockstep.harness.core.errors import Broken, clean, format_plain
@@ -55,6 +56,39 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
         wanted = "a list" if length is None else f"a list of {length}"
         raise Broken("malformed", f"{name} returned {format_plain(answer)}, not {wanted}")
     return items
+
+
+def read_index(value: Any) -> int | None:
+    """Returns a backend's value as an int, or None if it is not an integer.
+
+    Any object with `__index__` is an integer, such as an integer array without axes,
+    except a bool.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return None
+    try:
+        return index(value)
+    except Exception:  # of the framework
+        return None
+
+
+def require_index(value: Any, name: str) -> int:
+    """Returns a backend's value as an int.
+
+    Args:
+        value: the value.
+        name: the name of the value, for the message.
+
+    Raises:
+        Broken: the value is not an integer; see `read_index`.
+    """
+    number = read_index(value)
+    if number is None:
+        text = f"{format_plain(value)} ({type(value).__name__})"
+        raise Broken("malformed", f"{name} is {text}, not an integer")
+    return number
 
 
 def read_object(answer: Any, attributes: Sequence[str], name: str, noun: str) -> Any:

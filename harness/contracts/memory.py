@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lockstep.harness.contracts.answers import read_index
 from lockstep.harness.core.errors import Broken, clean
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.snapshot import Snapshot
@@ -60,7 +61,10 @@ def is_held(sizes: Any) -> bool:
         isinstance(sizes, Mapping)
         and "bytes" in sizes
         and all(name in HELD for name in sizes)
-        and all(type(number) is int and number >= 0 for number in sizes.values())
+        and all(
+            number is not None and number >= 0
+            for number in map(read_index, sizes.values())
+        )
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
-from lockstep.harness.contracts.answers import read_list
+from lockstep.harness.contracts.answers import read_list, require_index
 from lockstep.harness.contracts.naming import compare_numbers
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.system import Column, split_pair, to_numpy
@@ -125,12 +125,9 @@ class Recurrence:
         """
         rows: list[list[Column]] = []
         length = len(tags)
-        boundaries = read_list(cache.boundaries(length), "boundaries")
-        is_plain = all(
-            isinstance(length_written, int) and length_written > 0
-            for length_written in boundaries
-        )
-        if not is_plain or sum(boundaries) != length:
+        answer = read_list(cache.boundaries(length), "boundaries")
+        boundaries = [require_index(item, "a length in boundaries") for item in answer]
+        if min(boundaries, default=0) < 1 or sum(boundaries) != length:
             raise Broken(
                 "malformed", f"boundaries({length}) returned {format_plain(boundaries)}"
             )

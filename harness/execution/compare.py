@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from numbers import Real
 from typing import Any
 
+import numpy as np
+
+from lockstep.harness.contracts.answers import read_index
 from lockstep.harness.contracts.naming import PADDING, SENTENCES
 from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import format_plain
@@ -56,6 +58,8 @@ NAMED = {
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
 SLOTS, STATE = "slots", "state"
+READ = frozenset({ROWS, TAGS, COLUMNS, STATES, SLOTS, STATE})
+"""Fields whose values the harness makes from the arrays and tables of a backend."""
 ONE_OF, BETWEEN = "one_of", "between"
 """Keys of an expected value that allows several values; see `Operation.resolve`."""
 
@@ -91,7 +95,7 @@ def find_difference(
         got = observed.get(name)
         if name == PARTS and got is not None:
             difference = compare_parts(wanted, got, describe)
-        elif is_equal(got, wanted):
+        elif got == wanted if name in READ else is_equal(got, wanted):
             continue
         elif name == ONE_OF:
             return compare_answers(wanted, observed, describe)
@@ -121,11 +125,18 @@ def find_difference(
 
 
 def is_equal(got: Any, wanted: Any) -> bool:
-    """Returns whether a backend's value, of any type, equals the expected value."""
-    try:
-        return bool(got == wanted)
-    except Exception:
-        return False  # for example, the backend returned an array instead of a number
+    """Returns whether a backend's value, of any type, equals the expected value.
+
+    The types must be equal, too, but integers may have any type that `read_index` reads.
+    """
+    if isinstance(wanted, list | tuple):
+        same = type(got) is type(wanted) and len(got) == len(wanted)
+        return same and all(map(is_equal, got, wanted))
+    if type(wanted) is int:
+        return read_index(got) == wanted
+    if isinstance(got, np.bool_):
+        got = bool(got)
+    return type(got) is type(wanted) and bool(got == wanted)
 
 
 def is_choice(wanted: Any) -> bool:
@@ -163,26 +174,40 @@ def compare_choice(
     got, kind = observed.get(name), NAMED.get(name, "result")
     if BETWEEN in wanted:
         low, high = wanted[BETWEEN]
-        if isinstance(got, Real) and low <= got <= high:
+        number = read_index(got)
+        if number is not None and low <= number <= high:
             return None
-        return Difference(kind, f"{name} is {say(got)}, allowed: {low} to {high}")
+        shown = say(got) + say_type(got, low)
+        return Difference(kind, f"{name} is {shown}, allowed: {low} to {high}")
     alone = {key: value for key, value in observed.items() if key != LAYERS}
     answers = [{name: value} for value in wanted[ONE_OF]]
     difference = compare_answers(answers, alone, describe)
     if difference is None:
         return None
     allowed = " or ".join(map(say, wanted[ONE_OF]))
-    words = f"{name} is {say(got)}, allowed: {allowed}"
+    number = next((value for value in wanted[ONE_OF] if type(value) is int), None)
+    words = f"{name} is {say(got)}{say_type(got, number)}, allowed: {allowed}"
     return Difference(difference.what, words, difference.tokens)
 
 
 def format_difference(name: str, got: Any, wanted: Any) -> str:
     """Describes a difference between two values."""
     if name != "error":
-        return f"{name} is {say(got)}, not {say(wanted)}"
+        return f"{name} is {say(got)}{say_type(got, wanted)}, not {say(wanted)}"
     if got is None:
         return f"did not refuse; expected {say(wanted)}"
     return f"refused with {say(got)}; expected {say(wanted)}"
+
+
+def say_type(got: Any, wanted: Any) -> str:
+    """Names the type of a value, or of its first item, that should be an integer."""
+    pairs = [(got, wanted)]
+    if isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
+        pairs = list(zip(got, wanted, strict=True))
+    for value, right in pairs:
+        if type(right) is int and value is not None and read_index(value) is None:
+            return f" ({type(value).__name__}, not an integer)"
+    return ""
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:

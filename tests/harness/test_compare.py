@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from syrupy.assertion import SnapshotAssertion
 
 from lockstep.harness.execution.compare import find_difference
@@ -103,3 +105,39 @@ def test_what_differs_and_how_that_is_said(snapshot: SnapshotAssertion) -> None:
         assert difference is not None
         lines.append(f"{difference.what} {difference.tokens[:4]} {difference.message}")
     assert "\n".join(lines) == snapshot
+
+
+class Equal:
+    """Equals everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("number", [np.int32(3), np.array(3), torch.tensor(3)])
+def test_integers_of_other_types(number: Any) -> None:
+    for wanted in (3, [3], {"one_of": [2, 3]}, {"between": [1, 4]}):
+        got = [number] if isinstance(wanted, list) else number
+        assert find_difference({"hit": wanted}, {"hit": got}) is None
+
+
+WRONG = [3.0, np.float16(3), np.array(3.0), True, np.True_, torch.tensor(True), Equal()]
+
+
+@pytest.mark.parametrize("number", WRONG, ids=lambda number: type(number).__name__)
+def test_equal_values_that_are_not_integers(number: Any) -> None:
+    right = 1 if number == 1 else 3
+    for wanted in (right, [right], {"one_of": [0, right]}, {"between": [0, 4]}):
+        got = [number] if isinstance(wanted, list) else number
+        difference = find_difference({"offset": wanted}, {"offset": got})
+        assert difference is not None and difference.what == "offset"
+        assert f" ({type(number).__name__}, not an integer), " in difference.message
+
+
+@pytest.mark.parametrize("wanted", [True, None, "shared", False, [None]])
+def test_values_that_only_seem_equal(wanted: Any) -> None:
+    assert find_difference({"ok": wanted}, {"ok": wanted}) is None
+    for got in (Equal(), [Equal()], 1, 0):
+        assert find_difference({"ok": wanted}, {"ok": got}) is not None

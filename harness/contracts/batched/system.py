@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.answers import read_list, read_object, require_index
 from lockstep.harness.contracts.batched.model import (
     BatchedModel,
     get_open_config,
@@ -34,7 +33,7 @@ from lockstep.harness.contracts.system import (
     split_pair,
     to_numpy,
 )
-from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, Table
 from lockstep.reference.batched import BatchedCache
 
@@ -188,12 +187,13 @@ class BatchedSystem(Batches):
     def read_numbers(self, arrays: Any, name: str, rows: int | None = None) -> list[int]:
         """Returns integers from a list or an array, one for each row; `rows` is the
         required number of integers, or None for any number."""
-        if not isinstance(arrays, list | tuple):
-            arrays = to_numpy(self.arrays, arrays, name).tolist()
-        numbers = read_list(arrays, name, rows)
-        if all(map(is_whole, numbers)):
-            return [int(content) for content in numbers]
-        raise Broken("malformed", f"{name} returned {format_plain(arrays)}, not numbers")
+        if isinstance(arrays, list | tuple):
+            numbers = read_list(arrays, name, rows)
+            return [require_index(number, f"a number of {name}") for number in numbers]
+        content = to_numpy(self.arrays, arrays, name)  # may have become floats
+        if "int" not in (dtype := self.arrays.dtype(arrays)):
+            raise Broken("malformed", f"{name} is an array of {dtype}, not of integers")
+        return list(map(int, read_list(content.tolist(), name, rows)))
 
     # --- columns ------------------------------------------------------------------------
 
@@ -464,10 +464,3 @@ def spread_mask(content: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[
     except ValueError:
         form = f"{list(content.shape)}, which does not broadcast to {list(shape)}"
         raise Broken("mask", f"the mask has shape {form}") from None
-
-
-def is_whole(value: Any) -> bool:
-    """Tells whether a value is a Python or numpy integer."""
-    return isinstance(value, Integral) or (
-        isinstance(value, float) and value.is_integer()
-    )

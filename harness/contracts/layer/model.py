@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lockstep.harness.contracts.answers import read_object
+from lockstep.harness.contracts.answers import read_object, require_index
 from lockstep.harness.contracts.operation import (
     Answer,
     Config,
@@ -218,8 +218,11 @@ def get_range(snapshot: Any) -> list[int] | None:
     """Returns [begin, end] of a snapshot of the reference or of a backend."""
     if snapshot is None:
         return None
-    read_object(snapshot, ("begin", "end"), "the cache", "a snapshot")
-    return [snapshot.begin, snapshot.end]
+    names = "begin", "end"
+    read_object(snapshot, names, "the cache", "a snapshot")
+    return [
+        require_index(getattr(snapshot, name), f"{name} of a snapshot") for name in names
+    ]
 
 
 def list_places(cache: Cache) -> list[HeldToken]:

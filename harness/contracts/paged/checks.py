@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
+from lockstep.harness.contracts.answers import read_index
 from lockstep.harness.contracts.paged.contents import Memory, Need, Slot, list_slots
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
@@ -335,8 +336,8 @@ def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix])
 
 def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
     """Raises Broken if a request's hit is shorter than the longest possible hit."""
-    hit = answer.get("start", answer.get("hit"))
-    if isinstance(hit, int) and hit < longest:
+    hit = read_index(answer.get("start", answer.get("hit")))
+    if hit is not None and hit < longest:
         raise Broken(
             "reuse",
             f"request {name} reuses {hit} tokens; there are entries for {longest}",

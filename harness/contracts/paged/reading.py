@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any, NoReturn
 
 from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Ring, Table, Tables
-from lockstep.harness.contracts.answers import read_list, read_object
+from lockstep.harness.contracts.answers import read_index, read_list, read_object
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.checks import list_blocks
 from lockstep.harness.contracts.paged.model import name_group
@@ -32,22 +33,21 @@ def read_table(answer: Any, location: str, stores: bool) -> Table:
     if isinstance(answer, Ring):
         if not stores:
             raise Broken("malformed", f'{location} has a ring; that needs data "backend"')
-        blocks = read_list(answer.blocks, "tables")
-        require_blocks(location, blocks)
-        return Ring(blocks)
+        return Ring(read_blocks(location, read_list(answer.blocks, "tables")))
     table = read_list(answer, "tables")
-    for block in table:
-        if block is not None and not isinstance(block, int):
-            reject(location, block, "a block or None")
-    return table
+    if {*map(type, table)} <= {int, NoneType}:  # the usual case, at once
+        return table
+    return [
+        None if block is None else read_number(location, block, "a block or None")
+        for block in table
+    ]
 
 
 def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
     """Returns the (source, target) blocks to copy that the method `name` returned."""
     pairs = [read_list(item, name, 2) for item in read_list(answer, name)]
-    for pair in pairs:
-        require_blocks(name, pair)
-    return [(source, target) for source, target in pairs]
+    blocks = (read_blocks(name, pair) for pair in pairs)
+    return [(source, target) for source, target in blocks]
 
 
 def read_pool(answer: Any) -> Pool:
@@ -55,16 +55,19 @@ def read_pool(answer: Any) -> Pool:
     read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")
-    free, cached, pinned, idle = (
-        read_list(getattr(answer, name, ()), "pool")
-        for name in ("free", "cached", "pinned", "idle")
+    held, free, cached, pinned, idle = (
+        read_blocks("pool", read_list(blocks, "pool"))
+        for blocks in (
+            list(answer.references),
+            *(getattr(answer, name, ()) for name in ("free", "cached", "pinned", "idle")),
+        )
     )
-    for blocks in (answer.references, free, cached, pinned, idle):
-        require_blocks("pool", blocks)
-    for count in answer.references.values():
-        if not isinstance(count, int):
-            reject("the references of pool", count, "a count")
-    references = {block: count for block, count in answer.references.items() if count}
+    counts = (
+        read_number("the references of pool", count, "a count")
+        for count in answer.references.values()
+    )
+    pairs = zip(held, counts, strict=True)
+    references = {block: count for block, count in pairs if count}
     return Pool(references, free, cached, tuple(pinned), tuple(idle))
 
 
@@ -91,21 +94,30 @@ def read_entry(answer: Any, name: str, groups: int) -> Entry:
     """Returns an entry with its tokens as a tuple; `groups` is the number of groups."""
     group, namespace, listed, block = read_list(answer, name, len(Entry._fields))
     tokens = tuple(read_list(listed, name))
-    if not (isinstance(group, int) and 0 <= group < groups):
+    if {*map(type, tokens)} != {int}:
+        tokens = tuple(map(read_index, tokens))
+    number = read_index(group)
+    if number is None or not 0 <= number < groups:
         reject(name, group, f"a group below {groups}")
     if not (namespace is None or isinstance(namespace, str)):
         reject(name, namespace, "a namespace or None")
-    if {*map(type, tokens)} != {int}:
+    if not tokens or None in tokens:
         reject(name, listed, "at least one token")
-    if not isinstance(block, int):
-        reject(name, block, "a block")
-    return Entry(group, namespace, tokens, block)
+    at = read_number(name, block, "a block")
+    return Entry(number, namespace, tokens, at)
 
 
-def require_blocks(location: str, blocks: Iterable[Any]) -> None:
-    for block in blocks:
-        if not isinstance(block, int):
-            reject(location, block, "a block")
+def read_blocks(location: str, blocks: list[Any]) -> list[int]:
+    if {*map(type, blocks)} <= {int}:  # the usual case, at once
+        return blocks
+    return [read_number(location, block, "a block") for block in blocks]
+
+
+def read_number(location: str, value: Any, wanted: str) -> int:
+    number = read_index(value)
+    if number is None:
+        reject(location, value, wanted)
+    return number
 
 
 def reject(location: str, value: Any, wanted: str) -> NoReturn:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
-from lockstep.harness.contracts.answers import read_list
+from lockstep.harness.contracts.answers import read_index, read_list, require_index
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.paged import checks, reading
 from lockstep.harness.contracts.paged.contents import (
@@ -18,7 +18,7 @@ from lockstep.harness.contracts.paged.contents import (
 )
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.contracts.system import Reader, Setup, System, to_numpy
-from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins
 
 NO_TOKEN = -1
@@ -122,11 +122,7 @@ class PagedSystem(System):
         answer = self.call(op, fields, result)
         if result == "start" and is_list(answer.get(result)):
             start, count = read_list(answer[result], "schedule", 2)
-            if not isinstance(count, int):
-                message = (
-                    f"schedule returned {format_plain(count)} for a number of tokens"
-                )
-                raise Broken("malformed", message)
+            count = reading.read_number("schedule", count, "a number of tokens")
             answer = {"start": start, "count": count}
         checks.check_longest(answer, op["request"], longest)
         return answer
@@ -360,9 +356,9 @@ class PagedSystem(System):
         ]
         ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
         tags = [
-            model.get_tag(model.cache.requests[name], end - 1)
+            model.get_tag(model.cache.requests[name], require_index(end, "an end") - 1)
             for (name, _, _), ends_of_request in zip(step, ends, strict=True)
-            for end in ends_of_request
+            for end in read_list(ends_of_request, "list_ends")
         ]
         pair = reader.feed(tags)
         with self.lend("a", "write_states", pair):
@@ -420,7 +416,7 @@ class PagedSystem(System):
     def check_evicted(self, evicted: Any) -> None:
         """Checks that no more blocks were evicted than could be evicted."""
         most = len(self.pool.cached) if self.pool is not None else None
-        if most is not None and isinstance(evicted, int) and evicted > most:
+        if most is not None and (read_index(evicted) or 0) > most:
             raise Broken(
                 "result",
                 f"evicted {evicted} blocks, but {most} could be hit, and were held by no"

@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.harness.contracts.answers import read_list, read_object
 from lockstep.harness.contracts.layer.model import (
     answer_tags,
+    get_range,
     get_rows_visible,
     list_places,
 )
@@ -311,8 +312,8 @@ class WatchedCache:
 
     def get_bytes(self) -> int:
         """Counts the bytes of all open snapshots."""
-        snapshots = self.open.values()
-        return sum(self.count_bytes(size.begin, size.end) for size in snapshots)
+        ranges = map(get_range, self.open.values())
+        return sum(self.count_bytes(*ends) for ends in ranges if ends)
 
     def note(self, snapshot: Any) -> Any:
         if snapshot is not None:

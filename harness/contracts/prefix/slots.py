@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lockstep.harness.contracts.answers import read_list
+from lockstep.harness.contracts.answers import read_index, read_list
 from lockstep.harness.contracts.operation import Answer, Config, Held, Op, Source, ask
 from lockstep.harness.contracts.prefix.model import (
     CHANGES,
@@ -18,7 +18,7 @@ from lockstep.harness.contracts.prefix.model import (
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.contracts.unified.model import UnifiedModel
 from lockstep.harness.contracts.unified.system import UnifiedSystem
-from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.reference.errors import NotSupported
 from lockstep.reference.slots import REFUSALS, Slot, Slots
 
@@ -279,11 +279,10 @@ class SlotsSystem(RequestSystem):
         answer = self.lend(self.cache.begin, op["tokens"])
         if "error" in answer:
             return answer
-        slot = answer.get("result")
-        if not isinstance(slot, int):
-            raise Broken(
-                "malformed", f"begin returned {slot!r}, not the number of a slot"
-            )
+        slot = read_index(answer.get("result"))
+        if slot is None:
+            got = format_plain(answer.get("result"))
+            raise Broken("malformed", f"begin returned {got}, not the number of a slot")
         self.users[op["user"]] = slot
         return {"slot": slot, **self.describe_slot(slot)}
 
