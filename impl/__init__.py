@@ -1,1 +1,1 @@
-"""Caches that run beside the reference, and their backends."""
+"""Our caches on torch and MLX, adapters to released caches, and the backends of both."""

@@ -1,7 +1,7 @@
 """Records our own layer caches in a running engine.
 
-Their methods have the names of operations. This module is above the folders of caches,
-which do not import the harness.
+The methods of these caches have the names of operations. This module imports the harness;
+the packages of the caches do not.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FRAMEWORKS = ("torch", "mlx")
 
 
 def record(cache: Any, recording: Recording) -> None:
-    """Records a layer cache, or a list of them.
+    """Records a layer cache, or a list of layer caches.
 
     Raises:
-        UsageError: one is of another contract, not empty, or recorded already.
+        UsageError: a cache is not a layer cache, is not empty, or is already recorded.
     """
     layers = cache if isinstance(cache, list | tuple) else [cache]
     for number, layer in enumerate(layers):
@@ -41,7 +41,7 @@ def record(cache: Any, recording: Recording) -> None:
 
 
 def get_form(cache: Any) -> Form:
-    """Returns the form of a cache, on the processor until its arrays are seen."""
+    """Returns the form of a cache. The device is the CPU until the cache has arrays."""
     backend = f"{get_framework(cache)}-cpu"
     match cache:
         case KVCacheBase():
@@ -59,7 +59,8 @@ def get_form(cache: Any) -> Form:
 
 
 def get_framework(cache: Any) -> str:
-    """Returns "torch" or "mlx": the folder of the class, or of a part of it."""
+    """Returns "torch" or "mlx", from the module of the class or of one of its base
+    classes."""
     folders = (base.__module__.split(".")[2:3] for base in type(cache).__mro__)
     return next(name for name in chain.from_iterable(folders) if name in FRAMEWORKS)
 
@@ -74,7 +75,7 @@ def get_device(array: Any) -> str:
 
 
 class Snapshots:
-    """The snapshots of a layer, which are kept as long as they have a name."""
+    """The snapshots of a layer. A snapshot is kept here while it has a name."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -89,20 +90,20 @@ class Snapshots:
             self.named[id(snapshot)] = snapshot, name
 
     def find(self, snapshot: Any) -> str | None:
-        """Returns the name of a snapshot; None for none."""
+        """Returns the name of a snapshot; None if it has no name."""
         return self.named.get(id(snapshot), (None, None))[1]
 
     def consume(self, snapshot: Any) -> str | None:
-        """Returns the name, which is free from now on."""
+        """Returns the name of a snapshot, and makes this name free."""
         return self.named.pop(id(snapshot), (None, None))[1]
 
 
 class Own(Scribe):
-    """One of our layer caches.
+    """Records one of our layer caches.
 
     Args:
         cache, tapes, name: see `Scribe`.
-        snapshots: of the layer.
+        snapshots: the snapshots of the layer.
     """
 
     calls = (
@@ -128,7 +129,8 @@ class Own(Scribe):
         return None
 
     def write(self, conv: Any, delta: Any, length: int | None = None) -> Then:
-        """Notes the write of a state; of other caches only they write themselves."""
+        """Notes the write of a state. Other caches call `write` only internally; any
+        other call ends the program."""
         if length is None:
             self.stop("write, which is for the cache itself")
             return None

@@ -1,4 +1,4 @@
-"""MLX arrays behind the array interface of the harness."""
+"""Implements the harness's interface of arrays for MLX arrays."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class MLXArrays:
         self.device = device or mx.default_device()
 
     def from_numpy(self, array: npt.NDArray[np.float32], dtype: str) -> mx.array:
-        """Converts the dtype during the copy, so that no evaluation is pending."""
+        """Converts the dtype during the copy, so that no lazy evaluation remains."""
         return mx.array(array, DTYPES[dtype])
 
     def to_numpy(self, array: mx.array) -> npt.NDArray[Any]:
-        """Evaluates `array` once.
+        """Evaluates `array` only once.
 
-        numpy converts to float32: a second evaluation costs more than a small array.
+        numpy converts to float32, because a second evaluation costs more than a small
+        array.
         """
         if array.dtype == mx.bfloat16:
             return widen(array)
@@ -57,8 +58,8 @@ class MLXArrays:
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, mask: Any
     ) -> mx.array:
-        """Calls `mx.fast.scaled_dot_product_attention`; its "causal" is lower-right
-        aligned."""
+        """Calls `mx.fast.scaled_dot_product_attention`, whose "causal" is aligned to the
+        lower right."""
         scale = queries.shape[-1] ** -0.5
         return mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=scale, mask=mask, stream=self.device

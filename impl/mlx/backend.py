@@ -1,4 +1,4 @@
-"""The backends of our MLX caches."""
+"""Declares the backends of our MLX caches."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from lockstep.impl.shared.operations import BATCH_CONFIG
 
 
 class OnDevice:
-    """A cache that computes on one device, regardless of the default device.
+    """A cache that computes on one device, even if another device is the default.
 
-    Like a loop that generates tokens, it starts the evaluation of each result
-    immediately, for K and V together.
+    It starts the evaluation of K and V of each result together and immediately, like a
+    loop that generates tokens.
     """
 
     def __init__(self, cache: Any, device: mx.Device) -> None:
@@ -66,7 +66,7 @@ class OnDevice:
 
 
 def compute(device: mx.Device, method: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls `method` on the device and starts the evaluation of arrays it returns."""
+    """Calls `method` on the device, and starts the evaluation of the returned arrays."""
     with mx.stream(device):
         result = method(*arguments)
         mx.async_eval(result)  # type: ignore[no-untyped-call]

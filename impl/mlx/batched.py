@@ -15,15 +15,15 @@ from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 
 
 class BatchedCache(TokenBatch):
-    """Attention over the sequences of several requests, one in each row.
+    """Attention over the sequences of several requests, one row for each request.
 
     `update` and `state` return values, which stay valid. Drop these values before the
     next update is evaluated; otherwise that update copies the whole pool.
 
     Args:
-        rows: number of rows, all of them empty.
-        window: number of tokens that a query sees, itself included; None for all.
-        step, fill, mask: as in `impl.mlx.kv`.
+        rows: number of rows, which are empty.
+        window: number of tokens that a query sees, including itself; None for all tokens.
+        step, fill, mask: see `impl.mlx.kv`.
     """
 
     singles = KVCache, RotatingCache
@@ -42,7 +42,7 @@ class BatchedCache(TokenBatch):
         self.line: tuple[Starts, int, mx.array] | None = None
 
     def get_ends(self) -> Ints:
-        """Returns for each row the column behind its tokens, [rows]."""
+        """Returns for each row the column after its tokens, [rows]."""
         return np.array(self.lengths) + np.array(self.pool.starts)
 
     def get_positions(self, length: int) -> mx.array:
@@ -50,7 +50,7 @@ class BatchedCache(TokenBatch):
         return mx.array(self.place(length)).reshape(-1, length)
 
     def place(self, length: int) -> Ints:
-        """Returns the positions of columns, [rows, 1, length, 1]."""
+        """Returns the positions of the next `length` columns, [rows, 1, length, 1]."""
         offsets = np.array(self.offsets, np.int32).reshape(-1, 1, 1, 1)
         return offsets + np.arange(length, dtype=np.int32)[:, None]
 
@@ -77,7 +77,9 @@ class BatchedCache(TokenBatch):
 
     def get_line(self, starts: Starts, width: int) -> mx.array:
         """Returns the mask of a query after all tokens, with at least `width` columns.
-        Until rows move, each step uses a slice of it."""
+
+        Until rows move, each step uses a slice of this mask.
+        """
         if self.line is None or self.line[0] is not starts or self.line[1] < width:
             width = max(width, self.pool.room)
             begins = np.array(starts, np.int32).reshape(-1, 1, 1, 1)
@@ -112,8 +114,8 @@ class BatchedCache(TokenBatch):
         )
 
     def concatenate(self, old: Pair | None, new: Pair) -> Pair:
-        """The arrays of the result are written only afterwards: the pool depends on
-        it."""
+        """Concatenates two pairs of K and V. The pool is written only after the result is
+        evaluated."""
         if old is None:
             return new[0][...], new[1][...]
         joint = super().concatenate(old, new)

@@ -13,9 +13,9 @@ from lockstep.impl.shared.batched_state import StateBatch
 
 
 class BatchedState(StateBatch):
-    """The states of a linear-recurrent layer for several requests, zeros at first.
+    """The states of a linear-recurrent layer for several requests, initially zeros.
 
-    `read` returns values: they stay valid.
+    `read` returns values, which stay valid.
     """
 
     single = StateCache

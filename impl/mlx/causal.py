@@ -1,4 +1,5 @@
-"""The causal caches on MLX: one pool of cells for each layer, returned as values."""
+"""The causal caches on MLX: one pool of cells for each layer, which is returned as
+values."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ class CausalCache(CausalCacheBase):
         sizes: see `Sizes`.
         layers: number of layers; all have the same heads and dimensions.
         rope: bases of the rotary embedding, by which keys are rotated when they move;
-            layer i has base i mod their number. None if keys cannot move.
-        dtype: of keys and values.
-        mask: dtype of masks.
-        fill: initial content of the memory.
+            layer i has the base with index i mod their number. None if keys cannot move.
+        dtype: the dtype of keys and values.
+        mask: the dtype of masks.
+        fill: the initial content of the memory.
         permuted: whether values are stored as [.., value_dim, cells].
     """
 

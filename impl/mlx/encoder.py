@@ -9,12 +9,13 @@ from lockstep.impl.shared.encoder import EncoderCacheBase
 class EncoderCache(EncoderCacheBase):
     """K and V of one image in each layer, for cross attention without a mask.
 
-    `get` returns values: they stay valid.
+    `get` returns values, which stay valid.
     """
 
     def keep(self, old: Pair | None, pair: Pair) -> Pair:
         return make_compact(pair)
 
     def hand_out(self, pair: Pair) -> Pair:
-        """Returns new objects for the same values: the caller may assign to slices."""
+        """Returns new objects for the same values, because the caller may assign to
+        slices."""
         return pair[0][...], pair[1][...]

@@ -1,4 +1,5 @@
-"""The full cache on MLX: one buffer, written through slices, returned as values."""
+"""The full cache on MLX: one buffer that is written through slices and returned as
+values."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from lockstep.impl.shared.linear import Linear
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return values: they stay valid. Drop them before the next
-    update is evaluated, or it copies the whole buffer.
+    `update`, `view` and `state` return values, which stay valid. Drop these values before
+    the next update is evaluated; otherwise that update copies the whole buffer.
 
     Args:
         step: see `impl.shared.linear.compute_capacity`.
-        fill: initial content of the memory; any value costs the same.
-        mask: dtype of masks. bool_ for True where a row sees a column (or "causal" if
-            that is equivalent), a floating type for 0 there and -inf elsewhere.
+        fill: the initial content of the memory; any value costs the same.
+        mask: the dtype of masks. A bool_ mask is True where a row sees a column, or
+            "causal" if that is equivalent; a floating-point mask is 0 there, and -inf
+            elsewhere.
     """
 
     def __init__(

@@ -15,14 +15,15 @@ PAGE = 4096
 
 
 def get_numbers(dtype: mx.Dtype) -> npt.NDArray[Any]:
-    """Returns -inf and 0 as numpy numbers; for bfloat16, the bits of the numbers."""
+    """Returns -inf and 0 as numpy numbers; for bfloat16, as integers with the
+    same bits."""
     if dtype == mx.bfloat16:
         return np.array([0xFF80, 0], np.uint16)
     return np.array([-np.inf, 0], np.float16 if dtype == mx.float16 else np.float32)
 
 
 def convert(numbers: npt.NDArray[Any], dtype: mx.Dtype) -> mx.array:
-    """Converts an array of numbers from `get_numbers` to an MLX array, a copy."""
+    """Copies an array of numbers from `get_numbers` to an MLX array."""
     copied = mx.array(numbers)
     return copied if copied.dtype == dtype else copied.view(dtype)
 
@@ -31,8 +32,8 @@ def allocate(count: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns memory for `count` numbers that MLX can copy fast.
 
     Large arrays of numpy and of MLX begin just after the start of a page. On AMD
-    processors a copy between addresses that are nearly equal modulo the page size takes
-    ten times as long. This memory therefore begins in the middle of a page.
+    processors, a copy takes ten times as long if both addresses have nearly the same
+    offset in a page. This memory therefore begins in the middle of a page.
     """
     memory = np.empty(count * like.itemsize + PAGE, np.uint8)
     begin = (PAGE // 2 - memory.ctypes.data) % PAGE

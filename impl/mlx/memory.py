@@ -1,10 +1,12 @@
-"""The code that all memories of K and V on MLX have in common.
+"""The code that all memories of K and V on MLX share.
 
 An MLX array is a value and is evaluated lazily. Assigning to a slice of a buffer makes a
-new value. When it is evaluated, it is written in place if nothing else refers to the old
-value, and otherwise into a copy of the whole buffer. Therefore returned arrays never
-change; a step moves only its own tokens, if the arrays of the previous step have been
-dropped; and the memory must not keep a reference to a buffer that is about to be written.
+new value. When this value is evaluated, it is written in place if nothing else refers to
+the old value, and otherwise into a copy of the whole buffer. This has three consequences:
+
+* Returned arrays never change.
+* A step moves only its own tokens, if the arrays of the previous step have been dropped.
+* The memory must not keep a reference to a buffer that is about to be written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Pair = tuple[mx.array, mx.array]
 
 
 class TokenMemory(MemoryBase):
-    """K and V of one sequence in two buffers, written through slices."""
+    """K and V of one sequence in two buffers, which are written through slices."""
 
     buffers: Pair | None
 
@@ -55,7 +57,7 @@ class TokenMemory(MemoryBase):
         return self.view(returned)
 
     def write(self, runs: Sequence[Run], arrays: Pair) -> None:
-        """Writes tokens, numbered from 0, to columns."""
+        """Writes tokens to columns; the tokens are numbered from 0."""
 
         def write(buffer: mx.array, tokens: mx.array) -> mx.array:
             for token, column, end in runs:
@@ -70,7 +72,8 @@ class TokenMemory(MemoryBase):
         )
 
     def extend(self, old: mx.array, copied: Sequence[Run], room: int) -> mx.array:
-        """Returns a buffer of `room` columns, beginning with columns of an old buffer."""
+        """Returns a buffer of `room` columns that begins with columns of an old
+        buffer."""
         batch, heads, _, dim = old.shape
         count = sum(end - begin for _, begin, end in copied)
         fresh = mx.full((batch, heads, room - count, dim), self.fill, old.dtype)
@@ -82,7 +85,8 @@ class TokenMemory(MemoryBase):
         return join_wide(old, (begin, end), fresh)
 
     def view(self, runs: Sequence[Run]) -> Pair:
-        """Returns new objects for the columns, since the buffers are written in place."""
+        """Returns new objects for the columns, because the buffers are written
+        in place."""
         assert self.buffers is not None
         keys, values = self.buffers
         if len(runs) > 1:
@@ -93,16 +97,18 @@ class TokenMemory(MemoryBase):
         return keys[:, :, begin:end], values[:, :, begin:end]
 
     def copy(self, begin: int, end: int) -> Pair:
-        """Returns the whole buffers without a copy; the first write copies them."""
+        """Returns the whole buffers without a copy; the first write to them makes the
+        copy."""
         runs = self.columns.find(begin, end)
         if end - begin == self.columns.room and len(runs) == 1:
             return self.view(runs)
         return super().copy(begin, end)
 
     def copy_runs(self, arrays: Pair, runs: Sequence[Run]) -> Pair:
-        """Returns compact copies, computed at once.
+        """Returns copies of columns that keep no buffer alive; evaluates them
+        immediately.
 
-        Until copies are computed, they refer to the buffers, and the next write would
+        Until copies are evaluated, they refer to the buffers, and the next write would
         copy the whole buffers.
         """
         copied = copy_columns(arrays[0], runs), copy_columns(arrays[1], runs)
@@ -113,7 +119,7 @@ class TokenMemory(MemoryBase):
         return join(pieces)
 
     def adopt(self, arrays: Pair, runs: Sequence[Run]) -> None:
-        """Copies the columns of the row as one block if they fit, which is faster."""
+        """Copies the columns of the row; as one block if they fit, which is faster."""
         (first, column, _), room = runs[0], arrays[0].shape[2]
         count = sum(end - begin for _, begin, end in runs)
         columns = self.columns.take_block(first, column, count, room)
@@ -124,7 +130,7 @@ class TokenMemory(MemoryBase):
         self.buffers = mx.array(arrays[0]), mx.array(arrays[1])
 
     def share(self, source: Self, first: int, end: int) -> None:
-        """Shares the buffers of `source`; the first memory that writes gets a copy.
+        """Shares the buffers of `source`; the memory that writes first gets a copy.
 
         Assigning to a slice changes the array that the Python object refers to, so each
         memory needs its own objects for the same values.
@@ -156,7 +162,7 @@ def join_runs(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
 def copy_columns(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
     """Returns an array with some columns, which does not keep the buffer alive.
 
-    This holds once the array is computed; see `make_compact`.
+    It keeps the buffer alive until it is evaluated; see `make_compact`.
     """
     count = sum(end - begin for _, begin, end in runs)
     return read_wide(buffer, count, lambda wide: mx.contiguous(join_runs(wide, runs)))
@@ -165,7 +171,7 @@ def copy_columns(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
 def make_compact(arrays: Pair) -> Pair:
     """Returns the same content in arrays that do not keep their source alive.
 
-    `mx.contiguous` copies nothing if that would save at most 16 KiB.
+    `mx.contiguous` does not copy if the copy would save at most 16 KiB.
     """
     return mx.contiguous(arrays[0]), mx.contiguous(arrays[1])
 
@@ -175,20 +181,21 @@ def make_band(
 ) -> mx.array:
     """Returns the mask of consecutive tokens.
 
-    Row i, at column old + i, sees itself and the columns on its left, with a window
-    `window` columns in all. Each row is the one above it shifted by one column, so all
-    rows are slices of one line, and only that is computed. On the CPU the result is a
-    view of the line, which needs memory for only `rows` + `width` numbers, and attention
-    is as fast as with a contiguous mask. On other devices, or with padding rows, the
-    slices are copied, since kernels may require contiguous rows.
+    Row i, at column old + i, sees itself and the columns on its left; with a window, it
+    sees `window` columns in all. Each row is the previous row, shifted by one column.
+    Therefore all rows are slices of one line, and only the line is computed.
+
+    On the CPU, the result is a view of the line, which needs memory for only `rows` +
+    `width` numbers; attention is as fast as with a contiguous mask. On other devices, or
+    with padding rows, the slices are copied, because kernels may require contiguous rows.
 
     Args:
         length: number of new tokens.
         rows: number of rows; rows from number `length` on see no column.
         old: number of old tokens.
         window: None for no window.
-        dtype: bool_ for True where a row sees a column, a floating type for 0 there and
-            -inf elsewhere.
+        dtype: a bool_ mask is True where a row sees a column; a floating-point mask is 0
+            there, and -inf elsewhere.
 
     Returns:
         [rows, old + length].
@@ -207,9 +214,10 @@ def make_band(
 
 
 def make_line(size: int, begin: int, end: int, dtype: mx.Dtype) -> mx.array:
-    """Returns a mask line [size], in which only [begin, end) is visible.
+    """Returns a mask line [size] in which only [begin, end) is visible.
 
-    numpy makes the line: for few numbers, evaluating several MLX operations takes longer.
+    numpy makes the line, because evaluating several MLX operations takes longer for few
+    numbers.
     """
     if dtype == mx.bool_:
         line = np.zeros(size, np.bool_)

@@ -1,4 +1,4 @@
-"""Reads and writes of selected cells of a pool."""
+"""Reads and writes selected cells of a pool."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ operation wakes the evaluating thread, and wide numbers need three more operatio
 
 
 class Places:
-    """A selection of cells, made once and used for all layers.
+    """A selection of cells; one selection serves all layers.
 
     Consecutive, ascending cells are addressed by a slice, and a write is one copy. Other
     cells are addressed by an index, and a write is a scatter by `put_along_axis`. In a
-    pool of 4096 cells, this scatter takes two thirds of the time of assigning to
-    `pool[:, :, index]`, and a sixth of it where the cells are columns.
+    pool of 4096 cells, this scatter takes two thirds of the time of assigning to `pool[:,
+    :, index]`, and a sixth of the time if the cells are columns.
 
     Args:
         cells: the numbers of the cells.
-        small: largest number of values that are written to a slice without conversion.
+        small: the largest number of values that are written to a slice without
+            conversion.
     """
 
     def __init__(self, cells: Ints, small: int = SMALL) -> None:
@@ -57,7 +58,7 @@ class Places:
         """Returns the pool after `tokens` are written to the cells.
 
         The pool is written in place if nothing else refers to it. Callers should
-        therefore drop the argument and keep the result.
+        therefore drop the pool that they pass, and keep the result.
         """
         if axis == ROWS:
             return write_wide(pool, tokens, self.write_rows, self.small)

@@ -1,8 +1,8 @@
-"""The pool of a batch on MLX: written through slices, returned as values.
+"""The pool of a batch on MLX, which is written through slices and returned as values.
 
 A write is done in place if nothing else refers to the arrays when the write is evaluated;
-see `impl.mlx.memory`. Arrays that were read from the pool and are not yet evaluated refer
-to them. Copies of rows are therefore evaluated before the pool is written again.
+see `impl.mlx.memory`. Arrays that were read from the pool refer to its arrays until they
+are evaluated. Copies of rows are therefore evaluated before the pool is written again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RowPool(RowPoolBase):
         self.write_slots(target, begin, self.copy(self.read_slot(source, begin, end)))
 
     def clone(self) -> RowPool:
-        """Returns a pool with the same arrays; the first pool that writes gets a copy."""
+        """Returns a pool with the same arrays; the pool that writes first gets a copy."""
         copied = RowPool(self.rows, self.window, self.step, self.fill)
         if self.arrays is not None:
             copied.arrays, copied.form = (
@@ -112,6 +112,8 @@ class RowPool(RowPoolBase):
 
 def write_lines(pool: mx.array, index: mx.array, tokens: mx.array) -> mx.array:
     """Returns the pool after tokens are written to some of its lines.
+
+    A line is one head of one column of one slot.
 
     Args:
         pool: [slots, heads, room, dim].

@@ -18,12 +18,12 @@ SPARED = 1 << 14
 
 
 class RecurrentCache(RecurrentCacheBase, CausalCache):
-    """A causal cache with the states of all sequences in two buffers per layer.
+    """A causal cache with the states of all sequences, in two buffers for each layer.
 
     A buffer has one row for each slot.
 
     Args:
-        sizes, layers, options: as in `CausalCache`.
+        sizes, layers, options: see `CausalCache`.
         slots: see `impl.shared.slots`.
         conv: shape of a conv state, [conv_width - 1, channels], in the dtype of keys.
         delta: shape of a delta state, [heads, key_dim, value_dim], float32.
@@ -55,7 +55,8 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
     def write_slots(
         self, layer: int, slots: Sequence[int], conv: Any, delta: Any
     ) -> None:
-        """Writes conv and delta to slots: a row for each slot, or one number for all."""
+        """Writes conv and delta to slots: one row for each slot, or one number for all
+        slots."""
         numbers = as_slice(np.array(slots))
         index = numbers if isinstance(numbers, slice) else mx.array(numbers)
         self.conv[layer][index] = conv
@@ -80,7 +81,7 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
 
 
 def read_slots(buffer: mx.array, slots: Sequence[int], spared: int) -> mx.array:
-    """Returns the rows of these slots, without keeping a large buffer alive.
+    """Returns the rows of these slots, in arrays that keep no large buffer alive.
 
     If the rows are nearly the whole buffer, they are not copied. Otherwise they are
     copied by `take`, which is faster than a slice.

@@ -13,10 +13,11 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Rope:
-    """Rotates keys by a number of positions; layer i has base i mod the number of bases.
+    """Rotates keys by a number of positions; layer i has the base with index i mod the
+    number of bases.
 
-    A key's pairs are (x[i], x[i + dim / 2]); pair i rotates by position · base^(-2i /
-    dim).
+    The pairs of a key are (x[i], x[i + dim / 2]); pair i is rotated by position ·
+    base^(-2i / dim).
     """
 
     def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
@@ -25,10 +26,10 @@ class Rope:
         self.rates = compute_rates(tuple(bases), layers, dim)
 
     def turn(self, keys: mx.array, distance: int) -> mx.array:
-        """Rotates keys [layers, 1, heads, tokens, dim], in float32, and returns their
-        dtype.
+        """Rotates keys [layers, 1, heads, tokens, dim] in float32, and returns them in
+        their dtype.
 
-        numpy computes the angles: MLX has float64 on the CPU only.
+        numpy computes the angles, because MLX has float64 only on the CPU.
         """
         angles = self.rates * distance
         cos, sin = np.cos(angles), np.sin(angles)
@@ -44,7 +45,7 @@ class Rope:
 def compute_rates(
     bases: tuple[float, ...], layers: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """Returns a cached array [layers, 1, 1, 1, 1, dim / 2]; do not write to it."""
+    """Returns a cached array [layers, 1, 1, 1, 1, dim / 2]. Do not write to it."""
     exponents = np.arange(0, dim, 2) / -dim
     rows = [float(bases[layer % len(bases)]) ** exponents for layer in range(layers)]
     return np.stack(rows)[:, None, None, None, None]

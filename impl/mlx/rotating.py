@@ -1,4 +1,5 @@
-"""The sliding window on MLX: a ring, with a twin where several tokens go around it."""
+"""The sliding window on MLX: a ring, with a second copy of its columns if
+updates wrap."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from lockstep.impl.shared.rotating import RotatingCacheBase, check_window
 class RotatingCache(RotatingCacheBase):
     """Sliding-window attention over one sequence, batch 1.
 
-    A query sees the last `window` tokens, itself included. `update`, `view` and `state`
-    return values, as in `impl.mlx.kv`.
+    A query sees the last `window` tokens, including itself. `update`, `view` and `state`
+    return values, which stay valid; see `impl.mlx.kv`.
 
     Args:
         window: number of tokens.
-        step, fill, mask: as in `impl.mlx.kv`.
-        twin: False for less memory, at most half: then several tokens that go around the
-            ring copy the window.
+        step, fill, mask: see `impl.mlx.kv`.
+        twin: False saves memory, up to half. Then an update of several tokens that wraps
+            around the ring copies the window.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from lockstep.impl.shared.state import StateCacheBase
 
 
 class StateMemory(Memory):
-    """conv and delta after all tokens so far; positions are ignored.
+    """conv and delta after all tokens so far; methods ignore positions.
 
     A write replaces the arrays, so arrays that were read before need no copy.
     """
@@ -31,7 +31,8 @@ class StateMemory(Memory):
         return self.read(begin, end)
 
     def write(self, arrays: Pair) -> None:
-        """Stores the arrays in compact form (conv is usually the end of a longer one)."""
+        """Stores compact copies of the arrays, because conv is usually the end of a
+        longer array."""
         self.buffers = make_compact(arrays)
 
     def clear(self) -> None:
@@ -40,14 +41,14 @@ class StateMemory(Memory):
 
 
 class StateCache(StateCacheBase):
-    """The state of a linear-recurrent layer, batch 1, zeros at first.
+    """The state of a linear-recurrent layer, batch 1, initially zeros.
 
-    `read` returns values: they stay valid.
+    `read` returns values, which stay valid.
 
     Args:
         conv: shape [1, conv_width - 1, channels].
         delta: shape [1, heads, key_dim, value_dim], always float32.
-        dtype: of conv.
+        dtype: the dtype of conv.
     """
 
     memory: StateMemory

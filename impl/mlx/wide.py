@@ -1,10 +1,10 @@
-"""Copies of rows of tokens as 8-byte numbers.
+"""Copies rows of tokens as 8-byte numbers.
 
 On the CPU, MLX copies between strided arrays number by number, and an 8-byte number takes
 as long as a 2-byte number. With 8 heads of dim 128 in float16, a copy as 8-byte numbers
 takes half the time, both for 512 tokens into a buffer and for 64 tokens into scattered
-cells. On a GPU such a copy is not faster, and MLX does not scatter 8-byte numbers there.
-No gradient flows through these functions.
+cells. On a GPU, such a copy is not faster, and MLX does not scatter 8-byte numbers. No
+gradient flows through these functions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def write_wide(
 ) -> mx.array:
     """Calls `write`, with both arrays viewed as 8-byte numbers if that is faster.
 
-    Nothing is written to an empty buffer (values of dim 0, as in latent attention): MLX
-    0.32.4 on CUDA allocates no memory for the result of such an assignment, and a later
-    read or copy of it ends the process with SIGSEGV.
+    Nothing is written to an empty buffer (values of dim 0, as in latent attention). MLX
+    0.32.4 on CUDA allocates no memory for the result of such an assignment, and reading
+    or copying this result later ends the process with SIGSEGV.
 
     Args:
         buffer: [.., room, dim].
         tokens: [.., tokens, dim].
         write: write(buffer, tokens) returns the buffer with the tokens in it.
-        small: largest number of values that are written without conversion.
+        small: the largest number of values that are written without conversion.
     """
     if not buffer.size:
         return buffer
@@ -51,10 +51,8 @@ def write_wide(
 def join_wide(buffer: mx.array, span: Span, tokens: mx.array) -> mx.array:
     """Concatenates tokens of a buffer and further tokens along the axis of tokens.
 
-    The arrays are viewed as 8-byte numbers if that is faster.
-
-
-    The slice is taken from the view, since MLX copies a slice before viewing it.
+    The arrays are viewed as 8-byte numbers if that is faster. The slice is taken from the
+    view, because MLX would copy a slice before viewing it.
 
     Args:
         buffer: [.., room, dim].
@@ -85,6 +83,6 @@ def read_wide(
 
 
 def can_widen(buffer: mx.array) -> bool:
-    """Returns whether a row is a multiple of 8 bytes and the device is the CPU."""
+    """Returns whether a row has a multiple of 8 bytes and the device is the CPU."""
     row = buffer.shape[-1] * buffer.itemsize
     return row % 8 == 0 and mx.default_device() == CPU

@@ -1,4 +1,4 @@
 """The code of our caches that all frameworks share: offsets, snapshots, captures.
 
-It touches no arrays; each framework provides the memory that holds them.
+This code does not access arrays; each framework provides a memory that holds them.
 """

@@ -1,4 +1,4 @@
-"""The common code of our backends: promises, and construction of a cache for a config."""
+"""The code that our backends share: declarations, and the construction of caches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ of them to its parts."""
 def declare_kinds(
     common: Values | None = None, unified_only: Values | None = None
 ) -> Mapping[str, Mapping[str, Kind]]:
-    """Returns the promise for each kind of each contract.
+    """Returns the declared kinds of each contract.
 
     Args:
         common: additional config values of all kinds.
@@ -100,16 +100,15 @@ class Framework:
     Attributes:
         dtypes: name → dtype.
         boolean: the dtype of boolean masks, which are True where a row sees a column.
-        unfilled: initial content of memory that is always written before it is read.
-        as_like: converts a dtype to the argument with which the caches get a dtype and a
-            device.
+        unfilled: the initial content of memory that is always written before it is read.
+        as_like: converts a dtype to the argument that tells a cache its dtype and device.
         zeros: zeros(shape, dtype=dtype) makes an array.
         kv, rotating, state: the classes of caches of one sequence.
         batch, batch_state: the classes of batches of such caches.
         encoder, causal, recurrent: the classes of caches of many sequences.
         make_blocks: make_blocks(blocks, places, layers, heads, dims, dtype, fill) makes
             the memory of a paged cache.
-        make_host_blocks: as `make_blocks`, but on the host.
+        make_host_blocks: the same as `make_blocks`, for memory on the host.
         get_options: get_options(config) returns further options of a causal cache.
     """
 
@@ -147,7 +146,8 @@ class Framework:
         return open_paged(config, self.open_blocks(config, "blocks"), host)
 
     def open_blocks(self, config: Config, field: str) -> Any:
-        """Makes the memory of a paged cache; a config field is its number of blocks."""
+        """Makes the memory of a paged cache. `field` is the config field with its number
+        of blocks."""
         make = self.make_host_blocks if field == "host" else self.make_blocks
         dims = config["key_dim"], config["value_dim"]
         fill = math.nan if config["poison"] else 0.0
@@ -164,10 +164,11 @@ class Framework:
         return self.kv(*options)
 
     def open_batched(self, config: Config) -> Any:
-        """Returns a batch, or a single cache if the config has neither of two fields.
+        """Returns a batch or a single cache.
 
-        A batch has config["rows"] empty rows, or its rows are config["caches"], which are
-        used up.
+        If config["caches"] is set, returns a batch of these single caches, and consumes
+        them. If config["rows"] is set, returns a batch of empty rows. Otherwise, returns
+        a single cache.
         """
         batches = {
             kind: self.batch_state if kind == "batch-state" else self.batch
@@ -213,7 +214,7 @@ class Framework:
 
 
 def get_shapes(config: Config, rows: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the shapes of conv and delta."""
+    """Returns the shapes of the conv and the delta state."""
     heads, key_dim = config["heads"], config["key_dim"]
     conv = (rows, config["conv_width"] - 1, heads * key_dim)
     return conv, (rows, heads, key_dim, config["value_dim"])

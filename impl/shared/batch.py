@@ -1,4 +1,5 @@
-"""The rows of one forward pass as arrays, and checks of call arguments."""
+"""Represents the rows of one forward pass as arrays, and checks the arguments of
+passes."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ FEW = 64
 
 
 class Owners:
-    """The sequences of the rows of a pass, which often stay the same from step to step.
+    """The sequences of the rows of a pass. Successive steps often share one object.
 
     Args:
-        sequences: [rows], sequence of each token.
+        sequences: [rows], the sequence of each token.
         count: number of sequences; they are numbered from 0.
 
     Attributes:
@@ -42,7 +43,7 @@ class Owners:
 
     @cached_property
     def groups(self) -> dict[int, Ints | slice]:
-        """The rows of each sequence, in order."""
+        """Sequence → its rows, in order."""
         rows = len(self.sequences)
         if len(self.distinct) == 1:
             return {self.distinct[0]: slice(0, rows)}
@@ -113,7 +114,7 @@ class PassRows:
         return len(self.positions)
 
     def name(self, rows: Sequence[int]) -> Ints:
-        """Returns the given row numbers as an array.
+        """Converts row numbers to an array.
 
         Raises:
             MisuseError: a row does not exist.
@@ -129,12 +130,12 @@ class PassRows:
 
     @property
     def groups(self) -> dict[int, Ints | slice]:
-        """The rows of each sequence, in order."""
+        """Sequence → its rows, in order."""
         return self.shared.groups
 
     @cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
-        """The lowest and the highest position of each sequence."""
+        """Sequence → its lowest and its highest position."""
         if self.is_step:
             positions = self.positions.tolist()
             return dict(

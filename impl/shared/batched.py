@@ -1,7 +1,7 @@
-"""Batches of caches for any framework: rows, their lengths, and announced padding.
+"""Batches of caches for any framework: the rows, their lengths, and announced padding.
 
-The tokens of a row are stored without padding before or between tokens. The position of
-padding is therefore known only during the update that contains the padding.
+The memory of a row contains no padding. The columns of padding are therefore known only
+during the update that contains the padding.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ Saved = dict[str, Any]
 
 
 class CacheBatch(ABC):
-    """The caches of several requests in one layer, one for each row.
+    """The caches of several requests in one layer, one row for each request.
 
     Args:
-        rows: number of rows, all of them empty.
+        rows: number of rows, which are empty.
 
     Attributes:
-        lengths: for each row, the number of tokens written minus tokens trimmed.
+        lengths: for each row, the number of written tokens minus the number of trimmed
+            tokens.
         left: for each row, the number of padding columns at the begin of the next update;
             None if no padding is announced.
         coming: between `pad_right` and `finalize`, the number of tokens that each row
-            still gets.
+            will still get.
     """
 
     def __init__(self, rows: int) -> None:
@@ -47,7 +48,7 @@ class CacheBatch(ABC):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """For each row, the position of the first column of the next update."""
+        """The position of the first column of the next update, for each row."""
         if self.left is None:
             return self.lengths
         pairs = zip(self.lengths, self.left, strict=True)
@@ -67,8 +68,8 @@ class CacheBatch(ABC):
         self.left = tuple(map(index, padding))
 
     def pad_right(self, lengths: Sequence[int]) -> None:
-        """Announces the number of tokens of each row in the next updates; later columns
-        are padding."""
+        """Announces how many tokens each row will get in the next updates. Columns after
+        these tokens are padding."""
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(
@@ -115,7 +116,7 @@ class CacheBatch(ABC):
         return tuple(length - padding for padding in self.left)
 
     def find_tokens(self, counts: Sequence[int], length: int) -> Bools:
-        """Returns which of the next `length` columns are tokens, [rows, length]."""
+        """Returns bool [rows, length]: whether each of the next columns is a token."""
         padding = np.array(self.left or [0] * len(counts))[:, None]
         places = np.arange(length)
         is_token: Bools = (places >= padding) & (
@@ -134,7 +135,8 @@ class CacheBatch(ABC):
         """Removes the last `count` tokens of each row.
 
         Returns:
-            The number of removed tokens of each row; 0 if a row has dropped tokens.
+            The number of removed tokens of each row; 0 if a window has dropped tokens
+            that the row would need.
         """
         return count if self.rollback([count] * len(self.lengths)) else 0
 
@@ -142,7 +144,8 @@ class CacheBatch(ABC):
         """Removes the last `counts[row]` tokens of each row.
 
         Returns:
-            False if a row has dropped tokens. Then nothing changes.
+            False if a window has dropped tokens that a row would need; then nothing
+            changes.
         """
         self.check_counts(counts)
         if not self.may_roll_back(counts):
@@ -170,7 +173,8 @@ class CacheBatch(ABC):
         self.select(rows)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. A number that appears twice gives two rows."""
+        """Keeps these rows, in this order. A row number that appears twice gives two
+        rows."""
         self.check_rows("select", rows)
         numbers = [index(row) for row in rows]
         self.keep(numbers)
@@ -183,14 +187,15 @@ class CacheBatch(ABC):
         self.select([row for row in range(len(self.lengths)) for _ in range(times)])
 
     def extend(self, joined: Self) -> None:
-        """Appends the rows of another batch, which is used up."""
+        """Appends the rows of another batch, and consumes that batch."""
         self.check_extend(joined)
         self.join(joined)
         self.lengths += joined.lengths
         joined.free()
 
     def check_extend(self, joined: Self) -> None:
-        """Raises MisuseError if rows of the other batch cannot be rows of this batch."""
+        """Raises MisuseError if the rows of the other batch do not fit into this
+        batch."""
         if joined is self:
             raise MisuseError("extend: a batch cannot be extended by itself")
         if type(joined) is not type(self):
@@ -201,7 +206,7 @@ class CacheBatch(ABC):
 
     @classmethod
     def stack(cls, caches: Sequence[Any]) -> Self:
-        """Returns a batch of single caches, which are used up."""
+        """Returns a batch of single caches, and consumes these caches."""
         cls.check_singles(caches)
         batch = cls.join_singles(caches)
         for cache in caches:
@@ -241,7 +246,8 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def may_roll_back(self, counts: Sequence[int]) -> bool:
-        """Returns whether each row still has the tokens before its last `counts`."""
+        """Returns whether each row still holds all tokens that it needs after its last
+        `counts[row]` tokens are removed."""
 
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
@@ -249,7 +255,8 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def check_join(self, joined: Self) -> None:
-        """Raises MisuseError if the arrays of another batch have another form."""
+        """Raises MisuseError if the arrays of another batch have other shapes or
+        dtypes."""
 
     @abstractmethod
     def join(self, joined: Self) -> None:
@@ -271,7 +278,7 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Frees the arrays, or resets them to their initial content."""
+        """Frees the arrays, or fills them with their initial content."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -283,7 +290,7 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def check_form(self, saved: Saved) -> None:
-        """Raises MisuseError if the saved arrays have another form."""
+        """Raises MisuseError if the saved arrays have other shapes or dtypes."""
 
     @abstractmethod
     def replace_rows(self, saved: Saved) -> None:
@@ -298,7 +305,8 @@ class CacheBatch(ABC):
 
 
 def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
-    """Raises MisuseError unless these are different caches of one of these kinds."""
+    """Raises MisuseError unless the caches are different objects of one class, which is
+    in `kinds`."""
     if not caches:
         raise MisuseError("stack: no cache; a batch has at least one row")
     kinds_found = {type(cache) for cache in caches}

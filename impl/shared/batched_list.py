@@ -1,8 +1,8 @@
-"""Several caches of one layer, for one request or for a batch, for any framework.
+"""Lists of several caches in one layer, for one request or for a batch.
 
-Each cache in a list is an ordinary cache or batch, to which callers write tokens and from
-which callers read tokens. Operations on all tokens or rows are methods of the list; they
-apply to all its caches, or to none if a cache refuses.
+Callers write tokens to the caches of a list, and read tokens from them, as with any other
+cache. Operations on all tokens or rows are methods of the list: they apply to all caches,
+or to none if a cache refuses.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Open = Callable[[Mapping[str, Any]], Any]
 
 
 class Parts:
-    """The caches of one layer.
+    """Several caches of one layer.
 
     Args:
-        caches: at least one.
+        caches: at least one cache.
     """
 
     def __init__(self, caches: Sequence[Any]) -> None:
@@ -48,10 +48,10 @@ class Parts:
 
 
 class ListCache(Parts):
-    """Single caches of one layer, all with the tokens of one request."""
+    """A list of single caches, all with the tokens of one request."""
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens of each part, or all if there are fewer.
+        """Removes the last `count` tokens of each part, or all tokens if there are fewer.
 
         Returns:
             The number of removed tokens; 0 if a part refuses. Then nothing changes.
@@ -68,7 +68,7 @@ class ListCache(Parts):
 
 
 def in_all(method: Callable[..., None]) -> Callable[..., None]:
-    """Returns a method that calls the batch method in all batches of a list."""
+    """Returns a method that calls a method of the same name in all batches of a list."""
 
     @wraps(method)
     def call(self: Parts, *arguments: Any) -> None:
@@ -79,7 +79,7 @@ def in_all(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class ListBatch(Parts):
-    """Batches of one layer, all with the rows of the same requests."""
+    """A list of batches, all with the rows of the same requests."""
 
     parts: tuple[CacheBatch, ...]
 
@@ -112,7 +112,7 @@ class ListBatch(Parts):
         return True
 
     def extend(self, joined: Self) -> None:
-        """Appends the rows of another batch, which is used up."""
+        """Appends the rows of another batch, and consumes that batch."""
         if len(self.parts) != len(joined.parts):
             raise MisuseError(
                 f"extend: lists of {len(self.parts)} and {len(joined.parts)} caches"
@@ -131,7 +131,7 @@ class ListBatch(Parts):
     def stack(
         cls, caches: Sequence[ListCache], batches: Sequence[type[CacheBatch]]
     ) -> Self:
-        """Returns a batch of single lists, which are used up.
+        """Returns a batch of single lists, and consumes these lists.
 
         Args:
             caches: the lists.
@@ -166,10 +166,11 @@ class ListBatch(Parts):
 def open_list(
     config: Mapping[str, Any], open_part: Open, batches: Mapping[str, type[CacheBatch]]
 ) -> ListBatch | ListCache:
-    """Returns a batch of lists, or a single list if the config has neither of two fields.
+    """Returns a batch of lists or a single list.
 
-    A batch has config["rows"] empty lists, or its rows are the single lists in
-    config["caches"], which are used up.
+    If config["caches"] is set, returns a batch of these single lists, and consumes them.
+    If config["rows"] is set, returns a batch of empty lists. Otherwise, returns a single
+    list.
 
     Args:
         config: its "parts" are complete configs.

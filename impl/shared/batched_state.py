@@ -13,14 +13,14 @@ from lockstep.impl.shared.state import check_form
 
 
 class StateBatch(CacheBatch):
-    """The convolution and delta states of several requests, one in each row.
+    """The convolution and delta states of several requests, one row for each request.
 
-    A write replaces the states of all rows. There is therefore no pool: when rows leave
-    or join, fewer numbers are copied than by the next write.
+    A write replaces the states of all rows. Therefore a pool would save nothing: when
+    rows leave or join, fewer numbers are copied than by the next write.
 
     Args:
         arrays: conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,
-            value_dim], zeros. The batch owns them.
+            value_dim], filled with zeros. Nothing else may use these arrays.
     """
 
     single: type
@@ -41,11 +41,11 @@ class StateBatch(CacheBatch):
 
     @abstractmethod
     def concatenate(self, arrays: Sequence[Any]) -> Any:
-        """Returns the rows of all arrays, in new memory."""
+        """Concatenates the rows of all arrays, in new memory."""
 
     @abstractmethod
     def clear_array(self, array: Any) -> Any:
-        """Returns zeros in the form of the array."""
+        """Returns zeros with the shape and dtype of the array."""
 
     @abstractmethod
     def store(self, arrays: Arrays) -> None:
@@ -53,12 +53,12 @@ class StateBatch(CacheBatch):
 
     @abstractmethod
     def make_single(self) -> Any:
-        """Returns an empty single cache for states of the same form."""
+        """Returns an empty single cache for states of the same shapes and dtypes."""
 
     # --- states -------------------------------------------------------------------------
 
     def make_mask(self, length: int) -> Any:
-        """Returns which columns of the next update are tokens, bool [rows, length].
+        """Returns bool [rows, length]: whether each column of the next update is a token.
 
         Returns None if all columns are tokens.
         """
@@ -75,7 +75,8 @@ class StateBatch(CacheBatch):
     def write(self, conv: Any, delta: Any, length: int) -> None:
         """Stores the states after `length` more columns.
 
-        The mask shows the caller which columns are tokens: padding changes no state.
+        The caller uses the mask to find the columns that are tokens; padding must not
+        change the states.
         """
         counts = self.count_tokens(length)
         check_form(self.arrays, (conv, delta))
@@ -104,7 +105,7 @@ class StateBatch(CacheBatch):
         self.put_together([self.arrays, joined.arrays])
 
     def check_forms(self, operation: str, arrays: Arrays) -> None:
-        """Raises MisuseError if rows of these arrays cannot be rows of this batch."""
+        """Raises MisuseError if rows of these arrays do not fit into this batch."""
         for mine, its in zip(self.arrays, arrays, strict=True):
             if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):
                 raise MisuseError(

@@ -1,4 +1,4 @@
-"""Batches of full and of sliding-window caches, over a pool."""
+"""Batches of full and of sliding-window caches, whose rows are in one pool."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Starts = Sequence[int]
 
 
 class TokenBatch(CacheBatch):
-    """A batch of full caches, or of sliding windows.
+    """A batch of full caches or of sliding windows.
 
     The returned arrays have the columns of the pool, with one exception: an update of
     several columns that exceeds the window returns the old columns, then the new columns.
 
     Args:
         rows: number of rows.
-        window: number of tokens that a query sees, itself included; None for all.
+        window: number of tokens that a query sees, including itself; None for all tokens.
         step: see `RowPool`.
-        fill: initial content of the memory; None for any.
+        fill: the initial content of the memory; None for any.
         mask: has the dtype, and on torch the device, of masks.
     """
 
@@ -45,18 +45,19 @@ class TokenBatch(CacheBatch):
 
     @abstractmethod
     def get_ends(self) -> Any:
-        """Returns for each row the column after its tokens, without a window.
+        """Returns for each row the column after its tokens, as if there were no window.
 
-        The result has the type in which the framework computes with it.
+        The type of the result depends on the framework.
         """
 
     @abstractmethod
     def make_causal(self, length: int) -> Any:
-        """Makes the mask of columns without padding, after rows of equal length."""
+        """Makes the mask of an update without padding, if all rows have the same
+        length."""
 
     @abstractmethod
     def make_seen(self, length: int, span: Span, starts: Starts) -> Any:
-        """Makes the mask of rows of any length over columns of the pool.
+        """Makes a mask over columns of the pool, for rows of any lengths.
 
         Args:
             length: number of columns of the update.
@@ -66,10 +67,10 @@ class TokenBatch(CacheBatch):
 
     @abstractmethod
     def make_joint(self, length: int, span: Span) -> Any:
-        """Makes the mask of rows of any length over the old and the new columns.
+        """Makes a mask over the old columns of the pool and then the new columns.
 
-        The old columns of the pool, with their content before the update, come first. For
-        the arguments, see `make_seen`.
+        The old columns have their content before the update. For the arguments, see
+        `make_seen`.
         """
 
     @abstractmethod
@@ -138,7 +139,8 @@ class TokenBatch(CacheBatch):
         return self.pool.get_span(self.pool.starts, self.lengths)
 
     def concatenate(self, old: Arrays | None, new: Arrays) -> Arrays:
-        """Returns a concatenated copy of both."""
+        """Returns a copy of the old and the new tokens, concatenated; `old` may
+        be None."""
         return self.pool.join([new] if old is None else [old, new])
 
     def write(self, counts: Sequence[int], arrays: Arrays) -> None:
@@ -163,7 +165,8 @@ class TokenBatch(CacheBatch):
             self.pool.scatter(self.get_ends(), skip, tokens)
 
     def is_joint(self, counts: Sequence[int], length: int) -> bool:
-        """Returns whether an update returns the pool's columns and then its own columns.
+        """Returns whether an update returns the pool's old columns, followed by the new
+        columns.
 
         This is necessary if the update may overwrite tokens that its first queries see.
         """

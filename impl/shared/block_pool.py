@@ -1,4 +1,5 @@
-"""Blocks with reference counts, and the prefixes that can be hit in them."""
+"""A pool of blocks with reference counts, and the prefixes that can be hit in
+the blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Saved = tuple[int, int, Sequence[bytes], int]
 
 
 class BlockPool:
-    """Blocks, each held by tables, free or cached. Cached blocks can be hit.
+    """Blocks that are held by tables, free, or cached. Cached blocks can be hit.
 
     A key is the digest of a whole prefix; see `impl.shared.prefix_hash`. A block has one
     key for each published prefix that ends in the block; all keys of a block belong to
@@ -45,14 +46,15 @@ class BlockPool:
         self.note: Note | None = None
 
     def count_available(self, reused: Iterable[int] = ()) -> int:
-        """Counts the blocks that can be taken, without the `reused` blocks."""
+        """Counts the blocks that can be taken while the `reused` blocks are kept."""
         idle = sum(not self.references[block] for block in set(reused))
         return len(self.free) + len(self.cached) - idle
 
     # --- taking and letting go ----------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """Takes free blocks first, then the blocks that were cached longest ago."""
+        """Takes free blocks first, then the blocks that have been cached for the longest
+        time."""
         if count > len(self.free):
             self.evict(count - len(self.free))
         first = len(self.free) - count
@@ -92,14 +94,14 @@ class BlockPool:
         return len(victims)
 
     def save(self) -> list[Saved]:
-        """Returns the cached blocks in the form that `restore` needs, oldest first."""
+        """Returns the cached blocks for `restore`, the oldest block first."""
         return [
             (block, self.group_of[block], tuple(self.keys[block]), self.filled[block])
             for block in self.cached
         ]
 
     def restore(self, saved: Sequence[Saved]) -> None:
-        """Caches the saved blocks; all blocks must be free before."""
+        """Caches the saved blocks. All blocks must be free before the call."""
         for block, group, keys, filled in saved:
             self.free.remove(block)
             self.cached[block] = None
@@ -109,7 +111,8 @@ class BlockPool:
     # --- keys ---------------------------------------------------------------------------
 
     def publish(self, group: int, key: bytes, block: int, filled: int) -> None:
-        """Publishes a block for a prefix, unless another block is published for it.
+        """Publishes a block for a prefix, unless another block is already published for
+        it.
 
         Args:
             group: the group of the block.

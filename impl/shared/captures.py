@@ -1,4 +1,4 @@
-"""Snapshots that are scheduled before the tokens arrive."""
+"""Captures: snapshots that are scheduled before their tokens arrive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lockstep.impl.shared.memory import Snapshot
 
 
 class Captures:
-    """The offsets at which a cache has to capture a snapshot of itself.
+    """The offsets at which a cache must capture a snapshot of itself.
 
     Args:
-        whole: whether a snapshot has the whole content of its cache, whatever its label.
-            Then snapshots with an empty label are also made.
+        whole: whether a snapshot always has the whole content of its cache. Then
+            snapshots of an empty range are also made.
 
     Attributes:
         boundaries: for each scheduled offset, the begin of its snapshot.
@@ -62,7 +62,7 @@ class Captures:
     def cut(self, offset: int, length: int) -> list[int]:
         """Returns the lengths of the writes for the next `length` tokens.
 
-        Every scheduled offset lies between two writes.
+        A write ends at each scheduled offset.
         """
         inside = [at for at in self.boundaries if offset < at < offset + length]
         edges = [offset, *inside, offset + length]

@@ -1,4 +1,4 @@
-"""The causal caches without their arrays: windows, passes and refusals."""
+"""The causal caches without their arrays: passes, windows and refusals."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Sizes:
         capacity: number of tokens for each sequence.
         batch: maximum number of rows of a pass.
         window: number of tokens before itself that a query sees; None or 0 for no limit.
-        memory: maximum distance, in positions, of kept tokens from the next token; None
-            or 0 for no limit.
-        chunk: size of the chunks of positions, where a query sees only its own chunk;
-            None or 0 for no chunks.
-        cache_padding: the number of columns of a mask is a multiple of this.
-        mask_padding: the number of rows of a mask is a multiple of this.
-        small: largest number of values for the simpler code path; None for measured
-            limits. It changes no content.
+        memory: the largest distance, in positions, between a kept token and the next
+            token of its sequence; None or 0 for no limit.
+        chunk: size of the chunks of positions; a query sees only its own chunk. None or 0
+            for no chunks.
+        cache_padding: the number of columns of a mask is a multiple of this number.
+        mask_padding: the number of rows of a mask is a multiple of this number.
+        small: the largest number of values for which the simpler code is used; None for
+            measured limits. It changes no content.
     """
 
     sequences: int
@@ -58,14 +58,15 @@ class Sizes:
     small: int | None = None
 
     def get_small(self, usual: int) -> int:
-        """Returns the limit for the simpler code path: `small`, or `usual` without it."""
+        """Returns the limit for the simpler code: `small`, or `usual` if `small`
+        is None."""
         return usual if self.small is None else self.small
 
     def get_memory(self) -> int | None:
-        """Returns the number of positions back that tokens are kept; None for no limit.
+        """Returns how many positions before the next token are kept; None for no limit.
 
         Raises:
-            MisuseError: it is less than the window.
+            MisuseError: the number is less than the window.
         """
         window, memory = self.window or inf, self.memory or inf
         if memory < inf and self.sequences > 1:
@@ -98,9 +99,9 @@ class Pass(NamedTuple):
         batch: its rows.
         cells: the cell of each row; None if the pass only reserves memory.
         begin, end: the columns of the mask are the cells [begin, end).
-        sight: the tokens that the rows see; None if the pass only reserves memory. It is
-            always up to date, since every operation that changes a cell first ends the
-            pass.
+        sight: the tokens that the rows see; None if the pass only reserves memory. It
+            never becomes outdated, because every operation that changes a cell first ends
+            the pass.
     """
 
     batch: PassRows
@@ -116,8 +117,8 @@ class Saved:
 
     Attributes:
         table: metadata of the used cells; see `Cells.table`.
-        arrays: keys and values of these cells; None if nothing was put yet.
-        form: heads and dimensions of the arrays; None if nothing was put yet.
+        arrays: keys and values of these cells; None before the first put.
+        form: heads and dimensions of the arrays; None before the first put.
         written: for each layer, whether it was put.
     """
 
@@ -157,7 +158,7 @@ class CausalCacheBase(ABC):
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens a pass with one token per row; call `put` and `get` for each layer next.
+        """Opens a pass with one token per row. Then call `put` and `get` for each layer.
 
         Args:
             positions, sequences, exceptions, multimodal: see `PassRows`.
@@ -206,7 +207,7 @@ class CausalCacheBase(ABC):
         self.current = Pass(batch, cells, *self.compute_columns(sight), sight)
 
     def compute_columns(self, sight: Sight) -> tuple[int, int]:
-        """Returns a range of cells that contains all cells that a row sees."""
+        """Returns a range of cells that contains every cell that some row sees."""
         first, last = sight.get_cells()
         padding = self.sizes.cache_padding
         return first // padding * padding, round_up(last + 1, padding)
@@ -221,7 +222,8 @@ class CausalCacheBase(ABC):
         return low
 
     def compute_limits(self, batch: PassRows) -> Ints:
-        """Returns [2, rows], the visible range of positions of each row, [first, end)."""
+        """Returns [2, rows]: for each row, the range [first, end) of visible
+        positions."""
         limits = np.empty((2, len(batch)), np.int64)
         limits[0] = self.get_low(batch.positions)
         np.add(batch.positions, 1, out=limits[1])
@@ -274,7 +276,8 @@ class CausalCacheBase(ABC):
         self.fix_form((keys[1], keys[3], values[3]))
 
     def fix_form(self, form: Form) -> None:
-        """Allocates memory of this form; raises MisuseError if it has another form."""
+        """Allocates memory with these heads and dimensions; raises MisuseError if the
+        memory has others."""
         if self.form is None:
             self.allocate(*form)
             self.form = form
@@ -293,7 +296,8 @@ class CausalCacheBase(ABC):
     # --- between passes -----------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Replaces the cells of `target` by the cells of `source` before `length`."""
+        """Replaces the tokens of `target` by the tokens of `source` at positions before
+        `length`."""
         check_copy(source, target, length, self.sizes.sequences)
         self.close()
         self.cells.copy_prefix(source, target, length)
@@ -346,7 +350,7 @@ class CausalCacheBase(ABC):
         return Saved(table, arrays, self.form, tuple(self.written))
 
     def load(self, saved: Saved) -> None:
-        """Replaces the content by a save of a cache of the same sizes."""
+        """Replaces the content by the result of `save` of a cache with the same sizes."""
         if saved.table.shape[1] > self.cells.count:
             raise MisuseError(
                 f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"

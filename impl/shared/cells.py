@@ -1,4 +1,4 @@
-"""Metadata of the cells of a cache: their positions and the sequences that hold them."""
+"""The metadata of cells: their positions, and the sequences that hold them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHERS = ~BITS
 
 
 def mark_limits(sequences: Ints, limits: Ints) -> Ints:
-    """Returns the limits of each row for kernels that read the table.
+    """Returns the limits of each row in the form that kernels need.
 
     Args:
         sequences: [rows], the sequence of each row.
@@ -35,12 +35,12 @@ FEW = 64
 class Cells:
     """Metadata of a pool of cells, as arrays over all cells.
 
-    A batch takes the lowest free cells, adjacent or not: fragmentation costs nothing, and
-    the used cells stay close together.
+    A batch takes the lowest free cells, adjacent or not. Fragmentation therefore costs
+    nothing, and the used cells stay close together.
 
     The index of a sequence is always up to date. The table keeps the bits of removed
-    tokens until it is read. The time of a removal therefore does not depend on the number
-    of tokens.
+    tokens until the table is read. Therefore, the time of a removal does not depend on
+    the number of tokens.
 
     Args:
         count: number of cells.
@@ -55,7 +55,7 @@ class Cells:
         indexes: the cells of each sequence, so that a query for a few tokens does not
             scan all cells.
         free: number of free cells.
-        lowest: no cell below this one is free.
+        lowest: no cell below this cell is free.
     """
 
     def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
@@ -90,7 +90,7 @@ class Cells:
             self.release(*self.freed.pop())
 
     def add(self, batch: PassRows) -> Ints:
-        """Stores the rows and returns the cell of each.
+        """Stores the rows, and returns the cell of each row.
 
         Raises:
             CacheFullError: there are too few free cells. Nothing changes.
@@ -133,7 +133,7 @@ class Cells:
             size *= 4
 
     def release(self, owner: int, cells: Places) -> None:
-        """Removes the sequence from these cells; its index no longer has them."""
+        """Removes the sequence from these cells, which its index no longer contains."""
         bits = self.stored[1]
         remaining = bits[cells]  # a view if they are a slice, else a copy
         remaining &= OTHERS[owner]
@@ -179,7 +179,8 @@ class Cells:
         return bool((self.bits[cells] != BITS[owner]).any())
 
     def close_gap(self, owner: int, begin: int, end: int) -> Ints:
-        """Removes [begin, end), moves later tokens up, and returns the moved cells."""
+        """Removes [begin, end), lowers the positions of later tokens, and returns the
+        moved cells."""
         index = self.indexes[owner]
         dense = index.dense
         self.drop(owner, begin, end)
@@ -196,7 +197,7 @@ class Cells:
         return cells
 
     def load(self, table: Ints) -> None:
-        """Sets the first cells to `table` and frees the others."""
+        """Sets the first cells to `table`, and frees all other cells."""
         used = table.shape[1]
         self.bits[used:] = 0
         self.table[:, :used] = table

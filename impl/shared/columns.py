@@ -13,14 +13,14 @@ class Columns:
     """The columns of rows that share one array.
 
     Position p of a row is in column starts[row] + p, modulo the window if there is a
-    window. Rows that end in the same column are written by one slice. The start of a row
-    is therefore chosen so that the row ends with the other rows, unless another row would
-    have to move.
+    window. If all rows end in the same column, one slice writes to all rows. Therefore,
+    the start of a row is chosen so that the row ends in the same column as the others,
+    unless another row would have to move.
 
     Args:
         rows: number of rows.
         window: maximum number of columns; None for no limit.
-        step: `room` is rounded up to a multiple of this, up to the window.
+        step: `room` is rounded up to a multiple of this number, up to the window.
 
     Attributes:
         room: number of columns. A ring wraps when `room` equals the window.
@@ -33,7 +33,7 @@ class Columns:
         self.room = 0
 
     def count(self, length: int) -> int:
-        """Returns the number of stored tokens of a row with `length` written tokens."""
+        """Returns how many of `length` written tokens of a row are stored."""
         return length if self.window is None else min(length, self.window)
 
     def wrap(self, column: int) -> int:
@@ -81,7 +81,8 @@ class Columns:
         return tuple(self.wrap(end - length) for length in lengths)
 
     def find_cursor(self, lengths: Sequence[int]) -> int | None:
-        """Returns the column where all rows end; None if the columns differ."""
+        """Returns the column where all rows end; None if they end in different
+        columns."""
         ends = {*map(plus, self.starts, lengths)}
         if self.window is not None:
             ends = {end % self.window for end in ends}
@@ -96,13 +97,14 @@ class Columns:
         ]
 
     def moves(self, starts: Sequence[int], lengths: Sequence[int]) -> bool:
-        """Returns whether the start of a row with tokens changes."""
+        """Returns whether new starts move a row that has tokens."""
         return starts is not self.starts and any(
             length and old != new
             for old, new, length in zip(self.starts, starts, lengths, strict=True)
         )
 
     def compute_room(self, room: int, needed: int) -> int:
-        """Returns the new number of columns for a pool that has too few columns."""
+        """Returns the number of columns of a larger pool, if the present pool is too
+        small."""
         wanted = compute_capacity(room, needed, self.step)
         return wanted if self.window is None else min(wanted, self.window)

@@ -1,4 +1,4 @@
-"""The cache of an encoded image without its arrays."""
+"""The cache of an encoded image, without its arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EncoderCacheBase:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens a pass; if a row represents an image, K and V may be put."""
+        """Opens a pass. K and V may be put if a row represents an image."""
         batch = self.make_batch(positions, sequences, exceptions, multimodal)
         self.close()
         if reserve:
@@ -74,7 +74,7 @@ class EncoderCacheBase:
 
     @abstractmethod
     def hand_out(self, pair: Arrays) -> Arrays:
-        """Returns K and V for the caller, given the stored K and V."""
+        """Converts the stored K and V to arrays for the caller."""
 
     def put(self, layer: int, keys: Any, values: Any) -> None:
         """Stores the encoder's K and V of the image of this pass, unchanged.

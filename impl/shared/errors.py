@@ -6,8 +6,8 @@ A refusal changes nothing, except in cases that the refusing method documents.""
 class MisuseError(ValueError):
     """The call is invalid; the message contains the value and the violated precondition.
 
-    This is a subclass of ValueError because a ValueError that a framework raises itself
-    is not a refusal.
+    This is a subclass of ValueError, so that a ValueError of a framework does not count
+    as a refusal.
     """
 
 

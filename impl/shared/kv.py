@@ -1,4 +1,4 @@
-"""The full cache for any framework: offsets and snapshots over a memory."""
+"""The full cache for any framework: offsets and snapshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lockstep.impl.shared.memory import Snapshot
 
 
 class KVCacheBase(TokenCache):
-    """A cache that keeps every token until it is trimmed: position p at index p."""
+    """A cache that keeps every token until it is trimmed; position p is at index p."""
 
     can_split = True
 
@@ -16,7 +16,7 @@ class KVCacheBase(TokenCache):
         return Snapshot(self.memory, begin, begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         if snapshot is None:
             return 0 <= target <= self.offset
         return 0 <= target <= snapshot.end and self.offset >= snapshot.begin
@@ -26,8 +26,8 @@ class KVCacheBase(TokenCache):
 
         Args:
             snapshot: a snapshot of positions [a, b), with a ≤ offset. The cache keeps its
-                tokens before a; the snapshot supplies the tokens from a on. None to go
-                back to an earlier offset.
+                tokens before a, and takes the tokens from a on from the snapshot. None to
+                go back to an earlier offset.
             target: the new offset, at most b.
 
         Returns:
@@ -44,8 +44,8 @@ class KVCacheBase(TokenCache):
     def split(
         self, snapshot: Snapshot, at: int
     ) -> tuple[Snapshot | None, Snapshot | None]:
-        """Cuts [a, b) into [a, at) and [at, b). An empty side is None. The input is
-        consumed."""
+        """Cuts a snapshot [a, b) into [a, at) and [at, b), and consumes it. An empty side
+        is None."""
         begin, end = snapshot.begin, snapshot.end
         if at <= begin:
             return None, snapshot
@@ -66,8 +66,8 @@ class KVCacheBase(TokenCache):
         return halves
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
-        """Joins [a, b) and [b, c) into [a, c); None if either is None. The inputs are
-        consumed.
+        """Joins snapshots [a, b) and [b, c) into [a, c), and consumes them. Returns None
+        if either is None.
 
         Raises:
             MisuseError: the snapshots are not adjacent. Nothing is consumed.

@@ -1,4 +1,4 @@
-"""The base classes of all layer caches, with their updates, snapshots and captures."""
+"""The base classes of all layer caches: updates, snapshots and captures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lockstep.impl.shared.memory import Arrays, Memory, Run, Snapshot, TokenMemo
 
 
 class LayerCache(ABC):
-    """One sequence in one layer.
+    """A cache of one sequence in one layer.
 
     Attributes:
         memory: the arrays.
         can_split: whether a snapshot can restore any offset in it, not only its end.
-        offset: number of tokens written minus number of tokens trimmed.
+        offset: the number of written tokens minus the number of trimmed tokens.
         captures: the scheduled snapshots.
     """
 
@@ -30,21 +30,24 @@ class LayerCache(ABC):
 
     @abstractmethod
     def get_snapshot(self, begin: int, end: int) -> Snapshot:
-        """Returns the snapshot [begin, end); a write has just reached `end`."""
+        """Returns a snapshot of [begin, end), just after a write has reached `end`."""
 
     @abstractmethod
     def clone(self) -> Self:
-        """Returns an independent cache with the same content and no schedule."""
+        """Returns an independent cache with the same content and without scheduled
+        captures."""
 
     def free(self) -> None:
-        """Resets the cache and its schedule. Earlier snapshots stay valid."""
+        """Empties the cache, and removes its scheduled captures. Earlier snapshots stay
+        valid."""
         self.memory.secure_all()
         self.memory.clear()
         self.captures.drop()
         self.offset = 0
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Returns a lazy snapshot of [begin, offset); None if it is empty."""
+        """Returns a snapshot of [begin, offset), which copies nothing yet; None if it is
+        empty."""
         begin = max(0, begin)
         return self.get_snapshot(begin, self.offset) if begin < self.offset else None
 
@@ -61,17 +64,19 @@ class LayerCache(ABC):
         self.captures.prepare(offsets, self.offset)
 
     def take(self) -> list[Snapshot | None]:
-        """Returns the captures that `prepare` scheduled; None for an unreached offset."""
+        """Returns the captures that `prepare` scheduled; None for an offset that was not
+        reached."""
         return self.captures.take()
 
     def capture(self, first: int, last: int) -> None:
-        """Makes the captures that are due at the offsets [first, last], except at 0."""
+        """Makes the scheduled captures at the offsets [first, last], except at
+        offset 0."""
         if self.captures.boundaries:
             self.captures.reach(max(1, first), last, self.get_snapshot)
 
 
 class Form:
-    """Checks the K and V that go into a cache.
+    """Checks the shapes and dtypes of K and V before a write.
 
     Attributes:
         form: batch, heads, dimensions and dtypes of the arrays; None before the first
@@ -84,10 +89,10 @@ class Form:
         self.accepted: tuple[Any, ...] | None = None
 
     def accept(self, arrays: Arrays) -> None:
-        """Checks the form of K and V before a write.
+        """Checks the shapes and dtypes of K and V before a write.
 
-        A write would silently broadcast arrays of a wrong shape. Arrays with the shapes
-        and dtypes of the last checked arrays are not checked again.
+        Without this check, a write would broadcast arrays of a wrong shape. Arrays with
+        the shapes and dtypes of the last checked arrays are not checked again.
 
         Raises:
             MisuseError: K and V do not match each other or the stored arrays.
@@ -121,12 +126,13 @@ class TokenCache(LayerCache, Form):
     """K and V of one sequence in one layer.
 
     An update has three steps: the cache determines the positions, a planner (`Linear` or
-    `Ring`) determines their columns, and the memory of the framework moves the arrays.
+    `Ring`) determines the columns of these positions, and the memory of the framework
+    moves the arrays.
 
     Args:
         memory: the arrays, with the planner.
-        window: number of tokens that a query sees, itself included; None for all.
-        mask: the dtype of masks, on torch a tensor with their dtype and device.
+        window: number of tokens that a query sees, including itself; None for all tokens.
+        mask: the dtype of masks; on torch, a tensor with their dtype and device.
     """
 
     memory: TokenMemory
@@ -177,10 +183,11 @@ class TokenCache(LayerCache, Form):
         return returned
 
     def store(self, first: int, begin: int, end: int, arrays: Arrays) -> Arrays:
-        """Writes the positions [begin, end) and keeps only the positions from `first` on.
+        """Writes the positions [begin, end), and keeps only the positions from `first`
+        on.
 
         Returns:
-            K and V of [first, end), as `update` does.
+            K and V of the positions [first, end), in the form of `update`.
         """
         self.accept(arrays)
         memory = self.memory
@@ -189,24 +196,23 @@ class TokenCache(LayerCache, Form):
         return memory.carry_out(memory.columns.plan(first, begin, end), arrays)
 
     def count_before(self, length: int) -> int:
-        """Returns the number of old tokens that an update of `length` tokens returns.
-
-        These are all old tokens that the first new token may see.
-        """
+        """Returns how many old tokens an update of `length` tokens returns: all old
+        tokens that the first new token sees."""
         return self.offset if self.window is None else min(self.offset, self.window - 1)
 
     def get_first(self, offset: int) -> int:
-        """Returns the first position that the cache stores at an offset."""
+        """Returns the first stored position of a cache at `offset`."""
         return 0 if self.window is None else max(0, offset - self.window)
 
     def view(self) -> Arrays | None:
-        """Returns K and V of the stored tokens, in order of position, or None."""
+        """Returns K and V of the stored tokens, in order of position; None if there are
+        none."""
         if not self.offset:
             return None
         return self.memory.read(self.get_first(self.offset), self.offset)
 
     def state(self) -> Arrays | None:
-        """Returns the result of `view`: these caches have no other state."""
+        """Returns the same as `view`, because these caches have no other state."""
         return self.view()
 
     def size(self) -> int:
@@ -214,10 +220,10 @@ class TokenCache(LayerCache, Form):
         return self.offset - self.get_first(self.offset)
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all if there are fewer.
+        """Removes the last `count` tokens, or all tokens if there are fewer.
 
-        Once tokens have been evicted, no token is removed: the earlier window would need
-        the evicted tokens.
+        Removes no token if the window has dropped a token, because the earlier window
+        would need the dropped tokens.
 
         Returns:
             The number of removed tokens.
@@ -229,8 +235,8 @@ class TokenCache(LayerCache, Form):
         return trimmed
 
     def clone(self) -> Self:
-        """Returns an independent cache with the same tokens. On MLX the memory is shared
-        until one of the two writes."""
+        """Returns an independent cache with the same tokens. On MLX, both caches share
+        the memory until one of them writes."""
         copied = self.make_empty()
         if self.offset:
             copied.form, copied.offset = self.form, self.offset
@@ -238,10 +244,11 @@ class TokenCache(LayerCache, Form):
         return copied
 
     def adopt(self, arrays: Arrays, runs: Sequence[Run], offset: int) -> None:
-        """Begins with a copy of the tokens of a row; see `TokenMemory.adopt`.
+        """Fills an empty cache with a copy of the tokens of a row; see
+        `TokenMemory.adopt`.
 
         Args:
-            offset: the number of tokens written to the row.
+            offset: the number of tokens that were written to the row.
         """
         self.accept(arrays)
         self.memory.adopt(arrays, runs)
@@ -253,13 +260,13 @@ class TokenCache(LayerCache, Form):
 
 
 class WholeSnapshots(LayerCache):
-    """Split and merge for kinds whose snapshots cannot be cut.
+    """Split and merge for kinds whose snapshots always have the whole content.
 
-    Of two snapshots, the later snapshot has the whole content that a restore needs.
+    Of two snapshots, the later snapshot has all content that a restore needs.
     """
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
-        """Returns None and the whole snapshot, for any cut."""
+        """Returns None and the whole snapshot, wherever it is cut."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:

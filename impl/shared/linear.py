@@ -24,15 +24,16 @@ A plan is a plain tuple, because every step makes a plan.
 
 
 def compute_capacity(capacity: int, needed: int, step: int) -> int:
-    """Returns the next capacity of buffers that are too small.
+    """Returns a larger capacity for buffers that are too small.
 
-    The capacity at least doubles, so that a token is copied a constant number of times on
-    average.
+    The capacity at least doubles, so that each token is copied a constant number of times
+    on average.
 
     Args:
-        capacity: present capacity, in positions.
-        needed: number of positions that must fit.
-        step: if doubling is not enough, `needed` is rounded up to a multiple of this.
+        capacity: the present capacity, in positions.
+        needed: the number of positions that must fit.
+        step: if twice the capacity is not enough, `needed` is rounded up to a multiple of
+            this number.
     """
     return max(2 * capacity, -(-needed // step) * step)
 
@@ -55,9 +56,9 @@ class Linear:
         return self.room
 
     def plan(self, first: int, begin: int, end: int) -> Plan:
-        """Plans an update that writes [begin, end) and returns all from `first` = 0 on.
+        """Plans an update that writes [begin, end) and returns all positions [0, end).
 
-        The positions before `begin` keep their content.
+        `first` is always 0. The positions before `begin` keep their content.
         """
         written, returned = ((0, begin, end),), ((first, first, end),)
         if end <= self.room:
@@ -71,7 +72,8 @@ class Linear:
         return ((begin, begin, end),)
 
     def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update (see `plan`) writes to positions of [low, high)."""
+        """Returns whether an update writes to positions of [low, high); for other
+        arguments see `plan`."""
         return low < end and begin < high
 
     def count_with_spare(self, tokens: int) -> int:
@@ -81,7 +83,7 @@ class Linear:
     def take_block(
         self, position: int, column: int, tokens: int, room: int
     ) -> Linear | None:
-        """Returns the planner of buffers that already hold the tokens.
+        """Returns the planner for existing buffers that already hold the tokens.
 
         Returns None if the buffers are too large or too small, or if the tokens are in
         other columns.

@@ -1,15 +1,17 @@
-"""Computes the visible tokens and the mask of a pass without comparing every pair.
+"""Computes the mask of a pass without comparing every row with every column.
 
-The tokens of a sequence are in order of position, so a row sees one range of them. A mask
-is computed from the cells in that range; its cost does not depend on the number of cells
-in the pool.
+The tokens of a sequence are in order of position, so a row sees one range of them. The
+mask is computed from the cells in this range, so the cost does not depend on the number
+of cells in the pool.
 
-Each row of the mask is a slice of one line, so that a row costs no more than a copy. In a
-long prompt, rows and tokens are consecutive, and each row is the one above it shifted by
-one column. In other passes, the rows of one sequence see nearly the same tokens: all
-tokens before the first row, except tokens that have left the window. The line then
-contains, for each sequence, the columns that all its rows see. The few columns that only
-some of its rows see are compared row by row, in a patch.
+Each row of the mask is a slice of one array, the *line*; a row therefore costs no more
+than a copy. There are two cases:
+
+* In a long prompt, rows and tokens are consecutive. Each row is the previous row, shifted
+  by one column: a *band*.
+* In other passes, the rows of one sequence see nearly the same tokens. The line contains,
+  for each sequence, the columns that all its rows see. The few columns that only some of
+  its rows see are compared row by row, and stored in *patches*.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Patch:
     seen: Seen
 
     def get_place(self) -> tuple[Ints | slice, Ints | slice]:
-        """Returns the index with which to write the patch to a mask."""
+        """Returns the index of the patch in a mask."""
         if isinstance(self.rows, slice) or isinstance(self.columns, slice):
             return self.rows, self.columns
         return self.rows[:, None], self.columns
@@ -57,7 +59,7 @@ class MaskLine:
         line: one-dimensional.
         begins: [rows], index in `line` of the first column of each row.
         patches: the parts that differ from the line.
-        is_band: whether row i is the one above it shifted by one column, from a line that
+        is_band: whether each row is the previous row, shifted by one column, and the line
             ends with the first row.
     """
 
@@ -76,8 +78,8 @@ class Sight(NamedTuple):
             end).
         indexes: the tokens of all sequences.
         owners: int64 [sequences], the sequences of the batch, in the order of its groups.
-        ranges: four arrays int64 [sequences], places in the arrays of `indexes`: rows see
-            tokens of their sequence only at [ranges[0], ranges[3]), and all rows see the
+        ranges: four arrays int64 [sequences] of places in the arrays of `indexes`. Some
+            rows of a sequence see tokens at [ranges[0], ranges[3]), and all rows see the
             tokens at [ranges[1], ranges[2]).
     """
 
@@ -106,7 +108,7 @@ class Sight(NamedTuple):
         """Writes 0 to the columns that all rows of a sequence see.
 
         Args:
-            lines: [at least sequences, columns], contiguous, one for each sequence.
+            lines: [at least sequences, columns], contiguous, one line for each sequence.
             first: the cell of column 0.
         """
         begin, end = self.ranges[1], self.ranges[2]
@@ -121,7 +123,7 @@ class Sight(NamedTuple):
         lines.reshape(-1)[cells] = 0
 
     def paint_each(self, numbers: Numbers, first: int, either: Numbers) -> None:
-        """Writes the columns that only single rows see.
+        """Writes the columns that only some rows of a sequence see.
 
         Args:
             numbers: [at least rows, columns].
@@ -189,7 +191,8 @@ class Sight(NamedTuple):
 
         Args:
             first: the cell of column 0.
-            whole: if True, a patch contains all columns that the rows of a sequence see.
+            whole: whether a patch also contains the columns that all rows of a sequence
+                see.
         """
         low, high = self.limits
         groups = self.batch.groups.items()
@@ -219,7 +222,7 @@ def compute_bounds(batch: PassRows, limits: Ints) -> Ints:
 
 
 def shift(cells: Places, first: int) -> Places:
-    """Returns the columns of cells; column 0 is the cell `first`."""
+    """Converts cells to columns; the cell `first` is column 0."""
     if isinstance(cells, slice):
         return slice(cells.start - first, cells.stop - first)
     return cells - first

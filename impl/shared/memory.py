@@ -1,4 +1,4 @@
-"""The memory of a cache, and snapshots that copy it only before it changes."""
+"""The memory of a cache, and snapshots that copy its content only before it changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Memory(ABC):
     Attributes:
         buffers: the arrays, as the framework holds them; None before the first write.
         named: the snapshots that refer to this memory. This is a plain set, because each
-            step checks whether it is empty, and the check takes longer with a WeakSet.
+            step checks whether it is empty, and this check takes longer with a WeakSet.
         copies: the snapshots that have copied positions of this memory.
     """
 
@@ -40,11 +40,11 @@ class Memory(ABC):
 
     @abstractmethod
     def copy(self, begin: int, end: int) -> Arrays:
-        """Returns a copy of [begin, end), no larger than its content."""
+        """Returns a copy of [begin, end), which keeps no larger memory alive."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Frees the arrays, or resets them to their initial content."""
+        """Frees the arrays, or fills them with their initial content."""
 
     def get_bytes(self, arrays: Arrays) -> int:
         return int(arrays[0].nbytes + arrays[1].nbytes)
@@ -58,15 +58,15 @@ class Memory(ABC):
         return self.buffers or ()
 
     def held(self) -> dict[str, int]:
-        """Counts the bytes of the arrays and of the snapshots' copies, and the open
-        snapshots."""
+        """Counts the bytes of the arrays and of the snapshots' copies, and the number of
+        open snapshots."""
         copies = [snapshot for snapshot in self.copies if snapshot.arrays is not None]
         size = sum(array.nbytes for array in self.list_arrays())
         size += sum(snapshot.nbytes for snapshot in copies)
         return {"bytes": size, "snapshots": len(self.named) + len(copies)}
 
     def secure_all(self) -> None:
-        """Copies all snapshots, before the whole memory changes."""
+        """Lets all snapshots copy their content, before the whole memory changes."""
         for snapshot in self.list_named():
             snapshot.own()
 
@@ -77,11 +77,12 @@ class Memory(ABC):
 
 
 class TokenMemory(Memory):
-    """K and V of tokens in two buffers [1, heads, room, dim], written as planned.
+    """K and V of tokens in two buffers [1, heads, room, dim]; a planner chooses the
+    columns.
 
     Args:
-        columns: the planner of the columns; it is replaced, not changed.
-        fill: initial content of the buffers.
+        columns: the planner. It is immutable; each update replaces it.
+        fill: the initial content of the buffers.
     """
 
     def __init__(self, columns: Linear | Ring, fill: Any) -> None:
@@ -100,7 +101,7 @@ class TokenMemory(Memory):
 
     @abstractmethod
     def view(self, runs: Sequence[Run]) -> Arrays:
-        """Returns K and V of columns; a view if the columns are one run."""
+        """Returns K and V of some columns; a view if the columns are consecutive."""
 
     @abstractmethod
     def copy_runs(self, arrays: Arrays, runs: Sequence[Run]) -> Arrays:
@@ -112,7 +113,8 @@ class TokenMemory(Memory):
 
     @abstractmethod
     def share(self, source: Self, first: int, end: int) -> None:
-        """Takes over the positions [first, end) of a memory, which does not change."""
+        """Takes over the positions [first, end) of another memory, which must
+        not change."""
 
     @abstractmethod
     def make_mask(
@@ -121,10 +123,11 @@ class TokenMemory(Memory):
         """Returns the mask of an update; see `TokenCache.make_mask`.
 
         Args:
-            length, rows: number of tokens, and of rows of the mask.
+            length, rows: number of tokens, and number of rows of the mask.
             old: number of old tokens.
-            window: number of tokens that a row sees, itself included; None for all.
-            like: the dtype of the mask, on torch an array with its dtype and device.
+            window: number of tokens that a row sees, including itself; None for all
+                tokens.
+            like: the dtype of the mask; on torch, an array with its dtype and device.
         """
 
     def read(self, begin: int, end: int) -> Arrays:
@@ -135,7 +138,10 @@ class TokenMemory(Memory):
         return self.copy_runs((keys, values), self.columns.find(begin, end))
 
     def secure(self, first: int, begin: int, end: int) -> None:
-        """Copies the snapshots that an update would change; see `TokenCache.store`."""
+        """Lets the snapshots that an update would change copy their content.
+
+        For the arguments, see `TokenCache.store`.
+        """
         for snapshot in self.list_named():
             if self.touches(snapshot, first, begin, end):
                 snapshot.own()
@@ -145,7 +151,8 @@ class TokenMemory(Memory):
         return self.columns.destroys(snapshot.first, snapshot.end, first, begin, end)
 
     def adopt(self, arrays: Arrays, runs: Sequence[Run]) -> None:
-        """Begins with a copy of the tokens of a row, with room for the next one.
+        """Fills the memory with a copy of the tokens of a row, with space for one more
+        token.
 
         Args:
             arrays: K and V of all columns of the row.
@@ -170,8 +177,8 @@ class TokenMemory(Memory):
 class Snapshot:
     """A snapshot of the content of a cache, labelled [begin, end).
 
-    The snapshot refers to the positions [first, end) of `memory` and owns no arrays.
-    Before the cache changes these positions, the snapshot copies them once.
+    The snapshot refers to the positions [first, end) of `memory`, and has no arrays at
+    first. Before the cache changes these positions, the snapshot copies them once.
 
     Attributes:
         memory: the memory that the snapshot refers to; None after the copy, or when the
@@ -189,7 +196,7 @@ class Snapshot:
 
     @classmethod
     def owning(cls, memory: Memory, arrays: Arrays, begin: int, end: int) -> Snapshot:
-        """Returns a snapshot that owns its arrays from the beginning."""
+        """Returns a snapshot that has its own arrays from the beginning."""
         snapshot = cls(memory, begin, begin, end)
         snapshot.take_over(arrays)
         return snapshot
@@ -203,19 +210,21 @@ class Snapshot:
         return self.arrays
 
     def read_first(self, end: int) -> Arrays:
-        """Returns the content up to `end`, or all of it."""
+        """Returns the content up to position `end`, or the whole content if it is
+        shorter."""
         if self.memory is None:
             return self.read()
         return self.memory.read(self.first, end)
 
     def get_size(self) -> int:
-        """Returns the size of the content in bytes, whether or not it has been copied."""
+        """Returns the size of the content in bytes, even if it has not been copied."""
         if self.memory is None:
             return self.nbytes
         return self.memory.count_bytes(self.first, self.end)
 
     def own(self) -> None:
-        """Copies the content from the memory that the snapshot refers to."""
+        """Copies the content from the memory, so that the snapshot no longer refers to
+        it."""
         assert self.memory is not None
         self.take_over(self.memory.copy(self.first, self.end))
 
@@ -227,7 +236,7 @@ class Snapshot:
         self.memory, self.arrays = None, arrays
 
     def is_in(self, memory: Memory) -> bool:
-        """Returns whether the content is still in `memory`, not copied."""
+        """Returns whether the snapshot still refers to `memory`."""
         return self.memory is memory
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""The config values of layer caches and batches, and the operations of paged caches."""
+"""Defines the config values of layer caches and batches, and the operations of paged
+caches."""
 
 from collections.abc import Mapping
 from typing import Any

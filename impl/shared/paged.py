@@ -1,4 +1,4 @@
-"""A block manager with block tables, shared prefixes, copy-on-write and eviction."""
+"""A block manager: block tables, shared prefixes, copy-on-write and eviction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class PagedRequest:
         end: number of computed tokens after the step.
         published: number of tokens that other requests can hit; a multiple of the unit.
         passed: for each group, the number of leading blocks that are no longer needed.
-        awaited: number of computed tokens after the awaited transfer; 0 without one.
-        transfer: the name of the awaited transfer.
+        awaited: number of computed tokens after the transfer for which the request waits;
+            0 without a transfer.
+        transfer: the name of this transfer.
     """
 
     def __init__(self, tokens: Sequence[int], unit: int, namespace: str | None) -> None:
@@ -112,7 +113,7 @@ class BlockManager:
     def match(self, request: str) -> int:
         """Returns the number of tokens that a waiting request can reuse.
 
-        At least one token remains to be computed.
+        At least one token always remains to be computed.
         """
         return self.find_hit(self.groups, self.get(request))
 
@@ -180,7 +181,7 @@ class BlockManager:
         return plan
 
     def is_own(self, block: int, index: int, is_held: bool) -> bool:
-        """Returns whether a step may write to a block from this index on.
+        """Returns whether a step may write to a block without copying it first.
 
         Args:
             block: the block.
@@ -192,7 +193,8 @@ class BlockManager:
         return references == 1 and self.blocks.filled[block] <= index
 
     def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
-        """Puts new blocks into a table at `missing`, and copies of blocks at `shared`."""
+        """Changes a table: adds new blocks at the indexes `missing`, and replaces the
+        blocks at the indexes `shared` by copies."""
         for index, block in zip(missing, self.blocks.take(len(missing)), strict=True):
             if index >= len(table):
                 table += [None] * (index + 1 - len(table))
@@ -206,18 +208,18 @@ class BlockManager:
             table[index] = copied
 
     def copy(self, source: int, target: int) -> None:
-        """Schedules the copy of a block before the step runs."""
+        """Schedules the copy of a block, which is made before the step runs."""
         self.pending.append((source, target))
 
     def run(self) -> None:
-        """Ends the step; called after all its slots were written."""
+        """Ends the step. The caller has written to all its slots."""
         for request in self.step:
             request.computed = request.end
             self.settle(request)
         self.step = []
 
     def settle(self, request: PagedRequest) -> None:
-        """Publishes computed tokens, and frees blocks that are no longer needed."""
+        """Publishes computed tokens, and releases blocks that are no longer needed."""
         assert request.tables is not None
         settled = min(request.computed, len(request.tokens))
         if self.prefix_cache and settled >= request.published + self.unit:
@@ -263,7 +265,8 @@ class BlockManager:
         del self.requests[name]
 
     def let_go(self, request: PagedRequest) -> None:
-        """Releases all blocks, last blocks first, so that these are evicted first."""
+        """Releases all blocks of a request; the last blocks of its tables are evicted
+        first."""
         if request.is_scheduled:
             self.step.remove(request)
         for table in request.tables or ():
@@ -272,7 +275,8 @@ class BlockManager:
         request.computed = request.end = request.published = request.awaited = 0
 
     def withdraw(self, request: PagedRequest) -> None:
-        """Forgets the prefixes of a request whose blocks no other request holds."""
+        """Removes the prefixes of a request from the pool, if no other request holds
+        their blocks."""
         blocks = {block for table in request.tables or () for block in list_held(table)}
         for entries in self.blocks.entries:
             for key in self.list_settled(request):
@@ -281,7 +285,7 @@ class BlockManager:
                     self.blocks.forget(block)
 
     def list_settled(self, request: PagedRequest) -> list[bytes]:
-        """Lists the keys of the computed and awaited tokens of a request."""
+        """Lists the keys of the tokens that are computed or being loaded."""
         settled = max(request.computed, request.awaited)
         return request.hash.extend(request.tokens)[: settled // self.unit]
 

@@ -41,7 +41,7 @@ class Pool(NamedTuple):
 
 
 class Telling(TieredManager):
-    """A block manager that records the tokens of each key for the reports."""
+    """A block manager that also stores the tokens of each key, for reports."""
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
@@ -92,7 +92,7 @@ class Telling(TieredManager):
 
 
 class TellingStorage(Telling, StoringManager):
-    """A `Telling` that also stores K and V."""
+    """A block manager that also stores the tokens of each key, and K and V."""
 
 
 def open_paged(

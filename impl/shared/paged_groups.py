@@ -1,4 +1,4 @@
-"""The types of groups: the blocks that each type keeps, and the ends of its hits."""
+"""The types of groups: which blocks each type keeps, and where its hits may end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Group(ABC):
 
     @abstractmethod
     def first(self, computed: int) -> int:
-        """Returns the first position that is needed after `computed` tokens."""
+        """Returns the first position that a request needs after `computed` tokens."""
 
     @abstractmethod
     def find(self, keys: Sequence[bytes], most: int) -> int:
@@ -39,11 +39,12 @@ class Group(ABC):
         """
 
     def get(self, keys: Sequence[bytes], end: int) -> int | None:
-        """Returns the block in which a prefix of `end` tokens ends, if it can be hit."""
+        """Returns the block in which a prefix of `end` tokens ends; None if it cannot be
+        hit."""
         return self.pool.find(self.number, keys[end // self.unit - 1])
 
     def claim(self, keys: Sequence[bytes], hit: int) -> Table:
-        """Makes the table of a request that reuses its first `hit` tokens."""
+        """Makes the table of a request that reuses `hit` tokens."""
         if not hit:
             return []
         table: Table = [None] * (self.first(hit) // self.block)
@@ -56,7 +57,8 @@ class Group(ABC):
         return list(range(start // self.block, (end - 1) // self.block + 1))
 
     def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
-        """Publishes the computed tokens [begin, end): other requests can hit them."""
+        """Publishes the computed tokens [begin, end), so that other requests can hit
+        them."""
         for stop in range(begin - begin % self.unit + self.unit, end + 1, self.unit):
             block = table[(stop - 1) // self.block]
             if block is not None:
@@ -82,7 +84,7 @@ class Group(ABC):
 
 
 class FullGroup(Group):
-    """Each token attends to all tokens before it."""
+    """A group in which each token attends to all tokens before it."""
 
     def first(self, computed: int) -> int:
         return 0
@@ -101,7 +103,8 @@ class FullGroup(Group):
 
 
 class WindowedGroup(Group):
-    """Each token attends to the tokens before it in a window or in its chunk."""
+    """A group in which each token attends to the tokens before it in a window or in its
+    chunk."""
 
     def __init__(
         self, number: int, block: int, pool: BlockPool, unit: int, width: int
@@ -121,9 +124,9 @@ class WindowedGroup(Group):
     def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
         """Returns the next shorter possible hit; None if all blocks of `hit` are present.
 
-        The shorter hit ends in the last missing block that the present hit needs. A block
-        that the request continues to fill must be present in any case, since a prefix
-        that is published for it later covers all its positions.
+        The shorter hit ends in the last missing block that the present hit needs. The
+        block that the request will continue to fill must always be present: a prefix that
+        is later published for it includes all its positions.
         """
         first = self.first(hit)
         if (first < hit or hit % self.block) and self.get(keys, hit) is None:
@@ -145,7 +148,8 @@ class ChunkedGroup(WindowedGroup):
 
 
 class StateGroup(Group):
-    """Recurrent states: after the last token, and at the ends of blocks of positions."""
+    """A group of recurrent states, which are kept after the last token and at the ends of
+    blocks."""
 
     def first(self, computed: int) -> int:
         return max(0, computed - 1)
@@ -159,9 +163,9 @@ class StateGroup(Group):
     def list_written(self, start: int, end: int) -> list[int]:
         """Lists the table indexes of the states that a step writes.
 
-        These are the state at the end of the step, and the state at the last end of a
-        block inside the step, which other requests may hit. The state at the begin of the
-        step is included if it is overwritten.
+        A step writes the state at its end, and the state at the last end of a block
+        within the step, which other requests may hit. If the step overwrites the state at
+        its begin, this state is listed, too.
         """
         last = (end - 1) // self.block
         boundary = last - 1 if last * self.block > start else last

@@ -18,7 +18,7 @@ Pairs = Sequence[tuple[int, int]]
 
 @dataclass
 class Transfer:
-    """A running transfer.
+    """A transfer that has not ended.
 
     Attributes:
         request: the request for which the transfer began.
@@ -26,8 +26,8 @@ class Transfer:
         end: number of transferred tokens; 0 if requests may no longer reuse them.
         places: for each pair, the number of its group and its index in the table of the
             group.
-        pairs: the blocks to copy, from the device to the host if `leaves`, otherwise
-            from the host to the device.
+        pairs: the blocks to copy, from the device to the host if `leaves`, otherwise from
+            the host to the device.
     """
 
     request: PagedRequest
@@ -39,7 +39,7 @@ class Transfer:
 
     @property
     def blocks(self) -> list[int]:
-        """The blocks of the device."""
+        """The blocks of the transfer that are on the device."""
         return [pair[not self.leaves] for pair in self.pairs]
 
     @property
@@ -99,8 +99,8 @@ class TieredManager(BlockManager):
     def offload(self, name: str, transfer: str) -> Pairs:
         """Begins to copy blocks of a request to the host.
 
-        These are the complete blocks that can be hit and that the host does not have. If
-        the host has too few available blocks, only the first blocks are copied.
+        Copies complete blocks that can be hit and that the host does not have. If the
+        host has too few available blocks, copies only the first blocks.
         """
         request = self.get(name)
         if not request.computed:
@@ -188,7 +188,7 @@ class TieredManager(BlockManager):
         self.end(transfer, None)
 
     def failed(self, transfer: str, arrived: int) -> int:
-        """Ends a failed transfer; keeps the blocks that arrived and are useful."""
+        """Ends a failed transfer; keeps the copied blocks that are still useful."""
         return self.end(transfer, arrived)
 
     def end(self, name: str, arrived: int | None) -> int:
@@ -237,7 +237,7 @@ class TieredManager(BlockManager):
     def keep(
         self, request: PagedRequest, end: int, missing: Sequence[tuple[int, int]]
     ) -> int:
-        """Removes blocks that have not arrived from the tables of a request.
+        """Removes blocks that were not copied from the tables of a request.
 
         Also removes all blocks after the longest remaining hit.
 

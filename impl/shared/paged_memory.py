@@ -25,7 +25,8 @@ class HostSpans(NamedTuple):
     Attributes:
         tables: int32 [requests, entries], the block of each table entry; 0 for an entry
             without a block.
-        firsts, ends: int32 [requests], each request attends to positions [first, end).
+        firsts, ends: int32 [requests]; each request attends to the positions [first,
+            end).
         block: number of positions of a block.
     """
 
@@ -185,7 +186,7 @@ class StoringManager(TieredManager):
             self.memory.receive(self.host_memory, pairs)
 
     def save(self) -> Any:
-        """Returns the same as `TieredManager.save`, with K and V of these blocks."""
+        """Returns the result of `TieredManager.save`, and K and V of the saved blocks."""
         saved = super().save()
         if saved is None:
             return None
@@ -219,7 +220,7 @@ class StoringManager(TieredManager):
         return [self.read(layer, request) for request in self.step]
 
     def write(self, layer: int, keys: Any, values: Any) -> None:
-        """Writes K and V of the step in one layer, as `update` does."""
+        """Writes K and V of the step in one layer; see `update`."""
         number, buffer = self.layers[layer]
         written = [
             slot
@@ -300,9 +301,9 @@ class StoringManager(TieredManager):
     # --- states -------------------------------------------------------------------------
 
     def read_states(self, layer: int) -> list[Pair | None]:
-        """Returns the state of each request of the step before the step.
+        """Returns the states of each request before the step.
 
-        The state is None for a request that has read no token.
+        The state of a request that has read no token is None.
         """
         number, buffer = self.layers[layer]
         return [
@@ -315,10 +316,11 @@ class StoringManager(TieredManager):
         ]
 
     def list_ends(self, layer: int) -> list[list[int]]:
-        """Lists the token counts after which each request of the step writes its states.
+        """Lists, for each request of the step, the numbers of tokens after which it
+        writes states.
 
-        These are the ends of blocks for which the request has a slot, and the end of the
-        step.
+        A request writes states at the ends of blocks for which it has a slot, and at the
+        end of the step.
         """
         number, _ = self.layers[layer]
         group = self.groups[number]
@@ -346,7 +348,7 @@ class StoringManager(TieredManager):
     def list_places(
         self, request: PagedRequest, group: int, ends: Sequence[int]
     ) -> list[int]:
-        """Lists the slots of the states at these token counts."""
+        """Lists the slots of the states after these numbers of tokens."""
         assert request.tables is not None
         table, block = request.tables[group], self.groups[group].block
         blocks = [table[(end - 1) // block] for end in ends]
@@ -354,7 +356,7 @@ class StoringManager(TieredManager):
 
 
 def see(group: Group, request: PagedRequest) -> npt.NDArray[np.bool_]:
-    """Returns [queries, columns], whether a token of the step attends to a position.
+    """Returns bool [queries, columns]: whether a token of the step attends to a position.
 
     The columns are the positions that `StoringManager.read` returns.
     """

@@ -1,4 +1,5 @@
-"""The memory of a batch: each row has a slot of a pool, and rows move independently."""
+"""The memory of a batch: a pool in which each row has a slot, and rows move
+independently."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ class Row(NamedTuple):
 
     Attributes:
         slot: the slot of the row; None if its tokens are not in the pool.
-        start: column of position 0.
-        length: number of tokens written to the row; a ring keeps only the last tokens.
+        start: the column of position 0.
+        length: the number of tokens written to the row; a ring keeps only the last
+            tokens.
     """
 
     slot: int | None
@@ -60,8 +62,8 @@ class RowPool(Form, Columns, ABC):
     def allocate(self, like: Any, slots: int, room: int, rows_kept: int) -> Any:
         """Returns a new array.
 
-        Attention multiplies hidden columns by 0, so all numbers in the array are finite,
-        except for poison.
+        All its numbers are finite, because attention multiplies hidden columns by 0. The
+        only exception is poison, which the harness requests.
 
         Args:
             like: an array with the heads, dim and dtype of the new array.
@@ -78,7 +80,8 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def write_slots(self, slot: int, column: int, arrays: Arrays) -> None:
-        """Writes K and V [slots, heads, length, dim] from a slot and a column on."""
+        """Writes K and V [slots, heads, length, dim], beginning at a slot and a
+        column."""
 
     @abstractmethod
     def write_rows(self, column: int, arrays: Arrays) -> None:
@@ -104,7 +107,8 @@ class RowPool(Form, Columns, ABC):
 
     @abstractmethod
     def copy(self, arrays: Arrays) -> Arrays:
-        """Returns a copy that does not prevent writes to the pool in place."""
+        """Returns a copy of the arrays, so that later writes to the pool can be done in
+        place."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -115,14 +119,14 @@ class RowPool(Form, Columns, ABC):
         self.write_slots(target, begin, self.read_slot(source, begin, end))
 
     def settle(self) -> None:
-        """Does nothing; called after rows have moved to other slots or arrays."""
+        """Does nothing here; called after rows have moved to other slots or arrays."""
 
     # --- tokens of a row ----------------------------------------------------------------
 
     def list_parts(self, slot: int, start: int, length: int) -> list[tuple[int, Arrays]]:
-        """Returns the stored tokens of a row in one or two runs, in order.
+        """Returns the stored tokens of a row, in order, in one or two runs.
 
-        Each run has the position of its first token, and its K and V.
+        A run consists of the position of its first token, and its K and V.
         """
         return [
             (position, self.read_slot(slot, begin, end))
@@ -172,7 +176,7 @@ class RowPool(Form, Columns, ABC):
         """Assigns a slot to each row, so that as few tokens as possible move.
 
         When the pool grows for the first time, it gets only the slots that its rows need,
-        since many batches grow only once. Later it gets half as many slots in addition,
+        because many batches grow only once. Later, it gets 50 % more slots than it needs,
         so that a token moves a constant number of times on average.
 
         Args:
@@ -202,7 +206,7 @@ class RowPool(Form, Columns, ABC):
     def is_crowded(
         self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
     ) -> bool:
-        """Returns whether most tokens would have to move, and soon have to move again."""
+        """Returns whether most tokens would have to move now, and move again soon."""
         pairs = [*zip(wanted, sizes, strict=True)]
         size_total = sum(size for slot, size in pairs if slot is not None)
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)
@@ -301,13 +305,14 @@ class RowPool(Form, Columns, ABC):
                 self.put(len(lengths) + number, position, arrays)
 
     def place(self, end: int, length: int) -> int:
-        """Returns the start of a row that ends at column `end`, or at a later column."""
+        """Returns the start of a row that should end at column `end`; it ends later if it
+        is too long."""
         return (
             self.wrap(end - length) if self.room == self.window else max(0, end - length)
         )
 
     def even_out(self, lengths: Sequence[int]) -> None:
-        """Moves the tokens of rows so that all rows end in one column."""
+        """Moves the tokens of rows so that all rows end in the same column."""
         if self.arrays is None or self.find_cursor(lengths) is not None:
             return
         end = max(add(self.starts, lengths))

@@ -1,4 +1,5 @@
-"""Keys of prefixes: a digest for each full unit of tokens, chained to the last digest."""
+"""Computes the keys of prefixes: a digest for each full unit of tokens and the last
+digest."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ equal keys, a user could see the tokens of another user."""
 
 
 class PrefixHash:
-    """The keys of the prefixes of a request, whose tokens grow.
+    """The keys of the prefixes of a request, which may get more tokens.
 
     Args:
         unit: number of tokens from one key to the next.
-        namespace: a name on which K and V depend, in addition to the tokens; or None.
+        namespace: a name on which K and V also depend, or None.
 
     Attributes:
         keys: the keys of the first `unit` tokens, of the first 2 * `unit` tokens, ….

@@ -45,7 +45,7 @@ class RecurrentCacheBase(CausalCacheBase):
         """Makes the states of all slots in these shapes, filled with zeros."""
 
     def check_rows(self, batch: PassRows) -> None:
-        """Refuses sequences that differ in their number of rows."""
+        """Refuses a pass whose sequences have different numbers of rows."""
         lengths = set(batch.count_rows())
         if len(lengths) > 1:
             raise NotSupportedError(
@@ -100,7 +100,7 @@ class RecurrentCacheBase(CausalCacheBase):
         return [self.slots.assigned[owner].index for owner in current.batch.owners]
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies the tokens as in a causal cache, and shares the whole state."""
+        """Copies the tokens, like a causal cache, and shares the whole state."""
         super().copy_prefix(source, target, length)
         self.slots.share(source, target)
 
@@ -155,7 +155,7 @@ class RecurrentCacheBase(CausalCacheBase):
 
     @abstractmethod
     def store_states(self, layer: int, conv: Any, delta: Any) -> None:
-        """Writes the states of the sequences of the open pass, see `write_states`."""
+        """Writes the states of the sequences of the open pass; see `write_states`."""
 
     @abstractmethod
     def list_states(self) -> list[Any]:

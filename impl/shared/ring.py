@@ -1,4 +1,5 @@
-"""The columns of a sliding window: a ring, with a second copy when updates wrap."""
+"""Plans the columns of a sliding window: a ring, with a second copy of its columns if
+updates wrap."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ class Ring:
     """Plans the columns of a window: position p is in column (p - base) mod capacity.
 
     An update of one token that completes a full window reads all `window` columns of the
-    ring in any order, and moves no other token. An update of several tokens needs the
+    ring, in any order, and moves no other token. An update of several tokens needs the
     window in order of position. If such an update would wrap, the tokens are copied to
-    new buffers that have a twin: a second set of `capacity` columns after the first set.
+    new buffers with a *twin*: a second set of `capacity` columns after the first set.
+
     From then on, tokens are written to both sets, so that any `capacity` positions are
-    one run. The copied tokens are not written to the twin: they begin in column 0, so a
-    run that begins with them continues only into twin columns of later tokens. An update
-    of one token that returns to column 0 drops the twin.
+    consecutive columns. The copied tokens are not written to the twin: they begin in
+    column 0, so consecutive columns that begin with them continue only into twin columns
+    of later tokens. An update of one token that returns to column 0 drops the twin.
 
     Attributes:
         window: number of tokens that are kept. The ring has more columns only if an
             update needs them.
         step: a capacity of more than twice the old capacity is rounded up to a multiple
-            of this.
+            of this number.
         twin: whether the ring may get a twin. If not, every update of several tokens that
             would wrap copies the window to new buffers.
         capacity: number of columns without the twin.
@@ -79,7 +81,7 @@ class Ring:
     def grow(self, first: int, needed: int) -> Ring:
         """Returns the planner of new buffers for `needed` positions from `first` on.
 
-        The capacity at least doubles, but not beyond the window, since updates of one
+        The capacity at least doubles, but not beyond the window, because updates of one
         token need no more columns.
         """
         doubled = min(2 * self.capacity, self.window)
@@ -116,9 +118,10 @@ class Ring:
         return (*runs, (fits, 0, count - fits)) if fits < count else runs
 
     def destroys(self, low: int, high: int, first: int, begin: int, end: int) -> bool:
-        """Returns whether an update (see `plan`) changes columns of [low, high).
+        """Returns whether an update changes columns of the positions [low, high).
 
-        This is the case if the update moves all tokens, or writes to such a column.
+        This is the case if the update moves all tokens, or writes to such a column. For
+        the other arguments, see `plan`.
         """
         if not self.fits(first, begin, end):
             return True
@@ -126,13 +129,14 @@ class Ring:
         return ahead < high - low or ahead + end - begin > self.capacity
 
     def count_with_spare(self, tokens: int) -> int:
-        """Returns the number of positions that tokens need, and the next one."""
+        """Returns the number of positions for `tokens` tokens and one more token."""
         return min(tokens + 1, self.window)
 
     def take_block(
         self, position: int, column: int, tokens: int, room: int
     ) -> Ring | None:
-        """Returns the planner of buffers that hold the tokens; see `Linear`."""
+        """Returns the planner for existing buffers that already hold the tokens; see
+        `Linear.take_block`."""
         is_full = tokens == self.window == room
         if is_full or column + tokens < room <= 2 * tokens:
             base = position - column

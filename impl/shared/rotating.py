@@ -1,4 +1,4 @@
-"""The sliding window for any framework: offsets and snapshots over a ring."""
+"""The sliding window for any framework: offsets and snapshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lockstep.impl.shared.memory import Snapshot
 
 
 class RotatingCacheBase(WholeSnapshots, TokenCache):
-    """A cache of the last `window` tokens, in a ring."""
+    """A cache that keeps the last `window` tokens, in a ring."""
 
     window: int
 
@@ -16,7 +16,7 @@ class RotatingCacheBase(WholeSnapshots, TokenCache):
         return Snapshot(self.memory, self.get_first(end), begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         end = self.offset if snapshot is None else snapshot.end
         return target == end or 0 <= target < end <= self.window
 
@@ -24,11 +24,11 @@ class RotatingCacheBase(WholeSnapshots, TokenCache):
         """Brings the cache to offset `target`.
 
         Args:
-            snapshot: replaces the whole content. None to keep the present offset or to
-                go back to an earlier offset, which is possible only before the first
-                eviction.
+            snapshot: replaces the whole content. None to keep the present offset, or to
+                go back to an earlier offset, which is possible only before the window
+                drops a token.
             target: the new offset. It may be less than the end of the snapshot only if
-                no token was evicted before the snapshot was taken.
+                the window had dropped no token when the snapshot was taken.
 
         Returns:
             False if the cache refuses; then nothing changes.

@@ -13,7 +13,7 @@ SPARE = -1
 def choose_first(
     wanted: Sequence[int | None], sizes: Sequence[int], slots: int
 ) -> int | None:
-    """Chooses the slot of row 0 so that the fewest tokens move.
+    """Chooses the slot of row 0 so that as few tokens as possible move.
 
     Args:
         wanted: for each row, its present slot; None if the row is in no slot.
@@ -70,11 +70,11 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
     Args:
         begin: position of the first token.
         count: number of tokens. Only the last `room` of them fit.
-        room: columns of the ring: position p is in column p mod room.
+        room: number of columns of the ring; position p is in column p mod room.
 
     Yields:
         (column, first, end): write the tokens [first, end) to the columns from `column`
-            on.
+        on.
     """
     first = max(0, count - room)
     while first < count:
@@ -85,5 +85,5 @@ def cut_ring(begin: int, count: int, room: int) -> Iterator[tuple[int, int, int]
 
 
 def add(numbers: Sequence[int], added: Sequence[int]) -> tuple[int, ...]:
-    """Returns the sum for each row."""
+    """Adds two numbers for each row."""
     return tuple(map(plus, numbers, added))

@@ -1,4 +1,4 @@
-"""The cells of each sequence, in order of position."""
+"""Lists the cells of each sequence, in order of position."""
 
 from __future__ import annotations
 
@@ -74,10 +74,11 @@ class Indexes:
             self.rows[owner].append(position, cell)
 
     def append_next(self, owners: Ints, positions: Ints, cells: Ints) -> bool:
-        """Adds the tokens as `append` does, if each is the next token of its sequence.
+        """Adds tokens like `append`, if each token is the next token of its sequence.
 
         Returns:
-            False if a token is not the next of its sequence. Then no token is added.
+            False if a token is not the next token of its sequence; then no token is
+            added.
         """
         end = self.end[owners]
         if np.count_nonzero(end == self.limit[owners]):
@@ -116,7 +117,8 @@ class Indexes:
     def count_from_first(
         self, owners: Ints, positions: Ints
     ) -> tuple[Ints, Sequence[int]]:
-        """Finds tokens as `find` does, assuming that all positions are consecutive.
+        """Finds tokens like `find`, under the assumption that all positions are
+        consecutive.
 
         Returns:
             The result of `find` under this assumption, and the columns of sequences for
@@ -282,7 +284,8 @@ class SequenceIndex:
             self.ascending = False
 
     def append(self, position: int, cell: int) -> None:
-        """Adds one token; faster than `add` if the token is the next of the sequence."""
+        """Adds one token. Faster than `add` if the token is the next token of the
+        sequence."""
         book = self.book
         self.make_room(1)
         begin, end = self.get_span()

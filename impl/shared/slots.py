@@ -1,4 +1,5 @@
-"""The slots that hold the recurrent states of sequences, and checkpoints of them.
+"""Assigns slots to the recurrent states of sequences, and keeps checkpoints of the
+states.
 
 Sequences share a slot until one of them adds tokens.
 """
@@ -17,8 +18,8 @@ class Checkpoint:
     """The states of all layers at one time.
 
     Attributes:
-        position: highest position that the states had read.
-        arrays: the states by layer, filled in as the layers are written.
+        position: the highest position that the states had read.
+        arrays: the states by layer, which are added when the layers are written.
     """
 
     position: int
@@ -73,11 +74,11 @@ class Slots:
             )
 
     def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Assigns to each sequence a slot that no other sequence shares.
+        """Gives each sequence a slot that it shares with no other sequence.
 
         Returns:
-            The slots that are new and must be cleared, and the (source, target) pairs
-            that must be copied.
+            The new slots that must be cleared, and the (source, target) pairs that must
+            be copied.
         """
         fresh, copies = [], []
         for owner in owners:

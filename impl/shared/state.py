@@ -22,8 +22,8 @@ def check_form(stored: Arrays, arrays: Arrays) -> None:
 class StateCacheBase(WholeSnapshots):
     """The convolution and delta state of a linear-recurrent layer.
 
-    The layer reads the state, computes the next one and writes it. `boundaries` returns
-    the lengths of these writes, so that the state exists at each scheduled capture.
+    The layer reads the state, computes the next state, and writes it. `boundaries`
+    returns the lengths of these writes, so that a write ends at each scheduled capture.
     """
 
     def read(self) -> Arrays:
@@ -33,7 +33,7 @@ class StateCacheBase(WholeSnapshots):
 
     @abstractmethod
     def store(self, conv: object, delta: object) -> None:
-        """Overwrites the held arrays."""
+        """Overwrites the stored arrays."""
 
     def boundaries(self, length: int) -> list[int]:
         """Returns the lengths of the writes that add the next `length` tokens."""
@@ -45,8 +45,8 @@ class StateCacheBase(WholeSnapshots):
         """Stores the state after `length` more tokens.
 
         Raises:
-            MisuseError: a capture is scheduled inside these tokens, or the shape or dtype
-                of an array differs from before.
+            MisuseError: a capture is scheduled inside these tokens, or an array has
+                another shape or dtype than the stored array.
         """
         if len(self.boundaries(length)) > 1:
             at = self.offset + self.boundaries(length)[0]
@@ -68,7 +68,7 @@ class StateCacheBase(WholeSnapshots):
         return self.read()
 
     def trim(self, count: int) -> int:
-        """Returns 0: tokens cannot be removed from a state."""
+        """Returns 0, because tokens cannot be removed from a state."""
         if count < 0:
             raise MisuseError(f"trim: count {count} is negative")
         return 0
@@ -77,7 +77,7 @@ class StateCacheBase(WholeSnapshots):
         return Snapshot(self.memory, begin, begin, end)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         return target == (self.offset if snapshot is None else snapshot.end)
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:

@@ -1,5 +1,4 @@
-"""The operations, config values and construction of our unified caches, for any
-framework."""
+"""The operations, config values and construction of our unified caches."""
 
 from __future__ import annotations
 

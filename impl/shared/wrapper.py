@@ -1,4 +1,4 @@
-"""Several caches under one interface, for any framework."""
+"""A wrapper that makes several caches one cache."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class WrapperCache:
-    """An ordered list of caches; each cache serves the layers of one type.
+    """A list of caches, one for each type of layer.
 
     Args:
-        caches: at least one, all made for the same sequences and the same batch.
+        caches: at least one cache; all have the same numbers of sequences and rows.
         sequences: number of sequences.
     """
 
@@ -35,9 +35,9 @@ class WrapperCache:
         multimodal: Sequence[int] = (),
         reserve: bool = False,
     ) -> None:
-        """Opens the pass in all caches; if a cache refuses, in none.
+        """Opens the pass in all caches; if a cache refuses, opens the pass in none.
 
-        Tokens that were evicted to make room stay evicted.
+        Tokens that were evicted to make space stay evicted.
         """
         rows = positions, sequences, exceptions, multimodal
         batch = self.caches[0].make_batch(*rows)  # the same for all of them
@@ -60,21 +60,21 @@ class WrapperCache:
             cache.close()
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies a prefix in each cache in order; stops at the first refusal."""
+        """Copies a prefix in each cache, in order; stops at the first refusal."""
         check_copy(source, target, length, self.sequences)
         self.close()
         for cache in self.caches:
             cache.copy_prefix(source, target, length)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Removes tokens from each cache in order; stops at the first refusal."""
+        """Removes tokens from each cache, in order; stops at the first refusal."""
         check_range(sequence, begin, end, self.sequences)
         self.close()
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
     def held(self) -> dict[str, int]:
-        """Returns the total memory usage of the caches."""
+        """Returns the sum of the memory that the caches hold."""
         total: Counter[str] = Counter()
         for cache in self.caches:
             total.update(cache.held())

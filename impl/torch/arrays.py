@@ -1,4 +1,4 @@
-"""torch tensors behind the array interface of the harness."""
+"""Implements the harness's interface of arrays for torch tensors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class TorchArrays:
     def attend(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Calls `scaled_dot_product_attention`; its is_causal is upper-left aligned."""
+        """Calls `scaled_dot_product_attention`, whose is_causal is aligned to the upper
+        left."""
         if isinstance(mask, str):
             return scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -64,8 +65,8 @@ class TorchArrays:
     def list_scopes(self) -> tuple[Callable[[], AbstractContextManager[None]], ...]:
         """Lists alternatives to inference mode.
 
-        These are: without gradients; with gradients, for inputs that require gradients;
-        and for inputs that were made in inference mode.
+        They are: no gradients; gradients, with inputs that require gradients; and no
+        gradients, with inputs that were made in inference mode.
         """
         return (
             torch.no_grad,

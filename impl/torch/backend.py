@@ -1,4 +1,4 @@
-"""The backends of our torch caches."""
+"""Declares the backends of our torch caches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def open_cache(
 
 
 def get_framework(device: torch.device, kernels: Kernels | None) -> Framework:
-    """Returns our caches on a device; for args see `open_cache`."""
+    """Returns our caches on a device; for the arguments, see `open_cache`."""
 
     def as_like(dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(0, dtype=dtype, device=device)
@@ -146,7 +146,7 @@ LOST = re.compile(r"CUDA (driver )?error|Triton Error \[CUDA\]")
 def is_fatal(error: Exception) -> bool:
     """Returns whether CUDA no longer works in this process.
 
-    After an illegal access, the next launch fails, in any library. Triton and older
+    After an illegal access, the next launch fails in any library. Triton and older
     versions of torch then raise a plain RuntimeError.
     """
     lost = getattr(torch, "AcceleratorError", ())
@@ -171,7 +171,8 @@ def cuda() -> Backend:
 def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """Waits for the device at the end of a scope.
 
-    Otherwise an error in the last kernels of a program would appear in the next program.
+    Without this, an error in the last kernels of a program would appear in the next
+    program.
     """
     with scope():
         yield
@@ -181,8 +182,8 @@ def wait_within(scope: Callable[[], AbstractContextManager[Any]]) -> Iterator[No
 def warm_up(arrays: Any) -> None:
     """Runs the operations whose first call is slow, before a program needs them.
 
-    These are the CUDA context, each kernel of each family of caches, and attention.
-    Without this, the first step of a program would seem to hang.
+    It creates the CUDA context, and runs each kernel of each family of caches, and
+    attention. Without this, the first step of a program would seem to hang.
     """
     like = torch.empty(0, device=arrays.device)
     token = like.new_zeros((1, 1, 1, 16))

@@ -18,15 +18,16 @@ from lockstep.impl.torch.rotating import RotatingCache
 
 
 class BatchedCache(TokenBatch):
-    """Attention over the sequences of several requests, one in each row.
+    """Attention over the sequences of several requests, one row for each request.
 
-    `update` and `state` return views of the pool: they are valid until the next change of
-    this batch. The lengths of the rows stay on the device, so a step sends no data to it.
+    `update` and `state` return views of the pool, which are valid until the next change
+    of this batch. The lengths of the rows stay on the device, so a step sends no data to
+    it.
 
     Args:
-        rows: number of rows, all of them empty.
-        window: number of tokens that a query sees, itself included; None for all.
-        step, fill, mask: as in `impl.torch.kv`. Memory that is not filled is cleared.
+        rows: number of rows, which are empty.
+        window: number of tokens that a query sees, including itself; None for all tokens.
+        step, fill, mask: see `impl.torch.kv`. If `fill` is None, the memory is cleared.
     """
 
     singles = KVCache, RotatingCache
@@ -76,7 +77,7 @@ class BatchedCache(TokenBatch):
         return self.place(length).view(-1, length)
 
     def place(self, length: int) -> torch.Tensor:
-        """Returns the positions of columns, [rows, 1, length, 1]."""
+        """Returns the positions of the next `length` columns, [rows, 1, length, 1]."""
         places = self.count(length).view(-1, 1)
         if self.left is None:
             return self.get_lengths() + places
@@ -84,7 +85,7 @@ class BatchedCache(TokenBatch):
         return places - padding.view(-1, 1, 1, 1)
 
     def count(self, end: int) -> torch.Tensor:
-        """Returns the numbers from 0 to `end`, without it."""
+        """Returns the numbers from 0 to `end` - 1."""
         if end > len(self.columns):
             self.columns = torch.arange(end + self.step, device=self.columns.device)
         return self.columns[:end]

@@ -14,9 +14,9 @@ from lockstep.impl.torch.state import StateCache
 
 
 class BatchedState(StateBatch):
-    """The states of a linear-recurrent layer for several requests, zeros at first.
+    """The states of a linear-recurrent layer for several requests, initially zeros.
 
-    `read` returns the buffers: they are valid until the next change of this batch.
+    `read` returns the buffers, which are valid until the next change of this batch.
     """
 
     single = StateCache

@@ -1,4 +1,5 @@
-"""The causal caches on torch: one pool of cells, written in place and read as views."""
+"""The causal caches on torch: a pool of cells that is written in place and read
+as views."""
 
 from __future__ import annotations
 
@@ -26,18 +27,19 @@ FLOAT32 = torch.empty(0)
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
 
-    `get` returns views: they are valid until the next forward, put, remove or load.
+    `get` returns views, which are valid until the next forward, put, remove or load.
 
     Args:
         sizes: see `Sizes`.
         layers: number of layers; all have the same heads and dimensions.
         rope: bases of the rotary embedding, by which keys are rotated when they move;
-            layer i has base i mod their number. None if keys cannot move.
+            layer i has the base with index i mod their number. None if keys cannot move.
         like: a tensor with the dtype and the device of keys and values.
         mask: a tensor with the dtype and the device of masks.
-        fill: initial content of the memory.
+        fill: the initial content of the memory.
         permuted: whether values are stored as [.., value_dim, cells].
-        kernels: the kernels for the device work; None to choose them by the device.
+        kernels: the kernels for the work on the device; None to choose them by the
+            device.
     """
 
     def __init__(
@@ -73,14 +75,14 @@ class CausalCache(CausalCacheBase):
         self.write(current, self.pools[layer], keys, values)
 
     def put_all(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Writes to all layers at once, in one launch on CUDA.
+        """Writes to all layers at once; on CUDA, in one launch.
 
         Args:
             keys: [layers, 1, heads, rows, key_dim].
             values: [layers, 1, heads, rows, value_dim].
 
         Raises:
-            MisuseError: as `put` does.
+            MisuseError: see `put`.
         """
         self.check_layers(keys.shape, values.shape)
         for layer in range(self.layers):
@@ -157,7 +159,8 @@ class CausalCache(CausalCacheBase):
         return [self.keys, self.values]
 
     def view_layers(self) -> None:
-        """Makes the views of the layers: once or, with gradients, after each write.
+        """Makes the views of the layers: only once or, with gradients, again after each
+        write.
 
         Torch 2.13 refuses to write to a view after a write to a part of the view.
         """

@@ -9,7 +9,7 @@ from lockstep.impl.torch.memory import Pair, clone
 class EncoderCache(EncoderCacheBase):
     """K and V of one image in each layer, for cross attention without a mask.
 
-    `get` returns the stored tensors: they are valid until the next put into the layer.
+    `get` returns the stored tensors, which are valid until the next put into the layer.
     """
 
     def keep(self, old: Pair | None, pair: Pair) -> Pair:

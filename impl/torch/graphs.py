@@ -1,4 +1,4 @@
-"""Passes whose device work never changes, so that a CUDA graph can replay it."""
+"""Passes whose work on the device never changes, so that a CUDA graph can replay it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ class DoesNotFitError(MisuseError):
 
 
 class Inputs:
-    """The inputs that change from pass to pass, in one array that is sent in one copy.
+    """The inputs that change from pass to pass, in one array, so that one copy sends
+    them.
 
     Unused entries are NOTHING.
 
     Attributes:
-        cells: [rows], the cells that the rows are written to.
+        cells: [rows], the cells to which the rows are written.
         limits: [3, rows], see `Kernels.mask`.
         changes: [3, changes], see `Kernels.update`.
     """
@@ -50,7 +51,7 @@ class Inputs:
         self.changes = self.array[4 * rows :].view(3, changes)
 
     def send(self, cells: Ints, limits: Ints, changes: Ints) -> None:
-        """Copies the inputs to the device without waiting for it."""
+        """Copies the inputs to the device, without waiting for the copy."""
         rows = self.rows
         array = np.full(len(self.array), NOTHING, np.int64)
         array[: len(cells)] = cells
@@ -152,7 +153,7 @@ class FixedStep:
         return *self.cache.view(layer, 0, self.columns), self.mask
 
     def execute(self, work: Callable[[], Any]) -> Any:
-        """Does all device work of a step."""
+        """Does all work of a step on the device."""
         kernels = self.cache.kernels
         if isinstance(self.cache.table, Mirror):
             kernels.update(self.table.array, self.inputs.changes)
@@ -188,10 +189,11 @@ class FixedStep:
         """Runs the open pass.
 
         Returns:
-            The result of the captured work. On CUDA it has the same tensors each time.
+            The result of the captured work. On CUDA, each call returns the same tensors.
 
         Raises:
-            DoesNotFitError: the pass has more rows or sees more cells. Nothing is done.
+            DoesNotFitError: the pass has more rows than the step, or sees more cells.
+                Nothing is done.
             MisuseError: no pass is open, or it only reserves memory.
         """
         if self.work is None:

@@ -1,4 +1,4 @@
-"""The full cache on torch: one buffer, written in place, returned as views."""
+"""The full cache on torch: one buffer that is written in place and returned as views."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lockstep.impl.torch.memory import TokenMemory
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return views of the buffer: they are valid until the next
-    update, trim, restore or free of this cache.
+    `update`, `view` and `state` return views of the buffer, which are valid until the
+    next update, trim, restore or free of this cache.
 
     Args:
         step: see `impl.shared.linear.compute_capacity`.
-        fill: initial content of the memory; None for uninitialized memory.
-        mask: a tensor with the dtype and device of masks. bool for True where a row sees
-            a column, a floating type for 0 there and -inf elsewhere.
+        fill: the initial content of the memory; None for uninitialized memory.
+        mask: a tensor with the dtype and device of masks. A bool mask is True where a row
+            sees a column; a floating-point mask is 0 there, and -inf elsewhere.
     """
 
     def __init__(

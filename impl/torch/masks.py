@@ -30,17 +30,17 @@ EITHER = {
 class HostMasks:
     """Masks of passes on the CPU; each mask reuses the memory of the previous mask.
 
-    Writing to new memory takes several times as long, since the system provides it page
-    by page. Small masks are written by numpy, since a numpy call takes a third of the
+    Writing to new memory takes several times as long, because the system provides it page
+    by page. Small masks are written by numpy, because a numpy call takes a third of the
     time of a torch call.
 
     Args:
         dtype: the dtype of the masks.
-        small: largest number of values for which rows are written one by one.
+        small: the largest number of values for which rows are written one by one.
 
     Attributes:
         memory: the memory of the largest mask so far.
-        numbers: the same memory, as integers for numpy.
+        numbers: the same memory as integers, for numpy.
     """
 
     def __init__(self, dtype: torch.dtype, small: int) -> None:
@@ -75,7 +75,7 @@ class HostMasks:
 
 
 def make_additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns 0 where `seen` is True, else -inf.
+    """Returns 0 where `seen` is True, and -inf elsewhere.
 
     `seen - 1` has no bit set where `seen` is True, and all bits elsewhere. On the CPU,
     `torch.where` takes four times as long.

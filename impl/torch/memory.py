@@ -21,9 +21,10 @@ MOST while the views are used."""
 class Buffer:
     """A tensor [batch, heads, room, dim], and views of some of its tokens.
 
-    A step spends most of its time on views. A view made from strides takes half as long
-    as a view made by an index, which torch has to parse. Each step writes to a view of
-    the next token; such views take a quarter of the time if one call makes many of them.
+    A step spends most of its time on making views. A view made from strides takes half as
+    long as a view made by an index, which torch has to parse. Each step writes to a view
+    of the next token; if one call makes many such views, each takes a quarter of the
+    time.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -46,12 +47,12 @@ class Buffer:
         return cls(tensor if fill is None else tensor.fill_(fill))
 
     def take(self, begin: int, end: int) -> torch.Tensor:
-        """Returns the tokens [begin, end): the same as `tensor[:, :, begin:end]`."""
+        """Returns the tokens [begin, end), like `tensor[:, :, begin:end]`."""
         size = (self.batch, self.heads, end - begin, self.dim)
         return self.tensor.as_strided(size, self.strides, self.start + begin * self.dim)
 
     def take_token(self, slot: int) -> torch.Tensor:
-        """Returns one token, [batch, heads, 1, dim]; must not be used with gradients."""
+        """Returns one token, [batch, heads, 1, dim]. Do not use it with gradients."""
         at = slot - self.first
         if not 0 <= at < len(self.ahead):
             count = 2 * len(self.ahead) if at == len(self.ahead) else 0
@@ -62,7 +63,8 @@ class Buffer:
 
 
 class TokenMemory(MemoryBase):
-    """K and V of one sequence in two buffers, written in place, returned as views."""
+    """K and V of one sequence in two buffers, which are written in place and returned as
+    views."""
 
     buffers: tuple[Buffer, Buffer] | None
 
@@ -120,7 +122,7 @@ class TokenMemory(MemoryBase):
         return join(pieces)
 
     def share(self, source: Self, first: int, end: int) -> None:
-        """Copies the tokens, since memory that is written in place cannot be shared."""
+        """Copies the tokens, because memory that is written in place cannot be shared."""
         plan = self.columns.plan(first, first, end)
         self.carry_out(plan, source.read(first, end))
 
@@ -138,17 +140,17 @@ def make_band(
 ) -> torch.Tensor:
     """Returns the mask of consecutive tokens.
 
-    Row i, at column old + i, sees itself and the columns on its left, with a window
-    `window` columns in all. Each row is the one above it shifted by one column, so all
-    rows are slices of one line, and a row costs no more than a copy.
+    Row i, at column old + i, sees itself and the columns on its left; with a window, it
+    sees `window` columns in all. Each row is the previous row, shifted by one column.
+    Therefore all rows are slices of one line, and a row costs no more than a copy.
 
     Args:
         length: number of new tokens.
         rows: number of rows; rows from number `length` on see no column.
         old: number of old tokens.
         window: None for no window.
-        like: a tensor with the dtype and the device of the mask. With bool, the mask is
-            True where a row sees a column; with a floating type, it is 0 there and -inf
+        like: a tensor with the dtype and the device of the mask. A bool mask is True
+            where a row sees a column; a floating-point mask is 0 there, and -inf
             elsewhere.
 
     Returns:
@@ -169,7 +171,7 @@ def make_band(
 
 
 def has_gradient(buffers: tuple[Buffer, Buffer], arrays: Pair) -> bool:
-    """Returns whether a gradient flows through a write of the arrays."""
+    """Returns whether a gradient flows through a write of the arrays to the buffers."""
     return torch.is_grad_enabled() and (
         arrays[0].requires_grad
         or arrays[1].requires_grad

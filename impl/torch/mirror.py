@@ -1,4 +1,4 @@
-"""The table of cells in memory that the device can read, and updates of this table."""
+"""Keeps the table of cells in memory that the device can read, and updates it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = (1 << 31) - 1
 
 
 class WatchedCells(Cells):
-    """Cells that record which of them have changed.
+    """Cells that record which cells have changed.
 
     Every change of the table goes through one of these methods.
     """
@@ -64,14 +64,14 @@ class WatchedCells(Cells):
 
 
 class Shared:
-    """The table for a device that can read the memory of the host, without a copy."""
+    """A table that the device reads from the memory of the host, without a copy."""
 
     def read(self, cells: Cells) -> Table:
         return Table(torch.from_numpy(cells.table))
 
 
 class Mirror:
-    """A copy of the table on the device, updated before it is read."""
+    """A copy of the table on the device, which is updated before it is read."""
 
     def __init__(self, kernels: Kernels, device: torch.device) -> None:
         self.kernels, self.device = kernels, device
@@ -85,7 +85,8 @@ class Mirror:
         return Table(self.array, self.furthest < SHORT, short_sets)
 
     def take(self, cells: Cells) -> Ints:
-        """Returns the changes that the copy lacks; later calls do not return them again.
+        """Returns the changes that the copy does not have yet; later calls do not return
+        them.
 
         Returns:
             [3, changes]: cell, position, bits.
@@ -107,7 +108,7 @@ class Mirror:
 def track(
     cells: Cells, kernels: Kernels, device: torch.device
 ) -> tuple[Cells, Shared | Mirror]:
-    """Returns empty cells and the table for a device."""
+    """Returns empty cells, and the table for a device."""
     if isinstance(kernels, HostKernels):
         return cells, Shared()
     watched = WatchedCells(cells.count, len(cells.indexes), cells.few)

@@ -1,4 +1,4 @@
-"""The pool of a batch on torch: written in place, returned as views."""
+"""The pool of a batch on torch, which is written in place and returned as views."""
 
 from __future__ import annotations
 

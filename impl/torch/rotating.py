@@ -1,4 +1,5 @@
-"""The sliding window on torch: a ring, with a second copy when updates wrap."""
+"""The sliding window on torch: a ring, with a second copy of its columns if
+updates wrap."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from lockstep.impl.torch.memory import TokenMemory
 class RotatingCache(RotatingCacheBase):
     """Sliding-window attention over one sequence, batch 1.
 
-    A query sees the last `window` tokens, itself included. `update`, `view` and `state`
-    return views of the ring if they can: valid until the next update, trim, restore or
-    free of this cache.
+    A query sees the last `window` tokens, including itself. `update`, `view` and `state`
+    return views of the ring if possible, which are valid until the next update, trim,
+    restore or free of this cache.
 
     Args:
         window: number of tokens.
-        step, fill, mask: as in `impl.torch.kv`.
-        twin: False for less memory, at best half. Then an update of several tokens that
-            wraps around the ring copies the window.
+        step, fill, mask: see `impl.torch.kv`.
+        twin: False saves memory, up to half. Then an update of several tokens that wraps
+            around the ring copies the window.
     """
 
     def __init__(

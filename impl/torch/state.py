@@ -1,4 +1,4 @@
-"""The recurrent state on torch: two buffers of fixed size, written in place."""
+"""The recurrent state on torch: two buffers of fixed size, which are written in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.impl.torch.memory import Pair, clone
 
 
 class StateMemory(Memory):
-    """conv and delta after all tokens so far; positions are ignored."""
+    """conv and delta after all tokens so far; methods ignore positions."""
 
     def __init__(self, conv: torch.Tensor, delta: torch.Tensor) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class StateMemory(Memory):
 
 
 class StateCache(StateCacheBase):
-    """The state of a linear-recurrent layer, batch 1, zeros at first.
+    """The state of a linear-recurrent layer, batch 1, initially zeros.
 
-    `read` returns the buffers: they are valid until the next write, restore or free.
+    `read` returns the buffers, which are valid until the next write, restore or free.
 
     Args:
         conv: shape [1, conv_width - 1, channels].
         delta: shape [1, heads, key_dim, value_dim], always float32.
-        dtype: of conv.
-        device: of both.
+        dtype: the dtype of conv.
+        device: the device of both.
     """
 
     memory: StateMemory

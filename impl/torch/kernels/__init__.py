@@ -1,8 +1,8 @@
-"""The device work of the causal family and of batches, as plain torch operations or
-Triton kernels.
+"""The work of causal caches, paged caches and batches on the device, as plain torch
+operations or as Triton kernels.
 
-Pools are [layers, 1, heads, cells, dim]; permuted values [layers, 1, heads, dim, cells].
-For a write to one layer, its pool may lack the layer axis.
+Pools are [layers, 1, heads, cells, dim]; permuted values are [layers, 1, heads, dim,
+cells]. For a write to one layer, its pool may lack the layer axis.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Spans:
     Attributes:
         blocks: int32 [requests, entries], the block of each table entry; any number for
             an entry without a block.
-        firsts, ends: int32 [requests], each request attends to positions [first, end).
+        firsts, ends: int32 [requests]; each request attends to the positions [first,
+            end).
         block: number of positions of a block.
         size: number of slots of a block, at least `block`.
         longest: the largest number of positions of a request.
@@ -60,22 +61,22 @@ class Spans:
 
 
 class Kernels(Protocol):
-    """The device work of causal and paged caches, and the masks of batches.
+    """The work of causal and paged caches on the device, and the masks of batches.
 
     No method waits for the device.
 
     Attributes:
-        alignment: the row stride of masks should be a multiple of this, in numbers.
+        alignment: the row stride of masks should be a multiple of this number of values.
     """
 
     alignment: int
 
     def place(self, cells: Ints, device: torch.device) -> Index:
-        """Returns an index of distinct cells, made once and used for all layers."""
+        """Returns an index of distinct cells; one index serves all layers."""
 
     def place_fixed(self, cells: torch.Tensor) -> Index:
-        """Returns an index that is read from an int64 tensor on the device when used;
-        negative cells are skipped."""
+        """Returns an index that reads an int64 tensor on the device whenever it is used,
+        and skips negative cells."""
 
     def scatter(self, pools: Pair, tokens: Pair, index: Index, permuted: bool) -> None:
         """Writes tokens to cells of the pools.
@@ -102,7 +103,7 @@ class Kernels(Protocol):
         out: torch.Tensor,
         alone: bool = False,
     ) -> None:
-        """Fills `out` with 0 where a row sees a column, and -inf elsewhere.
+        """Fills `out` with 0 where a row sees a column, and with -inf elsewhere.
 
         Args:
             table: the metadata of the cells.
@@ -182,7 +183,8 @@ def choose(device: torch.device) -> Kernels:
 
 
 def pin(array: Ints, device: torch.device) -> torch.Tensor:
-    """Returns the array in memory from which a device can copy it asynchronously.
+    """Returns the array as a tensor; for CUDA, in pinned memory, from which the device
+    can copy asynchronously.
 
     torch keeps pinned memory until a non-blocking copy is done.
     """
@@ -191,5 +193,5 @@ def pin(array: Ints, device: torch.device) -> torch.Tensor:
 
 
 def upload(array: Ints, device: torch.device) -> torch.Tensor:
-    """Copies the array to the device without waiting."""
+    """Copies the array to the device, without waiting for the copy."""
     return pin(array, device).to(device, non_blocking=True)

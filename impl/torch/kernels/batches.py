@@ -1,7 +1,7 @@
-"""The mask of a batch, with the columns of a pool that the queries of each row see.
+"""The kernel for the mask of a batch, over the columns of its pool.
 
 Each number of the mask is written once; two numbers are read for each row. A step takes
-one launch, while plain torch operations take five launches and five arrays.
+one launch; plain torch operations take five launches and five arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def see_kernel(
     ADDITIVE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Fills one block of columns of one query. For args see `Kernels.see`."""
+    """Fills one block of columns of one query. For the arguments, see `Kernels.see`."""
     line = tl.program_id(1).to(tl.int64)
     row = line // length
     query = tl.maximum(tl.load(firsts + row) + line % length, 0)

@@ -1,4 +1,4 @@
-"""Copies between tokens and cells of pools: K and V of all layers in one launch.
+"""The kernel that copies K and V of all layers between tokens and cells, in one launch.
 
 Each number is read once and written once, and the cell of each row (8 bytes) is read once
 for each head. Memory bandwidth limits the speed: bfloat16 needs 4 bytes of traffic per

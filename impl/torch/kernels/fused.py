@@ -1,5 +1,4 @@
-"""The device work of the causal family and of batches as Triton kernels, one launch per
-task."""
+"""The work on the device as Triton kernels, with one launch for each task."""
 
 from __future__ import annotations
 

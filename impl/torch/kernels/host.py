@@ -1,4 +1,4 @@
-"""The device work of the causal caches on the CPU."""
+"""The work of the causal caches on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks from the positions of cells and the sets of sequences that hold them.
+"""The kernel that makes a mask from the positions and the sequences of cells.
 
 Each number of the mask is written once, 16 bytes per thread. The table of cells, 16 bytes
 per column, is read once for up to 64 rows. Write bandwidth limits the speed. The
@@ -50,9 +50,9 @@ def mask_kernel(
 ) -> None:
     """Fills one block of columns of `tiles` · ROWS rows.
 
-    SHORT_POSITIONS and SHORT_SETS are as in `Table`; ALONE means that all rows belong to
+    For SHORT_POSITIONS and SHORT_SETS, see `Table`. ALONE means that all rows belong to
     one sequence. A cell that the row's sequence does not hold, or that is not in the
-    table, is treated as if at position -1, which no row sees.
+    table, is treated as a cell at position -1, which no row sees.
 
     The kernel processes the rows one by one, so that all tensors have one axis and a
     thread keeps the columns that it has read. With two axes, the compiler moves each tile

@@ -1,10 +1,10 @@
-"""Attention of one token of each request over its blocks, through a table.
+"""The kernel for attention of one token of each request over its block table.
 
-K and V of the attended positions are read once for each head of K, for any number of
-query heads that share the head; the number of a block (4 bytes) is read once for each
-head. Memory bandwidth limits the speed. A request is cut into parts, so that even a few
-requests keep the whole device busy. A second launch joins the results of the parts, which
-are a few numbers for each part.
+K and V of the attended positions are read once for each head of K, even if several query
+heads share this head; the number of a block (4 bytes) is read once for each head. Memory
+bandwidth limits the speed. A request is cut into parts, so that even a few requests keep
+the whole device busy. A second launch joins the results of the parts, which are a few
+numbers for each part.
 """
 
 from __future__ import annotations

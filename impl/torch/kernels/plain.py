@@ -1,4 +1,4 @@
-"""The device work of the causal caches as plain torch operations."""
+"""The work on the device as plain torch operations."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def write(pool: torch.Tensor, tokens: torch.Tensor, index: Index, axis: int) -> 
 
 def can_widen(array: torch.Tensor) -> bool:
     """Returns whether an array can be viewed in 16-byte numbers, for a copy on the CPU
-    that no gradient flows through."""
+    without gradients."""
     size = array.itemsize
     *strides, last = array.stride()
     sizes = (array.shape[-1], array.storage_offset(), *strides)
@@ -145,7 +145,7 @@ def can_widen(array: torch.Tensor) -> bool:
 
 
 def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
-    """Returns a copy."""
+    """Returns a copy of the cells."""
     if isinstance(index, slice):
         view = narrow(pool, index, axis)
         return view.clone(memory_format=torch.contiguous_format)
@@ -154,5 +154,5 @@ def read(pool: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
 
 
 def narrow(pool: torch.Tensor, cells: slice, axis: int) -> torch.Tensor:
-    """Returns a view of consecutive cells; takes half the time of a subscript."""
+    """Returns a view of consecutive cells, in half the time of a subscript."""
     return pool.narrow(axis, cells.start, cells.stop - cells.start)

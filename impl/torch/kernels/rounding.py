@@ -1,5 +1,7 @@
-"""Conversion to a shorter floating type, rounded to nearest, on a GPU and in Triton's
-interpreter, which truncates float32 to bfloat16."""
+"""Converts numbers to a shorter floating-point type, rounded to nearest.
+
+Triton's interpreter truncates float32 to bfloat16; these functions round there, too.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import triton.language as tl
 
 @triton.jit
 def convert(numbers: tl.tensor, TYPE: tl.constexpr, CUTS_OFF: tl.constexpr) -> tl.tensor:
-    """Converts numbers to TYPE. CUTS_OFF is the result of `cuts_off`; if False, as on a
-    GPU, the rounding is not compiled."""
+    """Converts numbers to TYPE. CUTS_OFF is the result of `cuts_off`; if it is False, as
+    on a GPU, the rounding is not compiled."""
     if CUTS_OFF and numbers.dtype != TYPE:
         bits = numbers.to(tl.float32).to(tl.uint32, bitcast=True)
         bits += 0x7FFF + ((bits >> 16) & 1)

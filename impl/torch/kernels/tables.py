@@ -1,4 +1,4 @@
-"""Updates of the copy of the table of cells on the device.
+"""The kernel that updates the copy of the table of cells on the device.
 
 The kernel reads 24 bytes and writes 16 bytes for each change. A step has at most a few
 hundred changes, so the launch takes most of the time.

@@ -1,4 +1,4 @@
-"""Rotation of keys to another position, in place: some cells, all layers.
+"""The kernel that rotates some keys of all layers to another position, in place.
 
 Each key is read once and written once; bfloat16 needs 4 bytes of traffic per number, in
 accesses of 16 bytes per thread. The cosines and sines of a layer stay in the hardware
