@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -61,20 +62,24 @@ def wait_for_change(paths: Collection[Path], before: Stamps) -> list[Path]:
 
 
 def build(command: str) -> str | None:
-    """Runs a command line of the user in the shell.
+    """Runs a command line of the user in the shell. The output goes to a file, which a
+    process in the background may keep open.
 
     Returns:
         The exit status and the end of the output, if the command failed; else None.
     """
-    done = subprocess.run(
-        command,
-        shell=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    if not done.returncode:
-        return None
-    said = done.stdout.decode(errors="replace")[-SHOWN:]
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        if not done.returncode:
+            return None
+        # A character has up to four bytes.
+        output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * SHOWN))
+        said = output.read().decode(errors="replace")[-SHOWN:]
     lines = "\n".join(clean(line, SHOWN) for line in said.splitlines())
     return f"exit status {done.returncode}\n{lines}"

@@ -3,8 +3,9 @@
 The command is ``python -m lockstep.harness.workers.guard FD RECORD LIMITS PARENT``. The
 guard forks; the child process is the worker (`harness.workers.worker`), which runs the
 backends. A backend may hold the interpreter lock, or hang during its import, so a thread
-of the worker could not end it. The guard ends the whole process group, including drivers
-and other processes that the backend has started. It exits with the status of the worker.
+of the worker could not end it. The guard ends all processes that the backend has started,
+such as drivers: on Linux its descendants, elsewhere its process group. It exits with the
+status of the worker; SIGTERM from the pool ends it, too.
 
 The guard imports few modules, so that it starts quickly and needs little memory.
 """
@@ -18,6 +19,8 @@ import signal
 import sys
 import time
 from typing import NoReturn
+
+from lockstep.harness.core.processes import adopt_orphans, end_descendants
 
 LOOK_SECONDS = 0.5
 """The interval of the checks that the pool is still running."""
@@ -36,10 +39,17 @@ def main() -> None:
     # a worker was raised by a backend; see `core.interrupts.is_from_user`.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The process id of the pool is an argument, since the pool may have ended already.
-    parent = int(sys.argv[4])
-    signal.signal(signal.SIGCHLD, lambda *_: end_with_worker(parent))
-    if os.fork() == 0:
+    parent, worker = int(sys.argv[4]), 0
+    adopt_orphans()
+    signal.signal(signal.SIGCHLD, lambda *_: end_with_worker(worker, parent))
+    signal.signal(signal.SIGTERM, lambda number, _: end_by(number))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until `worker` is known
+    worker = os.fork()
+    if worker == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    if worker == 0:
         run_worker()
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
@@ -61,26 +71,45 @@ def spare_garbage() -> None:
     gc.set_threshold(YOUNG)
 
 
+def end_others() -> None:
+    """Kills all processes that the worker and the backend have started."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    end_descendants()
+
+
 def end_all() -> NoReturn:
-    """Kills the process group, including all processes that the backend has started."""
+    """Kills all processes below, and the process group."""
+    end_others()
     os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
 
 
-def end_with_worker(parent: int) -> None:
-    """Ends the guard with the exit status or signal of the worker. The pool then ends the
-    other processes; if the pool has ended, kills the process group."""
-    ended, status = os.waitpid(-1, os.WNOHANG)
-    if not ended:
-        return
+def end_by(number: int) -> NoReturn:
+    """Kills all processes below, and ends the guard by a signal."""
+    end_others()
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(1)
+
+
+def end_with_worker(worker: int, parent: int) -> None:
+    """Ends the guard with the exit status or signal of the worker, after all other
+    processes. Other child processes are adopted orphans."""
+    ended, status = -1, 0
+    while ended != worker:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:  # this handler has interrupted itself
+            return
+        if not ended:
+            return
     if os.getppid() != parent:
         end_all()
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        end_by(os.WTERMSIG(status))
+    end_others()
     os._exit(os.waitstatus_to_exitcode(status))
 
 

@@ -28,6 +28,7 @@ from msgspec import structs
 from lockstep.harness.backends.driver.client import LIMITS, Limits
 from lockstep.harness.core.errors import UsageError, clean, format_exit
 from lockstep.harness.core.interrupts import shielded
+from lockstep.harness.core.processes import END_SECONDS
 from lockstep.harness.execution.record import EMPTY, OVER, prepare_record
 from lockstep.harness.programs.program import OPENING, Program, parse_program
 from lockstep.harness.workers import messages
@@ -149,7 +150,11 @@ class Process:
         return clean(self.output.read().decode(errors="replace"))
 
     def kill(self) -> None:
-        """Kills the worker and the processes that a backend has started."""
+        """Ends the worker and the processes that a backend has started. The guard does
+        so; if it was killed or stopped, only the process group ends."""
+        self.popen.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(END_SECONDS + EXIT_SECONDS)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,9 @@ Pair = tuple[Any, Any]
 
 PID_FILE = "LOCKSTEP_TEST_PID_FILE"
 """The environment variable that names the file of `once`."""
+
+DAEMON_SECONDS = "LOCKSTEP_TEST_DAEMON_SECONDS"
+"""The environment variable with the argument of `sleep`, by which tests know a daemon."""
 
 BYTES = "LOCKSTEP_TEST_BYTES"
 """The environment variable that tells `speaks_to_its_pool` what to write, in hex."""
@@ -465,6 +469,15 @@ def leave_a_child(*_: Any) -> Any:
     time.sleep(3600)
 
 
+def start_daemon(*_: Any) -> None:
+    """Starts a process that leaves its session and its parent, and has no environment."""
+    starts = "import os; os.setsid(); os.fork() and os._exit(0); "
+    sleeps = "import sys; os.execve('/bin/sleep', ['sleep', sys.argv[1]], {})"
+    seconds = os.environ[DAEMON_SECONDS]
+    subprocess.run([sys.executable, "-S", "-c", starts + sleeps, seconds], check=True)
+    write_pid()
+
+
 def write_pid() -> None:
     draft = Path(os.environ[PID_FILE]).with_suffix(".tmp")
     draft.write_text(str(os.getpid()))
@@ -480,6 +493,11 @@ holds_while_loaded = then(hold_the_lock)
 hangs_in_a_step = misbehave(then(lambda: time.sleep(3600)))
 holds_in_a_step = misbehave(then(hold_the_lock))
 leaves_a_child = misbehave(leave_a_child)
+leaves_a_daemon = misbehave(lambda *_: (start_daemon(), time.sleep(3600)))
+leaves_a_daemon_and_dies = misbehave(lambda *_: (start_daemon(), os._exit(3)))
+leaves_a_daemon_and_agrees = misbehave(
+    lambda *update: (start_daemon(), Cache.update(*update))[1]
+)
 
 
 # --- declarations -----------------------------------------------------------------------

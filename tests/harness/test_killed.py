@@ -31,7 +31,7 @@ from tests.harness.commands import (
     handling_ctrl_c,
     interrupt_behind,
 )
-from tests.harness.misbehaving import PID_FILE
+from tests.harness.misbehaving import DAEMON_SECONDS, PID_FILE
 
 STILL, SLOW, HANGS = (f"{HERE}:{n}" for n in ("stands_still", "wrong_and_slow", "hangs"))
 
@@ -155,6 +155,83 @@ def test_no_process_outlives_the_command(check: Check, tmp_path: Path, name: str
     process.kill()
     process.wait()
     wait_for(lambda: not find_processes(str(tmp_path)))
+
+
+def find_daemons(seconds: str) -> list[int]:
+    """The processes `sleep SECONDS`."""
+    sleeps = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
+                sleeps.append(int(path.parent.name))
+    return sleeps
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The seconds that a daemon sleeps, a number that no other process has."""
+    seconds = f"3600.{os.getpid()}{time.monotonic_ns()}"
+    monkeypatch.setenv(DAEMON_SECONDS, seconds)
+    yield seconds
+    for pid in find_daemons(seconds):
+        os.kill(pid, signal.SIGKILL)
+
+
+NO_PROC = pytest.mark.skipif(sys.platform != "linux", reason="macOS adopts no orphans")
+
+
+@NO_PROC
+@pytest.mark.parametrize("name", ["agrees", "dies"])
+def test_processes_in_another_session_end_with_their_worker(
+    check: Check, tmp_path: Path, daemon: str, name: str
+) -> None:
+    """Also those without a parent and without an environment."""
+    process = check(f"{HERE}:leaves_a_daemon_and_{name}", "--programs", 2)
+    status, words = end(process)
+    assert read_pid(tmp_path / "pid")
+    assert (status, "exit status 3" in words) == ((0, False), (1, True))[name == "dies"]
+    assert find_daemons(daemon) == []
+
+
+@NO_PROC
+def test_processes_in_another_session_end_with_a_killed_command(
+    check: Check, tmp_path: Path, daemon: str
+) -> None:
+    process = check(f"{HERE}:leaves_a_daemon", "--programs", 20, "--step-time", 60)
+    read_pid(tmp_path / "pid")
+    wait_for(lambda: find_daemons(daemon), 60)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not find_daemons(daemon), 60)
+    wait_for(lambda: not find_processes(str(tmp_path)), 60)
+
+
+STARTS = """
+import os, subprocess, sys
+from tests.harness.misbehaving import start_daemon
+
+def run(prog_name):
+    start_daemon()
+    os.kill(os.getpid(), int(sys.argv[1]))
+
+import lockstep.harness.cli.main
+lockstep.harness.cli.main.main = run
+from lockstep.harness.__main__ import main
+main()
+"""
+
+
+@NO_PROC
+def test_processes_of_a_build_end_with_the_command(tmp_path: Path, daemon: str) -> None:
+    """And what a killed guard has left. Processes of before are spared."""
+    before = subprocess.Popen(["sleep", daemon])
+    command = [sys.executable, "-c", STARTS, str(int(signal.SIGCONT))]
+    pid_file = {PID_FILE: str(tmp_path / "pid")}
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **pid_file}, timeout=60)
+    assert read_pid(tmp_path / "pid")
+    assert find_daemons(daemon) == [before.pid]
+    before.kill()
+    before.wait()
 
 
 def test_a_guard_that_is_killed_is_noticed(check: Check, tmp_path: Path) -> None:

@@ -126,3 +126,12 @@ def test_a_build_that_fails_is_told(tmp_path: Path) -> None:
     assert build("true") is None
     why = build("echo 'no rule'; exit 3")
     assert why == "exit status 3\nno rule"
+
+
+def test_a_build_may_leave_a_process_that_keeps_its_output_open() -> None:
+    began = time.monotonic()
+    assert build("sleep 20 & exit 0") is None
+    reason = build("sleep 20 & printf '%9999s' end; exit 3")
+    assert reason is not None and reason.startswith("exit status 3\n")
+    assert len(reason) < 4100 and reason.endswith("end")
+    assert time.monotonic() - began < 15
