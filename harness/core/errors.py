@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,27 @@ from typing import Any
 class UsageError(Exception):
     """The command cannot run with the given arguments or files (exit status 2). The
     message is for the user."""
+
+
+class Problems:
+    """Collects the messages of several UsageErrors, so that a file is refused with all
+    its errors at once."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keeps the message of a UsageError of the `with` body, which then ends."""
+        try:
+            yield
+        except UsageError as error:
+            self.messages.append(str(error))
+
+    def check(self, where: str = "") -> None:
+        """Raises UsageError if there are messages; `where` begins its message."""
+        if self.messages:
+            raise UsageError(where + "; ".join(self.messages))
 
 
 class Unavailable(Exception):

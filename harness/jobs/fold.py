@@ -111,6 +111,7 @@ def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
             pair.errors.append(f"its ledger could not be run: {why}")
             continue
         assert isinstance(event, messages.LedgerRun)
+        pair.unchecked = [*pair.unchecked, *event.strays]
         for entry in event.entries:
             if entry.kind == pair.kind and entry.got == entry.signature:
                 pair.known += 1

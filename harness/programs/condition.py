@@ -18,7 +18,7 @@ from lockstep.harness.backends.backend import Duty, Kind
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Config, Op
 from lockstep.harness.core.document import Schema, check_field, get_named, show, suggest
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import Problems, UsageError
 
 Range = tuple[int | None, int | None]
 """(lowest, highest): both bounds are included; a bound of None does not limit."""
@@ -158,7 +158,7 @@ def parse_condition(
         where: the location of the condition, for messages.
 
     Raises:
-        UsageError: a field of the condition is invalid.
+        UsageError: fields of the condition are invalid; the message names them all.
     """
     plain = ("op", "states", "config")
     try:
@@ -168,20 +168,20 @@ def parse_condition(
     kind = config["kind"]
     names = dict.fromkeys(rules.list_operations(kind), True)
     get_named(names, fields.op, f"{where}: op")
-    check_states(fields.states, rules, config, where)
     schemas = {**rules.config, **rules.operations[fields.op].fields}
     numbers = {**schemas, **dict.fromkeys(rules.facts, FACT)}
     ranges = {name: test for name, test in when.items() if name not in plain}
-    return Condition(
-        rules,
-        fields.op,
-        frozenset(fields.states),
-        [parse_test(name, test, numbers, where) for name, test in ranges.items()],
-        [
-            parse_test(name, test, rules.config, f"{where}: config")
-            for name, test in fields.config.items()
-        ],
-    )
+    problems, tests, of_config = Problems(), list[Test](), list[Test]()
+    with problems.collecting():
+        check_states(fields.states, rules, config, where)
+    for name, test in ranges.items():
+        with problems.collecting():
+            tests.append(parse_test(name, test, numbers, where))
+    for name, test in fields.config.items():
+        with problems.collecting():
+            of_config.append(parse_test(name, test, rules.config, f"{where}: config"))
+    problems.check()
+    return Condition(rules, fields.op, frozenset(fields.states), tests, of_config)
 
 
 FACT: Schema = {"type": "integer"}

@@ -12,19 +12,19 @@ program runs; see `execution.executor`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert, structs
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.contracts.contract import WITHOUT_EFFECT, Contract
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
-from lockstep.harness.core.document import NAMES, parse_json, read_text, show
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.document import NAMES, name_type, parse_json, read_text, show
+from lockstep.harness.core.errors import Problems, UsageError
 from lockstep.harness.programs.condition import (
     Condition,
     ParsedDuty,
@@ -117,13 +117,13 @@ class Entry:
 
 
 def load_ledger(
-    folder: Path | str | None, backend: str, kind: str | None = None
+    folder: Path | str | None, backend: str | None, kind: str | None = None
 ) -> list[Entry]:
     """Loads the entries of a backend, in the order of their file names.
 
     Args:
         folder: see `Backend.ledger`.
-        backend: the name of the backend.
+        backend: the name of the backend; None for the entries of all backends.
         kind: the kind of the entries; None for all kinds.
 
     Raises:
@@ -134,7 +134,7 @@ def load_ledger(
     if not Path(folder).is_dir():
         raise UsageError(f"{folder}: is not a folder; set `Backend.ledger` to the ledger")
     entries = [load_entry(path) for path in sorted(Path(folder).glob("*.json"))]
-    entries = [entry for entry in entries if entry.document.backend == backend]
+    entries = [entry for entry in entries if backend in (None, entry.document.backend)]
     return [entry for entry in entries if kind in (None, entry.program.kind)]
 
 
@@ -148,33 +148,54 @@ def parse_entry(text: str, path: Path) -> Entry:
 
     The result is cached, since each slice of programs loads the ledger."""
     document = parse_json(text, str(path))
-    try:
-        fields = convert(document, type=Document)
-    except ValidationError as error:
-        raise UsageError(f"{path}: is not a ledger entry: {error}") from None
-    program = parse_program(document, f"{path}: program")
-    check_signature(fields, program, path)
-    condition = parse_condition(
-        fields.when, program.rules, program.config, f"{path}: when"
-    )
+    problems, where = Problems(), f"{path}: is not a ledger entry: "
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}it is {name_type(document)}, not an object")
+    entry = read_fields(document, problems)
+    program = condition = None
+    with problems.collecting():
+        if "program" in entry:
+            program = parse_program(document, "program")
+            problems.messages += list_contradictions(entry, program)
+    with problems.collecting():
+        if program is not None and "when" in entry:
+            rules, config = program.rules, program.config
+            condition = parse_condition(entry["when"], rules, config, "when")
+    problems.check(where)
+    assert program is not None and condition is not None
     for step in walk(program, rows=False):
         if step.skipped is None and condition.holds(step.op, step.model):
-            return Entry(fields, program, condition, step.number)
-    raise UsageError(f"{path}: when: describes no operation of the entry's own program")
+            return Entry(Document(**entry), program, condition, step.number)
+    raise UsageError(f"{where}when: describes no operation of the entry's own program")
 
 
-def check_signature(fields: Document, program: Program, path: Path) -> None:
-    """Raises UsageError if the signature contradicts other fields of the entry."""
-    if fields.kind != program.kind:
-        raise UsageError(
-            f"{path}: kind is {show(fields.kind)}, but the program's is"
-            f" {show(program.kind)}"
-        )
-    start = f"{program.contract}-{fields.kind}-{fields.operation}-"
-    if not fields.signature.startswith(start) or fields.signature == start:
-        raise UsageError(
-            f"{path}: signature is {show(fields.signature)}, but contract, kind and"
-            f" operation make {show(start + '…')}"
+def read_fields(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """Returns the valid fields of an entry; notes unknown, missing and other fields."""
+    entry, fields = {}, {field.name: field for field in structs.fields(Document)}
+    for name in sorted(document.keys() - fields.keys()):
+        problems.messages.append(f"unknown field {show(name)}")
+    for name, field in fields.items():
+        try:
+            if name in document:
+                entry[name] = convert(document[name], type=field.type)
+            elif field.required:
+                problems.messages.append(f"{name} is missing")
+        except ValidationError as error:
+            problems.messages.append(f"{name}: {error}")
+    return entry
+
+
+def list_contradictions(entry: Mapping[str, Any], program: Program) -> Iterator[str]:
+    """Describes where the kind and the signature contradict the program."""
+    kind, signature = entry.get("kind", program.kind), entry.get("signature", "")
+    if kind != program.kind:
+        yield f"kind is {show(kind)}, but the program's is {show(program.kind)}"
+    start = f"{program.contract}-{kind}-{entry.get('operation')}-"
+    is_given = {"signature", "operation"} <= entry.keys()
+    if is_given and (not signature.startswith(start) or signature == start):
+        yield (
+            f"signature is {show(signature)}, but contract, kind and operation make"
+            f" {show(start + '…')}"
         )
 
 

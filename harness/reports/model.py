@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.protocol import list_messages
 from lockstep.harness.core.errors import format_needed
 from lockstep.harness.jobs.outcome import Rerun
 from lockstep.harness.programs.program import Flaky
@@ -45,6 +46,9 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
     for pair in outcome.pairs:
         for function, operation in pair.missing.items():
             yield Note("missing", pair.name, format_needed(function, operation))
+        if uncalled := ", ".join(list_uncalled(pair)):
+            message = f"not called yet, as each program ended before: {uncalled}"
+            yield Note("missing", pair.name, message)
         if pair.undeclared and pair.backend in outcome.backends:
             names = ", ".join(pair.undeclared)
             yield Note("undeclared", pair.name, f"not declared, not checked: {names}")
@@ -59,6 +63,22 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
         yield Note("dead", backend, why)
     yield from list_unavailable_notes(outcome.unavailable)
     yield from list_saved_notes(outcome.saved)
+
+
+def list_uncalled(pair: PairSummary) -> list[str]:
+    """Lists the methods, or the messages of a driver, that no program has called because
+    others are not written."""
+    if not pair.missing:
+        return []
+    rules = CONTRACTS[pair.contract]
+    met = {cell.rpartition(" × ")[2] for cell in pair.coverage}
+    met |= {*pair.undeclared, *pair.missing.values()}
+    met |= {function.partition(" ")[0] for function in pair.missing}
+    names = [name for name in rules.list_operations(pair.kind) if name not in met]
+    always = () if pair.steps else rules.list_methods(pair.kind, ())
+    names += [name for name in always if name not in (*met, *names)]
+    messages = list_messages(pair.contract)
+    return [name for name in names if not pair.own_name or name in messages]
 
 
 FOLDED = {

@@ -544,7 +544,13 @@ class LedgerResult:
 
 
 class LedgerRun(Answer, frozen=True):
+    """The results of the entries of a backend's ledger.
+
+    strays: entries that no backend runs, each with the reason.
+    """
+
     entries: list[LedgerResult]
+    strays: list[str] = []
 
 
 class RunLedger(Task[LedgerRun], frozen=True):

@@ -26,6 +26,7 @@ from msgspec import convert
 
 from lockstep.harness.backends.backend import Backend, is_driver, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import (
     DeviceLost,
     HarnessError,
@@ -64,7 +65,12 @@ from lockstep.harness.workers.messages import (
     Task,
     encode,
 )
-from lockstep.harness.workers.registry import get_target, load, load_faults
+from lockstep.harness.workers.registry import (
+    get_target,
+    list_names,
+    load,
+    load_faults,
+)
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import ExhaustiveSlice, RandomSlice, survey
 from lockstep.harness.workers.sources import list_sources
@@ -217,12 +223,24 @@ def tell_sources(worker: Runner, backend: Backend, task: m.ListSources) -> m.Sou
 
 def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
     results = []
-    for entry in load_ledger(backend.ledger, backend.name):
+    known, strays = {backend.name, *list_names()}, []
+    kinds = {kind for declared in backend.contracts.values() for kind in declared}
+    for entry in load_ledger(backend.ledger, None):
+        document = entry.document
+        if document.backend not in known:
+            name = show(document.backend)
+            strays.append(f"ledger entry {entry.id}, as there is no backend {name}")
+        if document.backend != backend.name:
+            continue
+        if document.kind not in kinds:
+            why = f"as {backend.name} declares no kind {document.kind}"
+            strays.append(f"ledger entry {entry.id}, {why}")
+            continue
         divergence = worker.run_both(entry.program, backend).divergence
         got = divergence.get_signature(entry.program) if divergence else None
         kind, signature = entry.program.kind, entry.signature
         results.append(m.LedgerResult(entry.id, kind, signature, got))
-    return m.LedgerRun(results)
+    return m.LedgerRun(results, strays)
 
 
 def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:

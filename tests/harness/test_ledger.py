@@ -21,7 +21,7 @@ from lockstep.harness.programs.ledger import find_known, load_ledger
 from lockstep.harness.programs.program import load_programs, walk
 from lockstep.harness.workers.messages import Agreed, Found, RandomTask
 from tests.harness.building import draw_some, forward, make, trim, update
-from tests.harness.commands import run_slice
+from tests.harness.commands import Run, run_slice
 from tests.harness.misbehaving import Cache, correct
 
 PROGRAM = make(update(2), trim(1)).to_json()
@@ -74,10 +74,10 @@ def when(**more: Any) -> dict[str, Any]:
         ("{}", "one.json"),
         (leave_out("reason"), "reason"),
         (leave_out("when"), "when"),
-        (leave_out("link"), "missing required field `link`"),
-        ({**ENTRY, "verdict": "maybe"}, "Invalid enum value 'maybe' - at `$.verdict`"),
+        (leave_out("link"), "is not a ledger entry: link is missing"),
+        ({**ENTRY, "verdict": "maybe"}, "verdict: Invalid enum value 'maybe'"),
         ({**ENTRY, "program": {**PROGRAM, "contract": "layers"}}, "did you mean layer"),
-        ({**ENTRY, "program": None}, "Expected `object`, got `null` - at `$.program`"),
+        ({**ENTRY, "program": None}, "program: Expected `object`, got `null`"),
         ({**ENTRY, "when": {}}, "when"),
         ({**ENTRY, "when": []}, "when"),
         ({**ENTRY, "when": {"op": "trimm"}}, "when"),
@@ -90,7 +90,7 @@ def when(**more: Any) -> dict[str, Any]:
         (when(config=5), "Expected `object`, got `int`"),
         (when(states=5), "Expected `array`, got `int`"),
         ({**ENTRY, "signature": 3}, "signature"),
-        ({**ENTRY, "surplus": 3}, "unknown field `surplus`"),
+        ({**ENTRY, "surplus": 3}, 'unknown field "surplus"'),
         ({**ENTRY, "kind": "rotating"}, 'kind is "rotating", but the program\'s is "kv"'),
         ({**ENTRY, "operation": "update"}, "signature"),
         ({**ENTRY, "signature": "layer-kv-trim-"}, "signature"),
@@ -117,6 +117,23 @@ def test_a_broken_entry_is_refused(tmp_path: Path, entry: Any, words: str) -> No
         load_ledger(tmp_path, "mine")
     assert "one.json" in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_a_broken_entry_is_refused_with_all_its_errors(tmp_path: Path) -> None:
+    entry = {**leave_out("reason"), "verdict": "maybe", "versions": {"mlx": 3}, "id": 1}
+    ranges = {"count": [1.5, None], "cuont": [1, 2], "config": {"windwo": [1, 2]}}
+    entry |= {"surplus": 3, "kind": "rotating", "when": {"op": "trim", **ranges}}
+    write(tmp_path, "one", entry)
+    with pytest.raises(UsageError) as caught:
+        load_ledger(tmp_path, "mine")
+    for words in (
+        'is not a ledger entry: unknown field "surplus"; id: Expected `str`, got `int`',
+        "; verdict: Invalid enum value 'maybe'; reason is missing; versions: Expected `s",
+        '; kind is "rotating", but the program\'s is "kv"; signature is "layer-kv-trim-r',
+        "; when: count must be [low, high] (null: no bound), not [1.5, null]; when: unkn",
+        '; when: config: unknown "windwo"; did you mean window',
+    ):
+        assert words in str(caught.value)
 
 
 TRIM = trim(3, cache="a")
@@ -265,6 +282,36 @@ def test_a_known_program_ends_where_the_divergence_shows(tmp_path: Path) -> None
     wanted = make(update(5), clone, trim(2, cache="b"), update(1, cache="b"))
     assert found.program == wanted
     assert find_known(make(update(5), trim(0)), known) is None
+
+
+OWN = """
+from dataclasses import replace
+from tests.harness.misbehaving import correct
+
+def make():
+    return replace(correct(), ledger={folder!r})
+"""
+
+
+def test_an_entry_that_nothing_runs_is_reported(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    ring = make(update(2), trim(1), kind="rotating", window=2).to_json()
+    about_ring = {"kind": "rotating", "signature": "layer-rotating-trim-result"}
+    write(folder, "typo", {**ENTRY, "id": "typo", "backend": "misbehaved"})
+    write(folder, "peer", {**ENTRY, "id": "peer", "backend": "torch-cpu"})
+    ring_entry = {**ENTRY, **about_ring, "program": ring, "id": "ring"}
+    write(folder, "ring", {**ring_entry, "backend": "misbehaving"})
+    (tmp_path / "own_ledger.py").write_text(OWN.format(folder=str(folder)))
+    monkeypatch.syspath_prepend(tmp_path)
+    ended = run("check", "--backend", "own_ledger:make", "--programs", 5)
+    assert ended.status == 0, ended.text
+    assert 'ledger entry typo, as there is no backend "misbehaved"' in ended.words
+    why = "as misbehaving declares no kind rotating"
+    assert f"ledger entry ring, {why}" in ended.words
+    assert "peer" not in ended.words
 
 
 class Forgetful(Cache):

@@ -222,15 +222,15 @@ def test_a_skeleton_takes_each_form_of_a_mask(
 
 
 @pytest.mark.parametrize(
-    ("kind", "first"),
+    ("kind", "first", "others"),
     [
-        ("kv", "update"),
-        ("batch-list", "offsets"),
-        ("paged-full", "open_request"),
+        ("kv", "update", ""),
+        ("batch-list", "offsets", "update"),
+        ("paged-full", "open_request", "schedule, run, free, tables, copies"),
     ],
 )
 def test_a_driver_is_unfinished_and_says_so(
-    run: Run, tmp_path: Path, kind: str, first: str
+    run: Run, tmp_path: Path, kind: str, first: str, others: str
 ) -> None:
     ended = write(tmp_path, "my-driver", "--kind", kind, "--exec")
     assert ended.status == 0, ended.text
@@ -241,6 +241,8 @@ def test_a_driver_is_unfinished_and_says_so(
     programs = int(re.findall(r"unfinished: (\d+) programs", ended.words)[0])
     assert programs <= 250  # the rest is left out: none of them has a step that runs
     assert f"{first} is not written yet" in ended.words
+    uncalled = f"not called yet, as each program ended before: {others} {name} × {kind}"
+    assert (uncalled in ended.words) == bool(others)
     assert not list(tmp_path.glob("failures/*/*"))
 
 

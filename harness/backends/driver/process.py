@@ -16,10 +16,11 @@ from typing import IO
 from lockstep.harness.core.errors import Broken, clean, format_exit
 
 CHUNK = 1 << 16
-# The number of bytes of the driver's standard error that are kept.
-LAST_WORDS = 4096
+# The number of bytes that are kept of the beginning of the driver's standard error, and
+# as many of its end.
+KEPT = 2048
 
-# The number of these bytes that are shown.
+# The number of letters of these that are shown.
 SHOWN = 300
 
 # The time limit (in seconds) for a driver to end after it has closed its output.
@@ -34,6 +35,8 @@ class Process:
     Attributes:
         current: a description of the message that the process is answering.
         answered: a description of the message before it.
+        stderr: the output on standard error since the last answer, without its middle.
+        earlier: the output on standard error before.
 
     Raises:
         OSError: the program cannot be started.
@@ -54,7 +57,7 @@ class Process:
         self.poll = select.poll()
         for number in (self.output, self.errors):
             self.poll.register(number, select.POLLIN)
-        self.stderr = b""
+        self.stderr = self.earlier = b""
         self.buffer = bytearray()
         self.current = self.answered = ""
         self.sent = 0
@@ -83,6 +86,7 @@ class Process:
                 f"wrote more than one line as its answer to {name}: {self.show()}",
             )
         self.answered = name
+        self.earlier, self.stderr = self.stderr or self.earlier, b""
         return line
 
     def check_silent(self) -> None:
@@ -168,7 +172,9 @@ class Process:
             with suppress(KeyError):
                 self.poll.unregister(self.errors)
             return False
-        self.stderr = (self.stderr + heard)[-LAST_WORDS:]
+        self.stderr += heard
+        if len(self.stderr) > 2 * KEPT:
+            self.stderr = self.stderr[:KEPT] + self.stderr[-KEPT:]
         return True
 
     def describe_end(self, otherwise: str) -> Broken:
@@ -201,11 +207,15 @@ class Process:
         return clean(self.buffer[:200].decode(errors="replace"), 60)
 
     def get_last_words(self) -> str:
-        """Returns the end of the output on standard error."""
+        """Returns the beginning and the end of the output on standard error since the
+        last answer, or of earlier output.
+
+        Some runtimes, such as Go's, write the cause first and the stack behind it.
+        """
         for _ in range(64):  # the driver may never stop writing
             if not self.hear():
                 break
-        return clean(self.stderr[-SHOWN:].decode(errors="replace"), SHOWN)
+        return clean((self.stderr or self.earlier).decode(errors="replace"), SHOWN)
 
     def stop(self) -> None:
         """Kills the process."""

@@ -122,6 +122,13 @@ def exits_with_1(answer: Answer) -> None:
     sys.exit(1)
 
 
+def panics(answer: Answer) -> None:
+    """As a program in Go: the cause comes first."""
+    sys.stderr.write("panic: index out of range\n\n" + "goroutine 1\n" * 2000)
+    sys.stderr.write("exit status 2\n")
+    sys.exit(2)
+
+
 def closes_its_output(answer: Answer) -> None:
     os.close(1)
     time.sleep(3600)
@@ -157,6 +164,7 @@ UPDATES: Mapping[str, Callable[[Answer], Any]] = {
     "complaining": complains_without_end,
     "exit-0": lambda answer: os._exit(0),
     "exit-1": exits_with_1,
+    "panic": panics,
     "segfault": lambda answer: die(),
     "closed": closes_its_output,
     "not-utf-8": lambda answer: write(b'{"id": "\xff\xfe"}\n'),

@@ -106,6 +106,13 @@ def test_a_line_that_was_not_asked_for_belongs_to_the_step_before() -> None:
     assert "wrote more after its answer to 'update' (message 6): hm" in divergence.message
 
 
+def test_the_first_and_the_last_words_of_a_driver_are_shown() -> None:
+    divergence = run_third_token("panic")
+    assert divergence is not None
+    assert "; its last words: panic: index out of range goroutine 1" in divergence.message
+    assert divergence.message.endswith(" goroutine 1 exit status 2")
+
+
 def test_the_driver_that_behaves_agrees() -> None:
     assert run_third_token("well") is None
     assert run_third_token("slow", Limits()) is None
