@@ -1,6 +1,8 @@
-"""Makes mechanical mutants of our caches, and looks for each with generated programs.
+"""Makes mutants of our caches, and searches for each mutant with generated programs.
 
-python ci/mutants.py --count 100 --seed 1
+    python ci/mutants.py --count 100 --seed 1
+
+A mutant is a copy of the code with one small change, such as + instead of -.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def get_key(mutant: Mutant) -> tuple[str, ...]:
 def try_mutant(
     mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
 ) -> Outcome:
-    """Runs the programs that reach the mutant's line, then others of the same kinds."""
+    """Runs the programs that run the mutated line, then other programs of the
+    same kinds."""
     started = time.monotonic()
     runs = baseline.list_runs(mutant.file, mutant.lines)
     ended = None
@@ -103,7 +106,7 @@ def try_mutant(
 def list_stale(
     explanations: Explanations, mutants: Sequence[Mutant], outcomes: Sequence[Outcome]
 ) -> list[str]:
-    """Lists explanations that are wrong or out of date."""
+    """Lists explanations that are wrong or outdated."""
     known = set(map(get_key, mutants))
     found = {get_key(each.mutant) for each in outcomes if each.verdict == "found"}
     gone = [
@@ -148,7 +151,7 @@ def find(mutants: Sequence[Mutant], ids: Sequence[str]) -> list[Mutant]:
     """Returns the mutants with these ids.
 
     Raises:
-        UsageError: there is no mutant with an id.
+        UsageError: no mutant has one of the ids.
     """
     known = {mutant.id: mutant for mutant in mutants}
     for id in ids:

@@ -64,7 +64,7 @@ class Part:
             command writes no file, its standard output is used.
         read: returns the result from the output file.
         lacks: the reason why the part cannot run here, or None.
-        variables: environment variables that are added to the existing variables.
+        variables: additional environment variables.
     """
 
     name: str
@@ -111,8 +111,8 @@ def run(part: Part, limit: float) -> Result:
 def wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
     """Returns the exit status of a process; None if it took more than `limit` seconds.
 
-    All processes of its group are ended, because a sanitizer would leave its child
-    process running on the device.
+    Ends all processes of its group, because a sanitizer would otherwise leave its child
+    process on the device.
     """
     try:
         return process.wait(limit)
@@ -255,7 +255,11 @@ def find_sanitizer() -> str | None:
 
 
 def describe_machine() -> Result:
-    """Raises RuntimeError if torch finds no CUDA device."""
+    """Returns the names and versions of device, driver and packages.
+
+    Raises:
+        RuntimeError: torch finds no CUDA device.
+    """
     try:
         import torch
     except ImportError as error:
@@ -315,7 +319,7 @@ def measure(
     Args:
         machine: see `describe_machine`.
         parts: all parts.
-        chosen: the beginnings of the names of the parts to run; if empty, all parts run
+        chosen: the beginnings of the names of the parts to run; if empty, runs all parts
             that have not passed on this machine with these sources.
         out: the folder of the results.
         limit: the time limit for each part, in seconds.
@@ -369,7 +373,7 @@ def write(path: Path, document: Result) -> None:
 def pack(folder: Path, archive: Path) -> None:
     """Writes the files of a folder to an archive, smallest first, up to MAX_PACKED bytes.
 
-    Without files, no archive is written.
+    Writes no archive if there are no files.
     """
     files = sorted(folder.rglob("*.json"), key=lambda file: file.stat().st_size)
     size = 0

@@ -1,11 +1,11 @@
-"""Compiles every Triton kernel for a GPU, which need not be present; reports the code.
+"""Compiles every Triton kernel, and reports properties of the machine code. Needs no GPU.
 
     python ci/ptx.py [--target 90] [--ptx DIR] [--json FILE]
 
-The kernels are compiled to machine code with the arguments of a cache with 32 layers and
-8 heads of dimension 128, but nothing is launched. The report lists the registers, the
-spills and the accesses of global memory of each kernel, by bytes per thread. The exit
-status is 1 if a kernel spills, or if a kernel in `WIDE` has no access of 16 bytes.
+The kernels are compiled with the arguments of a cache with 32 layers and 8 heads of
+dimension 128, but nothing is launched. The report lists the registers, the spills and the
+accesses of global memory of each kernel, by bytes per thread. The exit status is 1 if a
+kernel spills, or if a kernel in `WIDE` has no access of 16 bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPILL = re.compile(r"\b(?:LDL|STL)\b")
 
 
 class NoDriver:
-    """A substitute for the driver of a GPU, with the methods that the compiler calls."""
+    """Replaces the driver of a GPU; has the methods that the compiler calls."""
 
     def __init__(self, target: int) -> None:
         self.target = GPUTarget("cuda", target, 32)
@@ -136,7 +136,8 @@ def describe(name: str, kernel: Any) -> dict[str, Any]:
 
 
 def get_width(access: tuple[str, str]) -> str:
-    """Returns kind and bytes: "load 16" for LDG.E.128, "store 4" for STG.E."""
+    """Returns the kind and the bytes of an access: "load 16" for LDG.E.128, "store 4" for
+    STG.E."""
     kind, suffixes = access
     bits = re.findall(r"\d+", suffixes) or ["32"]
     return f"{'load' if kind == 'LDG' else 'store'} {int(bits[-1]) // 8}"

@@ -1,14 +1,14 @@
 """Checks that the ci profile reaches every line and branch of the reference, or of our
 caches.
 
-    python ci/reached.py reference --quick       most programs are only drawn, which takes
-                                                 the reference along, too
+    python ci/reached.py reference --quick       draws most programs without a
+                                                 backend, which runs the reference
     python ci/reached.py caches --kind trie --programs 250
 
-Code that no program runs is not checked. The programs of `lockstep check` run on
-torch-cpu and mlx-cpu, slice by slice, until everything is reached. `unreached.json` names
-the code of our caches that no program can reach, with the reasons. The exit status is 1
-if other code is not reached after the last slice, or if a reason is out of date.
+The programs of `lockstep check` run on torch-cpu and mlx-cpu, slice by slice, until every
+line and branch is reached. `unreached.json` lists the code of our caches that no program
+can reach, with the reasons. The exit status is 1 if other code is not reached after the
+last slice, or if a reason is outdated.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Missed(NamedTuple):
     target: int | None
 
     def list_names(self) -> tuple[str, str, str]:
-        """Returns the names in `UNREACHED` that would explain the miss."""
+        """Returns the names in `UNREACHED` that explain why the line or branch is not
+        reached."""
         return EVERYTHING, self.function, self.get_text()
 
     def get_text(self) -> str:
@@ -103,7 +104,8 @@ class Missed(NamedTuple):
 
 
 def list_explained(file: str) -> Mapping[str, str]:
-    """Returns the names in `UNREACHED` for a file → the reason why it is not reached."""
+    """Returns, for a file, each name in `UNREACHED` → the reason why it is not
+    reached."""
     reasons = UNREACHED.get(file, {})
     return {name: why for why, names in reasons.items() for name in names}
 
@@ -140,9 +142,9 @@ def list_stale(missed: Sequence[Missed]) -> Iterator[str]:
 
 
 def choose(works: Sequence[Work], files: set[str]) -> Sequence[Work]:
-    """Returns the works whose kinds are in these files of the reference.
+    """Returns the works whose kinds are defined in these files of the reference.
 
-    Returns all works if one of the files contains no kind.
+    Returns all works if one of the files defines no kind.
     """
     described = [f"reference/{FILES.get(work.kind, work.kind)}.py" for work in works]
     if not files <= {*described}:

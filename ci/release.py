@@ -44,7 +44,8 @@ def get_repository(root: Path) -> str:
 
 
 def make_absolute(text: str, repository: str, tag: str) -> str:
-    """Makes the README's links absolute, to files of a tag; pictures get raw links."""
+    """Makes the README's links absolute: they lead to files of the tag. Pictures get raw
+    links."""
 
     def replace(found: re.Match[str]) -> str:
         picture, words, target = found.groups()

@@ -1,8 +1,9 @@
-"""Launches every Triton kernel over odd sizes, and compares it with plain operations.
+"""Launches every Triton kernel with odd sizes, and compares the results with plain torch
+operations.
 
     compute-sanitizer --tool memcheck python ci/sanitize.py
 
-The sizes are small, so that a tool that watches every access finishes. Without a GPU, the
+The sizes are small, because a tool that watches every access is slow. Without a GPU, the
 script runs in Triton's interpreter if TRITON_INTERPRET=1 is set. The exit status is 1 if
 a result differs.
 """
@@ -53,7 +54,7 @@ def draw(*shape: int) -> torch.Tensor:
 def put_and_copy(
     kernels: Any, rows: int, key_dim: int, value_dim: int, permuted: bool
 ) -> Outcome:
-    """Puts rows into pools. Returns the pools, and a copy of the rows from the pools."""
+    """Puts rows into pools; returns the pools, and a copy of the rows from the pools."""
     pool = (LAYERS, 1, HEADS)
     shape = (value_dim, CELLS) if permuted else (CELLS, value_dim)
     pools = draw(*pool, CELLS, key_dim), draw(*pool, *shape)

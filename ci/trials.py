@@ -1,12 +1,12 @@
-"""Random trials: a process dies, hangs or prints garbage during `lockstep check`.
+"""Runs random trials: a process dies, hangs or prints garbage during `lockstep check`.
 
     python ci/trials.py --count 500 --jobs 2
     python ci/trials.py --only 17
 
-Each trial is drawn from the seed and its number. A check must end with the exit status
-that the rule of verdicts requires, and without a traceback. Every failing program must be
-in outcome.json or in the write-ahead record. Five seconds later, no process may be left.
-The backend is `tests.harness.trouble`.
+The seed and the number of a trial determine the trial. A check must end with the correct
+exit status, and without a traceback. Every failing program must be in outcome.json or in
+the write-ahead record. Five seconds later, no process may be left. The backend is
+`tests.harness.trouble`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ended:
 
     Attributes:
         status: the exit status of the command; None if it did not end.
-        acted: the seconds from the backend's act to the event or to the end of the
+        acted: the seconds from the act of the backend to the event, or to the end of the
             command; None if the backend has not acted.
         was_sent: whether the event was sent before the command ended.
         left: the processes that still run after five seconds.
@@ -101,7 +101,8 @@ PROGRAMS = 24
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial, in which a backend acts at a location.
+    """A trial: a backend acts at a given location, and an event may happen at a given
+    time.
 
     Attributes:
         seconds: the time from the start of the work to the event.
@@ -125,7 +126,7 @@ class Trial:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the backend cannot be loaded.
+        """Whether the act prevents the backend from loading.
 
         A wrong answer of a driver in "open-any" appears only in its steps.
         """
@@ -168,7 +169,8 @@ class Trial:
         return Ended(status, *texts, acted, was_sent, wait_for_end(str(mark)))
 
     def disturb(self, process: subprocess.Popen[Any], failures: Path) -> bool:
-        """Makes the event; False if there is no event, or the command ended before."""
+        """Makes the event. Returns False if the trial has no event, or if the command has
+        already ended."""
         if self.event == "nothing":
             return False
         while process.poll() is None and not (failures / "running").exists():
@@ -203,7 +205,7 @@ def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:
 
 
 def judge(trial: Trial, ended: Ended, failures: Path) -> Iterator[str]:
-    """Yields descriptions of errors in the end of a trial."""
+    """Yields descriptions of what is wrong at the end of a trial."""
     allowed = list_allowed(trial, ended)
     if ended.status not in allowed:
         yield f"exit status {ended.status}, not {sorted(allowed)}"
@@ -226,7 +228,7 @@ def judge(trial: Trial, ended: Ended, failures: Path) -> Iterator[str]:
 
 
 def list_allowed(trial: Trial, ended: Ended) -> set[int]:
-    """Returns the exit statuses that the rule allows."""
+    """Returns the allowed exit statuses."""
     has_acted = ended.acted is not None
     if trial.place == "between" and has_acted:
         allowed = {0, 1, 2}  # the event may come after the end of the check
@@ -245,7 +247,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
 
 
 def judge_outcome(trial: Trial, status: int, outcome: Any) -> Iterator[str]:
-    """Yields descriptions of errors in outcome.json and in its failures."""
+    """Yields descriptions of what is wrong in outcome.json and in its failures."""
     pairs = outcome["pairs"]
     failures = [failure for pair in pairs for failure in pair["failures"]]
     if outcome["exit_status"] != status:

@@ -3,10 +3,10 @@
     python ci/versions.py                        this Python, all four sets of packages
     python ci/versions.py --python 3.13 newest   another Python, one set
 
-Each set has a separate virtual environment. uv (https://docs.astral.sh/uv) makes the
-environment, because uv can choose the lowest versions of the packages in pyproject.toml.
-In each environment, `lockstep check` runs with the quick profile, then pytest. The last
-lines are the verdicts of all sets; the exit status is 1 if a set failed.
+Each set of packages has a separate virtual environment. uv (https://docs.astral.sh/uv)
+makes it, because uv can choose the lowest versions of the packages in pyproject.toml. In
+each environment, `lockstep check` runs with the quick profile, then pytest. The last
+lines are the results of all sets; the exit status is 1 if a set failed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def install(name: str, python: str, folder: Path, constraints: Sequence[str]) ->
 
 
 def test(name: str, python: str, constraints: Sequence[str]) -> str:
-    """Runs the two commands of the README; returns a verdict."""
+    """Runs the two commands of the README, and returns a verdict."""
     with tempfile.TemporaryDirectory(prefix=f"lockstep-{name}-") as folder:
         if not install(name, python, Path(folder), constraints):
             return "FAILED: cannot be installed"

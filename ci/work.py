@@ -19,7 +19,7 @@ from lockstep.harness.workers.slices import get_seed, is_watched
 
 
 class Work(NamedTuple):
-    """A backend and a kind of cache."""
+    """A kind of cache on a backend."""
 
     backend: Backend
     contract: str
@@ -27,7 +27,7 @@ class Work(NamedTuple):
     declared: Kind
 
     def check(self, number: int, programs: int, most: int) -> None:
-        """Draws a slice of programs, as a worker does, and runs at most `most` of them.
+        """Draws a slice of programs, like a worker, and runs at most `most` of them.
 
         Raises:
             AssertionError: a program diverges.
@@ -56,7 +56,7 @@ def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]
 
 
 def list_different(works: Sequence[Work]) -> list[Work]:
-    """Returns the first work of each kind, declaration and set of dtypes."""
+    """Returns only the first work of each combination of kind, declaration and dtypes."""
 
     def get_key(one: Work) -> object:
         return one.kind, one.declared, one.backend.dtypes

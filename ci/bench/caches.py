@@ -1,15 +1,15 @@
-"""Measures the speed of our caches beside released caches and bare arrays.
+"""Measures the speed of our caches, of released caches and of bare arrays.
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
     python ci/bench/caches.py compare --save
 
 Compares our caches on torch and MLX with the caches of transformers and mlx-lm, and with
-the bare limit: the time that the framework needs for the same bytes without a cache. All
+the limit: the time that the framework needs for the same bytes without a cache. All
 contenders run in one process and take turns; the result is the median of the rounds'
-ratios. The workloads are in `speed/workloads.py`, the bars in `speed/bars.py`. The exit
-status is 1 if a bar is missed. The whole comparison, with pools of a million cells, takes
-more than 20 minutes and 17 GB.
+ratios. The workloads are in `speed/workloads.py`, and the bars (the largest allowed
+ratios) in `speed/bars.py`. The exit status is 1 if a bar is missed. The whole comparison,
+with pools of a million cells, takes more than 20 minutes and 17 GB.
 
 `--save` takes up to an hour. It writes the numbers to `results/PROCESSOR.json`, a chart
 to the same folder, and `results/README.md`.
@@ -172,7 +172,8 @@ def write(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def keep(report: Mapping[str, Any]) -> None:
-    """Writes the numbers and chart of this machine, and the document of all machines."""
+    """Writes the numbers and the chart of this machine, and the document about all
+    machines."""
     name = re.sub(r"[^0-9A-Za-z]+", "-", report["machine"]["processor"]).strip("-")
     path = RESULTS / f"{name}.json"
     write(path, report)

@@ -1,14 +1,16 @@
-"""Measures how many programs `lockstep faults` needs until it finds planted mistakes.
+"""Measures how many programs `lockstep faults` needs to find planted mistakes.
 
     python ci/bench/find.py --seeds 5 --json now.json --beside earlier.json
 
 With each seed, the command searches for every mistake that is planted in the backends.
-The table shows the geometric means, over all mistakes and seeds, of the number of
-programs and of the seconds that they run; with `--beside`, also the ratios to the same
-searches in an earlier file. If `--most` programs do not find a mistake, the mistake
-counts as found by the next program, and is listed. The mistakes with an even index and
-the mistakes with an odd index also have a row each: if the generator is tuned on one
-half, the other half shows whether the generator has improved.
+The table shows the number of programs and the seconds in which they run, as geometric
+means over all mistakes and seeds. With `--beside`, the table also shows the ratios to the
+same searches in an earlier file. If `--most` programs do not find a mistake, the mistake
+counts as found by the next program, and is listed.
+
+The mistakes with an even index and the mistakes with an odd index also have a row each:
+if the generator is tuned on one half, the other half shows whether the generator has
+improved.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def compute_mean(findings: Sequence[Finding], name: str) -> float:
 def make_row(
     half: str, findings: Sequence[Finding], earlier: Sequence[Finding]
 ) -> list[str]:
-    """Makes a row of means, with the ratios to the same searches in an earlier run."""
+    """Makes a row of means; also of ratios to the same searches in an earlier run."""
     pairs = [
         (now, before)
         for now in findings

@@ -1,4 +1,5 @@
-"""Measures the speed of checking on one core: steps per second and where the time goes.
+"""Measures the speed of checking on one core: steps per second, and the share of each
+task.
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 
@@ -13,16 +14,16 @@ The shares of this time, each measured separately with the same programs:
 * draw: generating programs, without running them;
 * record: the write-ahead record of all programs and steps;
 * reference: computing the expected answers, without comparing them;
-* backend: a stopwatch (`stopwatch.py`) runs during every call of the backend in a checked
-  run: making or overwriting an array, opening a cache, every method, until the returned
-  arrays are computed, and attention. Since this is the checked run itself, no second
-  implementation of the run is needed. The time to start and stop the watch is subtracted;
+* backend: the calls of the backend in a checked run, measured by a stopwatch
+  (`stopwatch.py`): making or overwriting an array, opening a cache, every method until
+  the returned arrays are computed, and attention. The time to start and stop the watch is
+  subtracted;
 * compare: the rest: making the contents of arrays, reading returned arrays, comparing
   arrays, watching arrays, checking legality, counting cells.
 
 `outside` is the sum of all shares except reference and backend. The row "all" has the
-total steps of all kinds, with equal numbers of programs, divided by their total time. The
-bars are BARS and OUTSIDE; results that miss a bar are marked.
+total steps of all kinds, with equal numbers of programs, divided by their total time.
+BARS and OUTSIDE are the required results; results that miss them are marked.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ Row = dict[str, Any]
 
 
 class Bench:
-    """The programs of a kind of cache, on a backend."""
+    """Measures the programs of one kind of cache on one backend."""
 
     def __init__(
         self, backend: Backend, kind: str, record: Record, programs: int
@@ -96,7 +97,7 @@ class Bench:
         self.runs = self.steps = 0
 
     def measure(self, seed: int) -> Mapping[str, float]:
-        """Returns the microseconds per step of the check and of each share."""
+        """Returns the microseconds per step, for the check and for each share."""
         draw, count = self.drawer.draw, self.count
         self.programs = []
         taken = {
@@ -121,7 +122,7 @@ class Bench:
         return self.clock() - begin
 
     def check(self, program: Program) -> None:
-        """Runs a program as a worker does."""
+        """Runs a program, like a worker."""
         self.record.begin(program, self.backend.name)
         self.run(program, self.backend, self.record.step)
 
@@ -179,7 +180,7 @@ def measure_rounds(bench: Bench, rounds: int) -> dict[str, float]:
 
 
 def make_row(backend: str, kind: str, taken: Mapping[str, float]) -> Row:
-    """Makes a row of results from `taken`, the result of `measure_rounds`."""
+    """Makes a row of results from the result of `measure_rounds`."""
     rate = 1e6 / taken["check"]
     shares = {name: taken[name] / taken["check"] for name in SHARES}
     shares["outside"] = 1 - shares["reference"] - shares["backend"]

@@ -1,12 +1,12 @@
-"""Measures the Triton kernels against the bandwidth of the memory, on CUDA.
+"""Compares the Triton kernels with the bandwidth of the memory, on CUDA.
 
     python ci/bench/kernels.py [--json FILE]
 
-Each case is captured in a CUDA graph and timed by events around replays, so that only
-the device is timed. Our kernel and the limit take turns; the result is the median of the
+Each case is captured in a CUDA graph and timed by events around replays, so that only the
+device is timed. Our kernel and the limit take turns; the result is the median of the
 rounds' ratios. The limit is the time that torch needs to move the same bytes without a
-cache. The exit status is 1 if a bar is missed, and 2 without a GPU with 12 GB of free
-memory.
+cache. The exit status is 1 if a bar (the largest allowed ratio) is missed, and 2 without
+a GPU with 12 GB of free memory.
 
 * put: writes K and V of a chunk for all layers into contiguous cells, and into scattered
   cells; the limit is a plain copy of the same number of bytes.
@@ -16,11 +16,11 @@ memory.
 * step: writes one token for each of many sequences, and updates the table and the mask;
   the limit is index_copy_ for K and V of each layer.
 * whole steps of 1, 64 and 256 sequences, including the work of the host: eager, and as a
-  CUDA graph. These have no bar.
+  CUDA graph. They have no bar.
 
-The few bytes of a step stay in the L2 cache of the device (50 MB on an H100), so a step
-is limited by the number of launches, not by the memory. Each row names its limiting
-resource.
+The few bytes of a step stay in the L2 cache of the device (50 MB on an H100), so the
+number of launches limits a step, not the memory. Each row names the resource that limits
+the case.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def list_copies(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Ca
 
 
 def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
-    """Makes the mask of a chunk that follows a long context of a sequence.
+    """Makes the mask of a chunk after a long context of the same sequence.
 
     The cells of a second sequence alternate with the cells of this sequence.
     """
@@ -168,7 +168,7 @@ def make_mask_case(form: Form, kernels: Kernels, like: torch.Tensor) -> Case:
 
 
 class Decoding:
-    """A step in which each of several sequences gets a token."""
+    """A step that adds one token to each of several sequences."""
 
     def __init__(self, form: Form, kernels: Kernels, like: torch.Tensor) -> None:
         sizes = Sizes(form.sequences, form.cells // form.sequences, form.visible)
@@ -237,7 +237,8 @@ def list_steps(form: Form, kernels: Kernels, like: torch.Tensor) -> Iterator[Cas
 
 
 def time_step(step: Work, repeats: int, wait: Work) -> tuple[float, float]:
-    """Returns the microseconds of a step: on the host, and until the device is done."""
+    """Returns the microseconds of a step: on the host, and until the device has
+    finished."""
     wait()
     begin = time.perf_counter()
     for _ in range(repeats):
@@ -257,7 +258,7 @@ def measure_steps(
     rounds: int = 15,
     repeats: int = 20,
 ) -> list[dict[str, Any]]:
-    """Measures a step as an engine runs it, including the work of the host.
+    """Measures whole steps, including the work of the host.
 
     Each step runs eagerly, with separate launches, and as one CUDA graph. The first round
     is not counted.
@@ -272,8 +273,11 @@ def measure_steps(
         repeats: the number of steps in a round.
 
     Returns:
-        A row for each number of sequences and way, with medians in microseconds:
-        "host_us" on the host, "us" until the device is done.
+        A row for each number of sequences and for each way (eager or graph), with medians
+        in
+        microseconds: "host_us" is the time on the host, "us" the time until the device
+            has
+        finished.
     """
     rows = []
     for count in sequences:

@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: the option --json, and tables."""
+"""Code that the benchmarks share: the option --json, and tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = click.option(
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    """Prints a table: the first column is left-aligned, the others right-aligned."""
+    """Prints a table with the first column aligned left, and the other columns right."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

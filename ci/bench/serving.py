@@ -1,18 +1,18 @@
-"""Simulates a day of a scheduler on our block manager and on vLLM's, in one run.
+"""Simulates the scheduler of a server for a day, on our block manager and on vLLM's.
 
     python ci/bench/serving.py
     python ci/bench/serving.py --requests 2000 --blocks 4096 --json day.json
 
-Chats and tasks of agents begin with one of a few system prompts, and each request
-repeats the conversation so far (`STYLES`). A step of 1/60 s computes at most 2,048 tokens
-of at most 256 requests. Long prompts are computed in chunks. If there are not enough
-blocks, the request that arrived last is preempted.
+Chats and tasks of agents begin with one of a few system prompts, and each request repeats
+the conversation so far (`STYLES`). A step of 1/60 s computes at most 2,048 tokens of at
+most 256 requests. Long prompts are computed in chunks. If there are not enough blocks,
+the request that arrived last is preempted.
 
-The measured time is the time in the block manager, including the hashing of tokens. Then
-the same day runs on our manager with its memory on torch, where K and V of a token depend
-on all tokens before it. K and V of a request are compared with the expected K and V when
-the request reuses tokens, is preempted, or ends. The exit status is 1 if they differ, or
-if our manager takes more than 1.05 times the time of vLLM's manager.
+The measured time is the time in the block manager, including the hashing of tokens.
+Afterwards, the same day runs on our manager with stored K and V, which depend on all
+previous tokens. When a request reuses tokens, is preempted or ends, its stored K and V
+are compared with the expected K and V. The exit status is 1 if they differ, or if our
+manager takes more than 1.05 times the time of vLLM's manager.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Request:
 
 
 class Author:
-    """Draws conversations."""
+    """Generates random conversations."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ def make_day(seed: int, count: int) -> list[Request]:
 
 
 def make_contents(tokens: Sequence[int]) -> list[torch.Tensor]:
-    """Makes K and V [1, 1, tokens, DIM]: each depends on all tokens up to its own."""
+    """Makes K and V [1, 1, tokens, DIM] that depend on all tokens up to their own."""
     positions = np.arange(1, len(tokens) + 1, dtype=np.uint64) << np.uint64(32)
     hashes = np.add.accumulate(mix(positions | np.array(tokens, np.uint64)))
     numbers = mix(hashes).view(np.uint16).astype(np.float32)  # exact in float32
@@ -166,7 +166,8 @@ def make_contents(tokens: Sequence[int]) -> list[torch.Tensor]:
 
 
 def mix(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Changes every other of 64 bits on average (the end of splitmix64)."""
+    """Mixes the bits of a number: a change of one bit changes half of the 64 bits on
+    average (the end of splitmix64)."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))
@@ -179,7 +180,7 @@ Chunk = tuple[Request, int, int]
 
 
 class Ours:
-    """Our manager."""
+    """Our block manager, without K and V."""
 
     def __init__(self, blocks: int) -> None:
         self.manager = BlockManager([GROUP], blocks, MAX_TOKENS)
@@ -190,7 +191,8 @@ class Ours:
     def schedule(self, request: Request, count: int) -> int | None:
         """Allocates slots for the next `count` tokens of a request.
 
-        Returns the number of tokens before them, or None if there are not enough slots.
+        Returns the number of tokens before these tokens; None if there are not enough
+        slots.
         """
         return self.manager.schedule(request.name, count)
 
@@ -208,7 +210,7 @@ class Ours:
 
 
 class Stored(Ours):
-    """Our manager with its memory.
+    """Our block manager, with stored K and V.
 
     Attributes:
         wrong: the names of the requests that read wrong K and V.
@@ -369,7 +371,8 @@ class Day:
             now += STEP
 
     def make_step(self) -> list[Chunk]:
-        """Schedules the running requests and, if all of them fit, waiting requests."""
+        """Schedules the running requests. If all of them fit, also schedules waiting
+        requests."""
         step: list[Chunk] = []
         budget, has_room = BUDGET, True
         while budget and len(step) < len(self.running):
@@ -405,7 +408,7 @@ class Day:
         self.counts["preempted"] += 1
 
     def go_on(self, request: Request, end: int) -> None:
-        """Ends a request, or samples its next token once all its tokens are computed."""
+        """Ends a request, or samples its next token if all its tokens are computed."""
         request.computed = end
         if request.is_over:
             self.call("free", request)

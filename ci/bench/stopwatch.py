@@ -93,7 +93,7 @@ def flatten(answer: Any) -> Iterator[Array]:
 
 
 class TimedArrays:
-    """`Arrays` that times making arrays and attention."""
+    """Wraps `Arrays`, and measures making arrays and attention."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.watch, self.arrays = watch, watch.arrays

@@ -1,7 +1,7 @@
-"""Lockstep's check as tests; to be copied to tests/test_lockstep.py.
+"""Runs Lockstep's check as tests; copy this file to tests/test_lockstep.py.
 
 Its options are --lockstep-backend, --lockstep-kind, --lockstep-profile, --lockstep-seed,
---lockstep-require-complete and --lockstep-failures; without any, every registered backend
+--lockstep-require-complete and --lockstep-failures. By default, every registered backend
 is checked.
 """
 

@@ -1,4 +1,4 @@
-"""Mechanical mutants of a Python file: one small change of its text at a time."""
+"""Lists the mutants of a Python file; each has one small change of the text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tests mutants, each in a separate process, on programs that were drawn in advance.
+"""Runs programs on mutants, each mutant in a separate process.
 
-The parent process imports the framework but does not use it, so that it can be forked. No
-file is changed: a child process imports the mutated module from the mutated source.
+The programs were drawn in advance. The parent process imports the framework but does not
+use it, so that it can be forked. No file is changed: a child process imports the mutated
+module from the mutated source.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def call(work: Callable[..., Any], *arguments: Any) -> Ended:
 
 
 def enter() -> None:
-    """Sends the output of a child process to os.devnull, and limits its memory."""
+    """Redirects the output of a child process to os.devnull, and limits its memory."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -122,7 +123,7 @@ class Run(NamedTuple):
 
     Attributes:
         backend: the name of the backend.
-        is_watched: whether all checks are made, including the expensive checks.
+        is_watched: whether the costly checks are made, too.
     """
 
     backend: str
@@ -156,8 +157,8 @@ class Baseline:
     def list_runs(self, file: str, lines: Sequence[int] | None = None) -> list[Run]:
         """Lists the runs that run at least one of the lines.
 
-        If `lines` is None, or if one of the lines runs when the file is imported, lists
-        the runs that run any line of the file.
+        Lists the runs that run any line of the file, if `lines` is None or one of the
+        lines runs when the file is imported.
         """
         reached = self.lines.get(file, {})
         numbers = {number for line in lines or () for number in reached.get(line, ())}

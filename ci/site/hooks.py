@@ -1,4 +1,4 @@
-"""Hooks of MkDocs, which provide the pages made from the documents of the tree."""
+"""Provides the pages of the site to MkDocs, by its hooks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The pages of the site: the documents of the tree, and some sections as separate pages.
+"""Makes the pages of the site: documents of the tree, and some sections as separate
+pages.
 
-Links lead from page to page, or into the repository."""
+Links lead from page to page, or into the repository.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ class Site:
         """Converts the target of a link on a page to a target in the site.
 
         Raises:
-            ValueError: the link leads to nothing.
+            ValueError: the target does not exist.
         """
         if "://" in target:
             return target

@@ -12,14 +12,14 @@ from ci.bench.speed.workloads import SEQUENCES, SMALL_POOL, SMALLEST, K
 
 @dataclass(frozen=True)
 class Bar:
-    """The maximal allowed ratio of our time to that of another contender.
+    """The largest allowed ratio of our time to the time of another contender.
 
     Attributes:
         name: a description of the comparison.
-        bound: the maximal ratio.
+        bound: the largest ratio.
         to: the name of the contender whose time is the divisor; None for the fastest
             peer.
-        workload: the workload to which the limit applies.
+        workload: the workload to which the bar applies.
         fields: fields and sizes that select cases of this workload.
         of: the name of our contender, whose time is the dividend.
     """
@@ -89,12 +89,12 @@ BARS = (
 
 
 def judge(outcomes: Sequence[Outcome], every: bool) -> list[Verdict]:
-    """Judges each bar that applies to an outcome.
+    """Compares the outcomes with each bar that applies.
 
     Args:
         outcomes: the measurements.
-        every: whether to also judge bars that apply to no outcome, for example because a
-            package is missing or was renamed. Such bars do not hold.
+        every: whether a bar that applies to no outcome counts as missed, for example
+            because a package is missing or was renamed.
     """
     verdicts = []
     for bar in BARS:

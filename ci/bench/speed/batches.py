@@ -1,4 +1,4 @@
-"""The work of an engine on a batch of requests, on each framework."""
+"""Workloads on a batch of requests, for all frameworks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DROPPED = {"first": 0, "middle": ROWS // 2, "last": ROWS - 1}
 
 
 class OurBatch(Batch):
-    """Our batch.
+    """Our batch, as a contender.
 
     Attributes:
-        own: clones a batch and returns the clone, written to memory.
+        own: clones a batch, and returns the clone after its arrays are computed.
     """
 
     role = "ours"
@@ -63,9 +63,9 @@ class BatchWorks:
 
     * `make(length, rows=1)`: K and V of `length` tokens;
     * `repeat(array, rows)`: a view of the array in which its row is repeated;
-    * `own(batch)`: a clone of our batch, written to memory;
+    * `own(batch)`: a clone of our batch, whose arrays are computed;
     * `open_batch_peers(old, lengths, window)`: released batches with prompts of these
-      lengths, and another token if they have a window; the last batch can grow;
+      lengths, and one more token if they have a window; the last batch can grow;
     * `limit_clone(pair)`: copies into fresh memory.
 
     Attributes:
@@ -75,7 +75,7 @@ class BatchWorks:
     batched: Callable[..., Any]
 
     def finish(self, arrays: Any) -> object:
-        """Returns arrays once a lazy framework has computed them."""
+        """Returns arrays after a lazy framework has computed them."""
         return arrays
 
     def open_batch(
@@ -83,7 +83,7 @@ class BatchWorks:
     ) -> OurBatch:
         """Returns our batch with prompts of the given lengths.
 
-        If the batch has a window, each row gets another token, so that the ring wraps.
+        If the batch has a window, each row gets one more token, so that the ring wraps.
 
         Args:
             old: K and V of one prompt, which all rows use.
@@ -134,7 +134,8 @@ class BatchWorks:
         ]
 
     def batch_extend(self, tokens: int, window: int | None, room: bool) -> Contenders:
-        """Measures adding a row; if `room`, another row was removed first."""
+        """Measures adding a row. If `room` is true, another row has been removed
+        before."""
         old, lengths = self.make(tokens), [tokens] * (ROWS - 1)
         rows = lengths + [tokens] * room
         whole = self.open_batch(old, rows, window, tokens + 1).cache

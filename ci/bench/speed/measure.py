@@ -1,4 +1,5 @@
-"""Times contenders: all in one process, in turns, with medians over the rounds."""
+"""Measures times: all contenders run in one process and take turns; results are
+medians."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ class Contender:
     Attributes:
         work: does the work once. It returns when the results are computed or, on an
             asynchronous device, when the work is launched.
-        start: sets the cache to its state at the beginning of a round; it is not timed.
-        most: the number of repetitions until `start` must be called again.
-        count_bytes: returns the size of its cache in bytes; None if it is not reported.
+        start: sets the cache to its state at the beginning of a round; its time is not
+            measured.
+        most: how often `work` may run until `start` must be called again.
+        count_bytes: returns the size of the cache in bytes; None if it is not reported.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Case:
-    """The same work by several contenders.
+    """A workload with given sizes, and its contenders.
 
     Attributes:
         sizes: the sizes that distinguish cases of a workload, such as context = 4096.
@@ -110,7 +112,7 @@ class Outcome:
 
 
 def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> float:
-    """Runs the work `steps` times; returns the seconds per repetition."""
+    """Runs the work `steps` times, and returns the seconds per run."""
     contender.start()
     wait()
     work = contender.work
@@ -122,11 +124,11 @@ def time_round(contender: Contender, steps: int, wait: Callable[[], object]) -> 
 
 
 def measure(case: Case, rounds: int) -> Outcome:
-    """Runs every contender once in each round, so that a disturbance affects all.
+    """Runs every contender once in each round, so that a disturbance affects all
+    contenders.
 
-    The first round is not counted. It is a warm-up, and determines the number of
-    repetitions in a round, so that a round is long enough for the resolution of the
-    clock.
+    The first round is not counted. It warms up, and determines how often the work runs in
+    a round, so that a round is long enough for the resolution of the clock.
     """
     contenders = case.make()
     steps = {}

@@ -57,7 +57,7 @@ def begin(prompts: Prompts, pair: Pair, token: Pair) -> Contender:
 
 
 class ReleasedBatch(Batch):
-    """A batch, padded on the left."""
+    """A batch with padding on the left."""
 
     def __init__(self, old: Pair, lengths: list[int], window: int | None) -> None:
         padding = [max(lengths) - length for length in lengths]

@@ -1,6 +1,6 @@
-"""The contenders on MLX: our caches, those of mlx-lm, and bare arrays.
+"""The contenders on MLX: our caches, the caches of mlx-lm, and bare arrays.
 
-Results are evaluated once per step, as in the loop of a model.
+Results are evaluated once per step, like in the loop of a model.
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ from lockstep.impl.shared.causal import Sizes
 
 
 def copy_arrays(arrays: Sequence[mx.array]) -> list[mx.array]:
-    """Copies arrays as fast as MLX can; MLX has no plain copy of a contiguous array."""
+    """Copies arrays as fast as possible, because MLX has no plain copy of a contiguous
+    array."""
     wide = (array.view(mx.uint64) for array in arrays)
     return [mx.concatenate([array, array[:, :, :0]], axis=2) for array in wide]
 
 
 class MLXWorks(Works):
-    """heads: of K and V."""
+    """The workloads on MLX.
+
+    Args:
+        heads: the number of heads of K and V.
+    """
 
     kv, rotating, batched = KVCache, RotatingCache, BatchedCache
 

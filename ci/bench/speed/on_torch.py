@@ -28,13 +28,18 @@ if HAS_PEERS:
 
 
 def prepare() -> None:
-    """Configures torch for the process: no gradients, as in generation; one thread."""
+    """Configures torch for the process: one thread, and no gradients, like in
+    generation."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
 
 
 class TorchWorks(Works):
-    """heads: of K and V."""
+    """The workloads on torch.
+
+    Args:
+        heads: the number of heads of K and V.
+    """
 
     kv, rotating, batched = KVCache, RotatingCache, BatchedCache
 

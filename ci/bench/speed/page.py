@@ -23,11 +23,11 @@ NAMED = ("torch", "transformers", "mlx", "mlx-lm")
 HEAD = """\
 # How fast our caches are
 
-How long a piece of an engine's work takes with our caches, over how long it takes with
-the fastest released cache, in turns in one process: below 1, ours is faster. Each kind of
-work has several cases (sizes, 8 heads of K and V or 2, float16 and float32); the columns
-have their median, and the worst. `python ci/bench/caches.py compare --save` measures it
-and writes this document; `ci/gpu` writes the files of GPUs here.
+The tables show the time of our caches divided by the time of the fastest released cache:
+below 1, our cache is faster. Both run in turns in one process. Each kind of work has
+several cases (sizes, 2 or 8 heads of K and V, float16 and float32); the tables show the
+median and the worst case. `python ci/bench/caches.py compare --save` measures the times
+and writes this document; `ci/gpu` writes the results of GPUs to this folder.
 """
 
 ALIGNED = "|---|--:|--:|--:|--:|"
@@ -38,7 +38,8 @@ Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def list_ratios(report: Report) -> Ratios:
-    """Returns the ratios to the fastest peers; skips cases without a peer."""
+    """Returns the ratios of our time to the time of the fastest peer; skips cases without
+    a peer."""
     ratios: dict[str, dict[str, list[float]]] = {
         workload: {framework: [] for framework in FRAMEWORKS} for workload in WORKLOADS
     }
@@ -96,7 +97,7 @@ STYLE = """text { font: 12px sans-serif; fill: #333 }
 
 
 def make_svg(report: Report) -> str:
-    """Draws a row for each workload, with a dot for each case."""
+    """Draws a chart with a row for each workload and a dot for each case."""
     workloads = list_ratios(report)
     height = TOP + ROW * len(workloads) + BOTTOM
     title = "Our time over that of the fastest released cache (less is better)"

@@ -1,8 +1,9 @@
-"""Decode attention through block tables on torch: ours and transformers' paged cache.
+"""Measures decode attention through block tables on torch: our cache, and transformers'
+paged cache.
 
 All requests have the same number of tokens, in blocks of 16. A step writes one token of
 each request and computes attention. Making the indices, which are the same for all layers
-of a step, is not timed for any contender.
+of a step, is not measured for any contender.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def list_contenders(
 
 
 def fill(number: int, tokens: int, heads: int, like: torch.Tensor) -> torch.Tensor:
-    """Returns random numbers [1, heads, tokens, DIM], used as K and as V of a request."""
+    """Returns random numbers [1, heads, tokens, DIM], which are both K and V of a
+    request."""
     generator = torch.Generator().manual_seed(number)
     return torch.randn((1, heads, tokens, DIM), generator=generator).to(like)
 
@@ -74,7 +76,7 @@ def make_ours(requests: int, tokens: int, step: torch.Tensor) -> Work:
 
 
 def attend_alone(requests: int, tokens: int, step: torch.Tensor) -> Work:
-    """Returns work that attends to each request separately, in contiguous K and V."""
+    """Returns work that attends to each request separately, with contiguous K and V."""
     heads = step.shape[1]
     held = [fill(number, tokens + 1, heads, step) for number in range(requests)]
     queries = [step[:, :, row : row + 1] for row in range(requests)]
@@ -88,7 +90,8 @@ def attend_alone(requests: int, tokens: int, step: torch.Tensor) -> Work:
 
 
 def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
-    """Fills transformers' cache like continuous batching; returns the work of a step."""
+    """Fills transformers' cache, like continuous batching, and returns the work of a
+    step."""
     from transformers import ContinuousBatchingConfig, LlamaConfig
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -1,4 +1,4 @@
-"""Work on a pool of cells, in any framework."""
+"""Workloads on a pool of cells, for all frameworks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def open_filled(cache: CausalCacheBase, before: int, rows: int) -> None:
 class Decoding:
     """A decoding step: each of SEQUENCES sequences gets one token.
 
-    If `full`, the pool has free cells only for the new tokens; otherwise it holds only
-    the visible tokens. Queries see a window of VISIBLE tokens, but all tokens are kept.
-    The visible tokens are in contiguous cells, regardless of the size of the pool.
+    Queries see a window of VISIBLE tokens, but all tokens are kept. If `full` is true,
+    only the cells for the new tokens are free; otherwise the pool holds only the visible
+    tokens. The visible tokens are in contiguous cells, whatever the size of the pool.
     """
 
     def __init__(self, cells: int, full: bool, open_cache: Open, feed: Feed) -> None:
@@ -58,16 +58,17 @@ class Decoding:
         return positions, sequences
 
     def step(self) -> Any:
-        """Runs a step like the loop of a model with one layer."""
+        """Runs a step, like the loop of a model with one layer."""
         self.cache.forward(*next(self.steps))
         self.cache.put(0, *self.new)
         return self.cache.get(0)
 
     def start(self) -> None:
-        """Removes all tokens since the pool was filled, and prepares the next steps.
+        """Removes all tokens that were added after the pool was filled, and prepares the
+        next steps.
 
-        The tokens of the next steps are listed here, because the caller of a cache lists
-        them.
+        The tokens of the next steps are listed here, because this is the task of the
+        caller of a cache.
         """
         for owner in range(SEQUENCES):
             self.cache.remove(owner, self.filled, None)
@@ -82,7 +83,8 @@ class Decoding:
 
 
 class Sharing:
-    """A sequence copies a prefix of `tokens` tokens, and gets its first own token."""
+    """A sequence copies a prefix of `tokens` tokens from another, and gets one more
+    token."""
 
     def __init__(self, tokens: int, open_cache: Open, feed: Feed) -> None:
         self.tokens, self.new = tokens, feed(1)
@@ -101,7 +103,7 @@ class Removing:
     """The removal of tokens from a sequence.
 
     If `where` is "tail", `tokens` tokens are removed from the end. Otherwise, one token
-    is removed from the middle, and the `tokens` tokens after it move up.
+    is removed from the middle, and the `tokens` tokens after it move to lower positions.
     """
 
     def __init__(self, tokens: int, where: str, open_cache: Open, feed: Feed) -> None:

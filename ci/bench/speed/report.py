@@ -1,4 +1,4 @@
-"""Results as tables for the terminal and as a file."""
+"""Formats results as tables for the terminal, and as a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FORMAT = "lockstep-speed/1"
 
 
 def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints our time for each case, and its ratios to the fastest peer and limit."""
+    """Prints our time for each case, and its ratios to the fastest peer and to
+    the limit."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
     print_table(title, columns, map(make_row, outcomes))

@@ -1,4 +1,4 @@
-"""Caches behind the interface of the workloads: single sequences and batches."""
+"""Wraps caches in the interface of the workloads: single sequences and batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Subject(Implementation):
     """
 
     def rewind(self, old: Pair) -> None:
-        """Trims the cache to the tokens of `old`, its first tokens."""
+        """Trims the cache to the tokens of `old`, which are its first tokens."""
         self.cache.trim(self.cache.offset - old[0].shape[2])
 
     def clear(self) -> None:
@@ -57,7 +57,8 @@ class Subject(Implementation):
         self.cache.trim(self.cache.offset)
 
     def fill(self, old: Pair) -> None:
-        """Appends the tokens in two parts: some layers keep the first input uncopied."""
+        """Appends the tokens in two parts, because some layers keep the first arrays
+        without a copy."""
         self.update(*cut(old, None, -1))
         self.update(*cut(old, -1, None))
 
@@ -70,11 +71,11 @@ class Subject(Implementation):
         return self.cache.trim(count)
 
     def keep(self, token: Pair, touched: bool) -> None:
-        """Copies the content and restores it.
+        """Copies the content, and restores it.
 
         Args:
             token: K and V of one token.
-            touched: whether `token` overwrites the last token between copy and restore.
+            touched: whether `token` overwrites the last token before the restore.
         """
         saved = deepcopy(self.cache)
         if touched:
@@ -87,7 +88,7 @@ class Subject(Implementation):
 
 
 class Ours(Subject):
-    """Our cache of one sequence.
+    """Our cache of one sequence, as a contender.
 
     Args:
         cache: the cache.
@@ -136,8 +137,9 @@ class Batch(Implementation):
     * `step(keys, values)`: makes the mask, and appends a token to each row;
     * `rewind(tokens)`: trims the cache to `tokens` columns;
     * `make_filter(rows)`: returns work that keeps only these rows;
-    * `start_again()`: returns a function that restores the current arrays; peers replace
-      their arrays, so they need no copy;
+    * `start_again()`: returns a function that restores the current arrays. Released
+      caches replace their arrays in each update, so they can restore the old arrays
+      without a copy;
     * if rows can join and leave: `extend(other)` and `extract(row, token)`.
     """
 

@@ -26,7 +26,8 @@ DYNAMIC, STATIC = "transformers dynamic", "transformers static"
 
 
 class Dynamic(Subject):
-    """A cache that concatenates arrays; a full window cannot be cropped."""
+    """A cache that makes new arrays in each update; if its window is full, it cannot be
+    cropped."""
 
     def __init__(self, window: int | None) -> None:
         layer = DynamicSlidingWindowLayer(window) if window else DynamicLayer()
@@ -122,7 +123,7 @@ def mask(rows: int, width: int, form: str, like: torch.Tensor) -> Contenders:
 
 
 class LayerBatch(Batch):
-    """A cache layer with several rows, padded on the left."""
+    """A cache layer with several rows, which are padded on the left."""
 
     can_join = False
 

@@ -1,4 +1,4 @@
-"""The workloads: the work of an engine on its caches, in the sizes of models."""
+"""Lists the workloads, in the sizes of models."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def list_cases(
 ) -> Iterator[Case]:
     """Yields all cases of one framework in one dtype and form.
 
-    Masks do not depend on the heads; no cache on MLX attends through tables.
+    The heads make no difference for masks, and no cache on MLX attends through tables.
     """
     skipped = {"mask", "unified mask"} if heads != HEADS["8 heads"] else set()
     skipped |= {"paged step"} if framework != "torch" else set()

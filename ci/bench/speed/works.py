@@ -1,4 +1,4 @@
-"""The contenders for each workload, on a single framework, dtype and form."""
+"""Makes the contenders for each workload, in one framework, dtype and form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOCABULARY = 50_000
 
 
 class Prompts:
-    """Random prompts, and requests that repeat half of one.
+    """Random prompts, and requests that repeat the first half of a prompt.
 
     Attributes:
         stored: `count` prompts, each of `length` tokens.
@@ -64,10 +64,10 @@ class Works(BatchWorks):
     and contenders that measure the framework without a cache:
 
     * `limit_writes(new, room, most)`: writes K and V to allocated memory, at the same
-      distances as a cache: otherwise the last written numbers would still be in the
-      processor's cache;
-    * `limit_decode(cells, rows, width)`: writes rows into a pool, each time into
-      different cells of the last `width`, and a mask;
+      distances as a cache, because otherwise the last written numbers would still be in
+      the processor's cache;
+    * `limit_decode(cells, rows, width)`: makes a mask, and writes rows into a pool, each
+      time into different cells of the last `width`;
     * `limit_free(cells)`: marks half of the cells as free in a table of cells;
     * `limit_copy(keys)`: copies into allocated memory, if the framework can.
 
@@ -91,7 +91,7 @@ class Works(BatchWorks):
         return Ours(cache or self.kv(), self.finish, self.finish_cache, name)
 
     def extend(self, context: int, length: int) -> Contenders:
-        """Measures appending `length` tokens to `context` tokens, all of which stay."""
+        """Measures appending `length` tokens to `context` tokens, without a window."""
         old, new = self.make(context), self.make(length)
         most = STEPS if length == 1 else 4
         room = context + most * length
@@ -114,8 +114,8 @@ class Works(BatchWorks):
     def slide(self, window: int, wrapped: bool, length: int) -> Contenders:
         """Measures updates of a cache that keeps the last `window` tokens.
 
-        Before the updates, the tokens fill a quarter of the window or, if `wrapped`, have
-        gone around it twice.
+        Before the updates, the tokens fill a quarter of the window; if `wrapped` is true,
+        they have filled the ring twice.
         """
         context = 2 * window if wrapped else window // 4
         old, new = self.make(context), self.make(length)
@@ -135,10 +135,11 @@ class Works(BatchWorks):
         return [*contenders, *self.limit_writes(new, 2 * window, most)]
 
     def decode(self, cells: int, full: bool) -> Contenders:
-        """Measures a decoding step: the mask, and a token for each of SEQUENCES.
+        """Measures a decoding step: making the mask, and adding one token to each of
+        SEQUENCES.
 
-        The step runs in a pool of `cells` cells and, for comparison, in a pool of
-        SMALLEST cells, in which it sees as many tokens.
+        The step runs in a pool of `cells` cells. For comparison, it also runs in a pool
+        of SMALLEST cells, in which the queries see as many tokens.
         """
         ours, small = (
             Decoding(size, full, self.open, self.make) for size in (cells, SMALLEST)
@@ -178,12 +179,12 @@ class Works(BatchWorks):
         """Measures the removal of tokens from a sequence in a pool.
 
         If `where` is "tail", `tokens` tokens are removed from the end. Otherwise, one
-        token is removed from the middle; the `tokens` tokens after it move up, and their
-        keys are rotated.
+        token is removed from the middle; the `tokens` tokens after it move to lower
+        positions, and their keys are rotated.
 
-        There is no peer: the caches of mlx-lm and transformers can only trim all
-        sequences, like our caches of one sequence (`trim`), and cannot free the cells of
-        a single sequence.
+        No released cache is compared: the caches of mlx-lm and transformers, like our
+        caches of one sequence, can only trim all sequences (`trim`), and cannot free the
+        cells of a single sequence.
         """
         ours = Removing(tokens, where, self.open, self.make)
 
@@ -213,10 +214,10 @@ class Works(BatchWorks):
     def begin(self, prompts: int, tokens: int) -> Contenders:
         """Measures the begin of a request that repeats half of a stored prompt.
 
-        The request gets K and V of that half, and of one more token, because a cache may
-        defer the copy until the next update. An earlier request has already repeated the
-        same half. Storing the tokens of the request at its end is not timed, because
-        released caches leave it to the caller.
+        The request gets K and V of this half, and of one more token, because a cache may
+        delay the copy until the next update. An earlier request has already repeated the
+        same half. Storing the tokens of the request at its end is not measured, because
+        released caches leave this to the caller.
 
         Args:
             prompts: the number of stored prompts.
@@ -252,7 +253,7 @@ class Works(BatchWorks):
 
         Args:
             prompts: the stored prompts and the requests.
-            pair: K and V of a stored prompt, the same for all.
+            pair: K and V of a stored prompt, the same for all stored prompts.
             token: K and V of one token.
         """
         return []
