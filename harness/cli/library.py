@@ -283,9 +283,7 @@ def keep(
     if shortest is not None and get_rank(shortest.program) <= get_rank(small.program):
         return shortest
     declared = {"versions": dict(backend.versions), "device": backend.device}
-    meta: dict[str, Any] = {"found": {"front": "strategy"}}
-    if small.flaky is not None:
-        meta["flaky"] = str(small.flaky)
+    meta: dict[str, Any] = {"found": {"front": "strategy"}, **small.get_meta()}
     facts = small.program, small.divergence, name, get_environment(declared), meta
     failure = save(
         make_failure(folder, *facts, asked="" if is_found else "MODULE:FACTORY")

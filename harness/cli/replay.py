@@ -211,8 +211,7 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
             return 0
         else:
             small, divergence = event.found.parsed, event.found.divergence
-            if event.found.flaky is not None:
-                meta["flaky"] = event.found.flaky
+            meta |= event.found.get_meta()
         shrunk = settings.failures, small, divergence, name, declared.get_environment()
         failure = save(make_failure(*shrunk, meta, settings.get_options()))
         status = 2 if divergence.is_unwritten else 1

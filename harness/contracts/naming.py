@@ -57,14 +57,19 @@ def format_drift(name: str, drift: Drift) -> str:
     return f"{name} of token {drift.tag} is off by {drift.off:.2g} ({drift.numbers})"
 
 
-def compare_numbers(got: F32, expected: F32) -> str:
-    """Formats the two numbers that differ most, and the count of unequal numbers."""
+def compare_numbers(got: F32, expected: F32, heads: int | None = None) -> str:
+    """Formats the two numbers that differ most, and the count of unequal numbers.
+
+    heads: the axis of heads, if the last axis is that of a vector's dimensions; the text
+        then has the position of the number.
+    """
     got, expected = np.broadcast_arrays(got, expected)
     errors = np.abs(got - expected)
     at = np.unravel_index(int(np.nan_to_num(errors, nan=np.inf).argmax()), errors.shape)
     differ = int((got != expected).sum())
+    position = "" if heads is None else f" in head {at[heads]}, dimension {at[-1]}"
     return (
-        f"got {float(got[at]):.6g}, expected {float(expected[at]):.6g};"
+        f"got {float(got[at]):.6g}, expected {float(expected[at]):.6g}{position};"
         f" {differ} of {got.size} numbers differ"
     )
 
@@ -84,6 +89,19 @@ a payload differ by this distance; with 4-bit storage they differ by half of it.
 
 NO_VECTORS = "nothing"
 
+UNSTORED = ("NaN", "zeros", NO_VECTORS)
+"""Names of contents that are not inexact vectors of a token."""
+
+
+def measure_drift(vectors: F32, table: Table, tag: int | None = None) -> Drift:
+    """Returns the drift of vectors from those of a token; None for the nearest token."""
+    if tag is None:
+        errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
+        tag = int(errors.argmin())
+    expected = table.vectors[:, :, tag : tag + 1]
+    off = float(np.abs(vectors - expected).max())
+    return Drift(tag, off, compare_numbers(vectors, expected, heads=1))
+
 
 def name_vectors(vectors: F32, table: Table) -> Name:
     """Returns the tag whose vectors these are in all heads, a drift or a description."""
@@ -97,11 +115,9 @@ def name_vectors(vectors: F32, table: Table) -> Name:
         return int(tags[0])
     if not vectors.any():
         return "zeros"
-    errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
-    nearest = int(errors.argmin())
-    if errors[nearest] < NEAR_TOKEN:
-        numbers = compare_numbers(vectors, table.vectors[:, :, nearest : nearest + 1])
-        return Drift(nearest, float(errors[nearest]), numbers)
+    drift = measure_drift(vectors, table)
+    if drift.off < NEAR_TOKEN:
+        return drift
     wrong = np.flatnonzero((vectors != expected).any((0, 2, 3)))
     if len(wrong) < table.heads:
         return f"{int(tags[0])} but not in head {wrong[0]}"

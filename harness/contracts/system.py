@@ -21,9 +21,12 @@ from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.naming import (
     MIXED,
+    UNSTORED,
+    Drift,
     compare_numbers,
     format_drift,
     format_vectors,
+    measure_drift,
     name_drift,
     name_vectors,
 )
@@ -225,8 +228,21 @@ class Reader(PairReader):
 
     def name_column(self, keys: F32, values: F32, at: int) -> Column:
         """Returns the token in column `at`, or a description of any other content."""
-        key = name_vectors(keys[:, :, at : at + 1], self.keys)
-        value = name_vectors(values[:, :, at : at + 1], self.values)
+        stored = [
+            (array[:, :, at : at + 1], table)
+            for array, table in ((keys, self.keys), (values, self.values))
+        ]
+        names = [name_vectors(*each) for each in stored]
+        if self.tolerance:  # numbers are more telling than "no token"
+            tags = [each.tag if isinstance(each, Drift) else each for each in names]
+            tag = next((tag for tag in tags if isinstance(tag, int)), None)
+            names = [
+                measure_drift(*each, tag)
+                if isinstance(name, str) and name not in UNSTORED
+                else name
+                for each, name in zip(stored, names, strict=True)
+            ]
+        key, value = names
         if drifted := name_drift(key, value):
             text = f"{format_drift(*drifted)}, allowed {self.tolerance:g}"
             hint = "; if the cache is quantized, declare `tolerance`"
@@ -575,7 +591,7 @@ def judge_attention(
         raise Broken(
             "attention",
             f"attention over the arrays of {name} is off by {error:.2g} in row {row}"
-            f" ({compare_numbers(got, wanted)}), allowed {tolerance:.2g};"
+            f" ({compare_numbers(got, wanted, heads=0)}), allowed {tolerance:.2g};"
             f" K, V and the mask are as expected{explain() if np.isnan(error) else ''}",
         )
     return error / tolerance

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.rewrites import list_steps
 from lockstep.harness.core.document import DERIVED, JOINT, Schema, drop_defaults
-from lockstep.harness.programs.program import Divergence, Flaky, Program
+from lockstep.harness.programs.program import UNSHRUNK, Divergence, Flaky, Program
 
 # --- the rank of a program --------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Shrinker:
         self.fails = fails
         self.runs = 0
         self.clock = clock
-        self.deadline = clock() + seconds
+        self.seconds, self.deadline = seconds, clock() + seconds
         self.tried: set[str] = {program.digest()}
 
     def shrink(self) -> Program:
@@ -162,6 +162,10 @@ class Shrinker:
 
     def is_over(self) -> bool:
         return self.clock() > self.deadline
+
+    def why_unshrunk(self) -> str:
+        """Returns why the best program may not be the shortest; "" if it is."""
+        return f"the search ended after {self.seconds:g} s" if self.is_over() else ""
 
     def take(self, candidate: Program) -> bool:
         """Makes a candidate the best if it still fails, ranks no worse, and is new."""
@@ -305,12 +309,19 @@ class Shrunk:
         others: other signatures → a tried program that failed with that signature.
         flaky: set if the failure does not occur in every run; `program` is then the given
             program, not shrunk.
+        unshrunk: why the program may not be the shortest; "" if it is.
     """
 
     program: Program
     divergence: Divergence
     others: Mapping[str, tuple[Program, Divergence]] = field(default_factory=dict)
     flaky: Flaky | None = None
+    unshrunk: str = ""
+
+    def get_meta(self) -> dict[str, Any]:
+        """Returns what the `meta` of the program says of the search."""
+        meta = {} if self.flaky is None else {"flaky": str(self.flaky)}
+        return meta | ({UNSHRUNK: self.unshrunk} if self.unshrunk else {})
 
 
 class SideFailures:

@@ -32,7 +32,7 @@ from lockstep.harness.jobs.related import compare_backends, number_causes
 from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
 from lockstep.harness.jobs.shards import Saved, Shards, group_pairs
 from lockstep.harness.programs.files import iterate_saved
-from lockstep.harness.programs.program import Flaky
+from lockstep.harness.programs.program import UNSHRUNK, Flaky
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Ran, RunProgram, Shown, Stopped
 from lockstep.harness.workers.pool import Pool
@@ -201,6 +201,7 @@ def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
             shards.tell(pair, {failure.signature: shown})
     else:
         meta: dict[str, Any] = {"found": {"saved": str(former.path)}}
+        meta[UNSHRUNK] = "it was shrunk for another failure"
         meta |= {} if flaky is None else {"flaky": str(flaky)}
         program = replace(program, ops=program.ops[: divergence.step + 1])
         about = program, divergence, pair.backend, pair.environment, meta, options

@@ -52,7 +52,7 @@ def report_crash(
         shrunk.program.to_json(),
         shrunk.divergence,
         original=program.digest(),
-        flaky=None if shrunk.flaky is None else str(shrunk.flaky),
+        **shrunk.get_meta(),
     )
 
 
@@ -99,8 +99,9 @@ def shrink_crash(
         shown = latest  # the divergence of the new best program
         return replace(failing, ops=failing.ops[: latest.step + 1])
 
-    best = Shrinker(cut(program), fails, seconds, cut=cut, clock=clock).shrink()
-    return Shrunk(best, shown)
+    shrinker = Shrinker(cut(program), fails, seconds, cut=cut, clock=clock)
+    best = shrinker.shrink()
+    return Shrunk(best, shown, unshrunk=shrinker.why_unshrunk())
 
 
 def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:

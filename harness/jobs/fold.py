@@ -13,6 +13,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.failures import Failure, Failures, describe_stop, make_failure
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.settings import GENERATOR, Settings
+from lockstep.harness.programs.program import UNSHRUNK
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
@@ -176,7 +177,9 @@ def describe_failure(
     if event.programs:
         source |= {"programs": event.programs, "seconds": event.seconds}
     meta: dict[str, Any] = {"found": source}
-    meta |= {} if event.flaky is None else {"flaky": event.flaky}
+    if event.original is None:  # until the shrunk program replaces it
+        meta[UNSHRUNK] = "the run ended before it was shrunk"
+    meta |= event.get_meta()
     meta |= {"states": event.states} if event.original and event.programs else {}
     about = event.parsed, event.divergence, pair.backend, environment, meta
     return make_failure(settings.failures, *about, settings.get_options())

@@ -187,6 +187,10 @@ def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
     return Flaky(failed, runs) if failed <= runs and 0 < runs <= MAX_RUNS else None
 
 
+UNSHRUNK = "unshrunk"
+"""The field of a program's `meta` that says why a shorter program may fail as it does."""
+
+
 # --- from a file ------------------------------------------------------------------------
 
 

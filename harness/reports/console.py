@@ -22,6 +22,7 @@ from lockstep.harness.core.errors import clean, make_printable
 from lockstep.harness.execution.causes import get_evidence
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.outcome import Outcome, Pair
+from lockstep.harness.programs.program import UNSHRUNK
 from lockstep.harness.programs.words import (
     describe_failure,
     describe_line,
@@ -146,23 +147,30 @@ def list_empty_cells(outcome: OutcomeSummary, verbose: bool = False) -> Iterator
             yield Text(format_missed(pair, most=most), "yellow")
 
 
-def print_failure(console: Console, failure: Failure, programs: int = 0) -> None:
+def print_failure(
+    console: Console, failure: Failure, programs: int = 0, former: Failure | None = None
+) -> None:
     """Prints a failure in words, and the command that reproduces it.
 
     Args:
         console: the console to print on.
         failure: the failure to print.
         programs: the number of programs with its signature; 0 if it is not known.
+        former: a printed failure with the same steps, which are not printed again.
     """
     seen = failure.divergence
+    lines = [*describe_failure(failure.program, seen.step, seen.what, seen.message)]
+    if former is not None:
+        lines = [f"{lines[0]}: the steps of {former.signature} above", lines[-1]]
     head = Text(f"\n✗ {failure.backend}", "bold red")
     console.print(head.append(f" {failure.signature}", "not bold default"))
     for line in (
-        *describe_failure(failure.program, seen.step, seen.what, seen.message),
+        *lines,
         *tell_tokens(failure.program, seen),
     ):
         console.print(Text(indent(line, console.width)), soft_wrap=True)
-    for line in list_remarks(programs, failure.flaky, failure.answers):
+    unshrunk = failure.program.meta.get(UNSHRUNK)
+    for line in list_remarks(programs, failure.flaky, failure.answers, unshrunk):
         console.print(Text(indent(line, console.width), "yellow"))
     if failure.unsaved:
         why = f"its file could not be written ({failure.unsaved}); outcome.json has it"
@@ -172,10 +180,14 @@ def print_failure(console: Console, failure: Failure, programs: int = 0) -> None
 
 
 def print_failures(console: Console, outcome: Outcome) -> None:
+    printed: dict[tuple[str, int, str], Failure] = {}
     for pair in outcome.pairs:
         counts = pair.total.signatures
         for failure in pair.failures:
-            print_failure(console, failure, counts.get(failure.signature, 0))
+            steps = pair.backend, failure.divergence.step, str(failure.program.ops)
+            former = printed.get(steps)
+            printed.setdefault(steps, failure)
+            print_failure(console, failure, counts.get(failure.signature, 0), former)
     if len(outcome.failures) > MOST_LISTED:
         print_causes(console, outcome.failures)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.protocol import list_messages
-from lockstep.harness.core.errors import format_needed
+from lockstep.harness.core.errors import clean, format_needed
 from lockstep.harness.jobs.outcome import Rerun
 from lockstep.harness.programs.program import Flaky
 from lockstep.harness.reports.outcome_file import OutcomeSummary, PairSummary
@@ -178,7 +178,10 @@ def format_missed(
 
 
 def list_remarks(
-    programs: int | None, flaky: Flaky | None, answers: Mapping[str, str] = {}
+    programs: int | None,
+    flaky: Flaky | None,
+    answers: Mapping[str, str] = {},
+    unshrunk: Any = None,
 ) -> list[str]:
     """Lists the lines below a failure.
 
@@ -186,8 +189,12 @@ def list_remarks(
         programs: the number of programs with its signature.
         flaky: the reruns, if the failure did not occur in each of them; else None.
         answers: the answers of other backends; see `Failure`.
+        unshrunk: why the program may not be the shortest, as its file says.
     """
     lines = [] if flaky is None else [flaky.describe()]
+    if isinstance(unshrunk, str) and flaky is None:
+        why = clean(unshrunk)
+        lines.append(f"not shrunk to the end: {why}; `lockstep shrink` goes on")
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
     return lines + compare_answers(answers)

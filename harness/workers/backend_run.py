@@ -220,7 +220,7 @@ class BackendRun:
             small.divergence,
             original=program.digest(),
             states=sorted(states),
-            flaky=None if small.flaky is None else str(small.flaky),
+            **small.get_meta(),
         )
         self.is_over = self.is_enough(small.program)
         failures = small.others.items()

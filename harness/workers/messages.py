@@ -22,7 +22,13 @@ from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.payload import merge_margins
 from lockstep.harness.execution.recording.picture import Bounds, Step
-from lockstep.harness.programs.program import OPENING, Divergence, Program, parse_program
+from lockstep.harness.programs.program import (
+    OPENING,
+    UNSHRUNK,
+    Divergence,
+    Program,
+    parse_program,
+)
 
 Document = dict[str, Any]
 """A program as JSON, see `Program.to_json`; the receiver parses it."""
@@ -138,6 +144,7 @@ class Found(Event, frozen=True, dict=True):
         original: the digest of the original program; None if `program` is the original.
         states: the states at the failing step that all originals of `program` share.
         flaky: how often the program fails, if not in every run; see `Flaky`.
+        unshrunk: why the program may not be the shortest; "" if it is.
     """
 
     program: Document
@@ -147,6 +154,12 @@ class Found(Event, frozen=True, dict=True):
     original: str | None = None
     states: list[str] = []
     flaky: str | None = None
+    unshrunk: str = ""
+
+    def get_meta(self) -> dict[str, Any]:
+        """Returns what the `meta` of the program says of its search."""
+        meta = {} if self.flaky is None else {"flaky": self.flaky}
+        return meta | ({UNSHRUNK: self.unshrunk} if self.unshrunk else {})
 
     @cached_property
     def parsed(self) -> Program:

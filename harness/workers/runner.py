@@ -184,12 +184,15 @@ class Search:
             return self.give_up(self.repeat(self.program, REPEATS - 1))
         self.shown = self.latest
         search = self.fails, seconds, self.is_declared, self.cut, clock
-        best = Shrinker(self.program, *search).shrink()
+        shrinker = Shrinker(self.program, *search)
+        best = shrinker.shrink()
+        unshrunk = shrinker.why_unshrunk()
         failed = self.repeat(best)
         if failed < REPEATS:
             is_same = best == self.program
             return self.give_up(failed if is_same else self.repeat(self.program))
-        return Shrunk(best, self.shown, self.side_failures.shortest)
+        others = self.side_failures.shortest
+        return Shrunk(best, self.shown, others, unshrunk=unshrunk)
 
     def give_up(self, failed: int) -> Shrunk:
         """Returns the given program and how often it failed again, because no shorter

@@ -206,8 +206,8 @@ def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
     if divergence is None:
         return m.Shrunk(None)
     small = worker.shrink(program, divergence, backend, task.seconds)
-    flaky = None if small.flaky is None else str(small.flaky)
-    return m.Shrunk(m.Found(small.program.to_json(), small.divergence, flaky=flaky))
+    found = m.Found(small.program.to_json(), small.divergence, **small.get_meta())
+    return m.Shrunk(found)
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lockstep.harness.programs.program import (
     load_programs,
     read_flaky,
 )
+from lockstep.harness.reports.console import PlainConsole, print_failures
 from lockstep.harness.workers.messages import Found, RandomTask, Shown
 from tests.harness.building import SMALL, make, trim, update
 from tests.harness.commands import HERE, Run
@@ -80,6 +82,55 @@ def test_a_shorter_program_replaces_the_one_it_was_made_of(kept: Kept) -> None:
 def test_a_program_that_cannot_be_shortened_stays(kept: Kept) -> None:
     kept.tell(find(SHORT), find(SHORT, SHORT))
     assert kept.list_programs() == [["update"]]
+
+
+def tell(*pairs: Pair) -> str:
+    console = PlainConsole(width=200, record=True, quiet=False, file=None)
+    with console.capture() as capture:
+        print_failures(console, Outcome(Settings(), list(pairs)))
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([find(LONG)], "the run ended before it was shrunk"),
+        ([find(LONG), find(SHORT, LONG)], None),
+        (
+            [find(LONG), find(SHORT, LONG, unshrunk="the search ended")],
+            "the search ended",
+        ),
+        ([find(LONG), find(LONG, LONG, flaky="1 of 3")], None),
+    ],
+)
+def test_a_failure_says_that_it_may_not_be_the_shortest(
+    kept: Kept, events: list[Found], why: str | None
+) -> None:
+    kept.tell(*events)
+    (failure,) = kept.pair.failures
+    assert failure.program.meta.get("unshrunk") == why
+    assert load_programs(failure.path)[0].meta.get("unshrunk") == why
+    said = f"  not shrunk to the end: {why}; `lockstep shrink` goes on\n"
+    assert (said in tell(kept.pair)) == (why is not None)
+    assert ("not shrunk" in tell(kept.pair)) == (why is not None)
+
+
+def test_the_steps_of_a_failure_are_printed_once(tmp_path: Path) -> None:
+    """It shows in two ways, and in a cache of another kind."""
+    kept = Kept(tmp_path)
+    other = Divergence("attention", 2, "update", "off by 3")
+    ring = make(*AFTER_TRIM.ops, kind="rotating", window=4)
+    kept.tell(find(AFTER_TRIM, AFTER_TRIM), find(SHORT, SHORT))
+    kept.tell(Found(AFTER_TRIM.to_json(), other, original=AFTER_TRIM.digest()))
+    rotating = Pair("mine", "layer", "rotating", KIND)
+    failure = replace(kept.pair.failures[0], signature="layer-rotating-update-contents")
+    rotating.failures = [replace(failure, program=replace(ring, meta={}))]
+    text = tell(kept.pair, rotating)
+    assert text.count("step 1: trim 1 token") == 1
+    first, again = "layer-kv-update-attention", "the steps of layer-kv-update-attention"
+    assert text.count(again + " above") == text.count(f"✗ mine {first}") + 1 == 2
+    assert "  attention: off by 3\n" in text
+    assert f"  rotating cache, window 4: {again} above\n" in text
 
 
 def test_programs_of_another_form_are_kept_beside_it(kept: Kept) -> None:

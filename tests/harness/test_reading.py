@@ -96,7 +96,7 @@ def test_attention_that_is_off_is_told_with_its_numbers() -> None:
     wanted = np.zeros((2, 4))
     got = wanted.copy()
     got[1, 2] = 0.5
-    words = r"row 3 \(got 0.5, expected 0; 1 of 8 numbers differ\), allowed 0.1;"
+    words = r"row 3 \(got 0.5, expected 0 in head 1, dimension 2; 1 of 8 numbers differ"
     with pytest.raises(Broken, match=words):
         judge_attention(got, wanted, 0.1, 3, "update")
 
@@ -152,7 +152,7 @@ def coarse(keys: Any, values: Any) -> Pair:
         (lambda keys, values: (keys * LAST_ZERO, values * LAST_ZERO), "zeros"),
         (lambda keys, values: (keys, values[:, :, [0, 0]]), "2, but value of token 1"),
         (drift, "differ), allowed 0; if the cache is quantized, declare `tolerance`"),
-        (coarse, "K of token 2 is off by 0.054 (got 1, expected 0.945997; 8 of 8 "),
+        (coarse, "K of token 2 is off by 0.054 (got 1, expected 0.945997 in head "),
     ],
 )
 def test_what_is_no_token_is_named(
@@ -170,8 +170,8 @@ def test_what_is_no_token_is_named(
         (0.0031, None),
         (
             0.006,
-            "V of token 2 is off by 0.006 (got -0.4315, expected -0.4375;"
-            " 12 of 12 numbers differ), allowed 0.005",
+            "V of token 2 is off by 0.006 (got -0.4315, expected -0.4375 in head 0,"
+            " dimension 0; 12 of 12 numbers differ), allowed 0.005",
         ),
     ],
 )
@@ -181,6 +181,23 @@ def test_a_tolerance_allows_an_error_of_each_number(off: float, words: str) -> N
     values[:, :, -1] += off
     assert reader.read((keys, values), "update") == [1, words or 2]
     assert reader.margin == pytest.approx(0 if words else off / 0.005, rel=1e-4)
+
+
+def test_numbers_of_inexact_storage_that_are_far_off_are_told() -> None:
+    """Also where two tokens are farther apart than a number is from its own."""
+    reader = Reader(replace(BACKEND, tolerance=0.005), CONFIG, 64)
+    keys, values = feed(reader, 1, 2)
+    values[0, 1, 1, 3] += 0.3
+    _, column = reader.read((keys, values), "update")
+    assert str(column).startswith("V of token 2 is off by 0.3 (got ")
+    end = " in head 1, dimension 3; 1 of 12 numbers differ), allowed 0.005"
+    assert str(column).endswith(end)
+    keys[0, 0, 1, 0] += 0.4
+    _, column = reader.read((keys, values), "update")
+    assert str(column).startswith("K of token 2 is off by 0.4 (got ")
+    keys[0, :, 1] = np.nan
+    _, column = reader.read((keys, values), "update")
+    assert str(column).startswith("key of NaN, but its value is token 2 off by 0.3")
 
 
 def test_heads_in_each_other_s_place_are_no_token(reader: Reader) -> None:

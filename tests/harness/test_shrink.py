@@ -210,6 +210,10 @@ def test_it_stops_in_time_and_with_what_still_fails() -> None:
     shrinker = Shrinker(make(*[update(2)] * 60), fails, 9, clock=lambda: next(clock))
     assert 30 < sum(op["length"] for op in shrinker.shrink().ops) < 120
     assert shrinker.runs < 10
+    assert shrinker.why_unshrunk() == "the search ended after 9 s"
+    shrinker = Shrinker(make(*[update(2)] * 60), fails, 9)
+    assert sum(op["length"] for op in shrinker.shrink().ops) == 31
+    assert shrinker.why_unshrunk() == ""
 
 
 def test_a_busy_machine_has_more_time_but_not_for_ever(

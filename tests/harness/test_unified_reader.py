@@ -89,8 +89,8 @@ def test_what_is_no_token_is_said_in_words() -> None:
     columns = reader.read((keys, values), positions, {}, "get")
     key, *others, drifted = columns
     assert key == (
-        "K of token 4 is off by 0.01 (got 0.679311, expected 0.669311;"
-        " 1 of 12 numbers differ), allowed 0 (at position 0)"
+        "K of token 4 is off by 0.01 (got 0.679311, expected 0.669311 in head 0,"
+        " dimension 0; 1 of 12 numbers differ), allowed 0 (at position 0)"
     )
     assert others == [
         "(value: 5 but not in head 1)",

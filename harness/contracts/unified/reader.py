@@ -318,7 +318,7 @@ class PositionReader(PairReader):
         off = float(np.abs(key - ideal).max())
         if off >= NEAR_TOKEN:
             return None
-        drift = Drift(tag, off, compare_numbers(key, ideal.astype(np.float32)))
+        drift = Drift(tag, off, compare_numbers(key, ideal.astype(np.float32), 1))
         count = self.turned.get(tag, NEVER).times
         times = f", turned {count} times" if count else ""
         return (

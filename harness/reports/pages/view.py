@@ -20,6 +20,7 @@ from lockstep.harness.execution.recording.picture import (
 )
 from lockstep.harness.jobs.failures import OPTIONS, get_replay_line
 from lockstep.harness.programs.program import (
+    UNSHRUNK,
     Divergence,
     Flaky,
     Program,
@@ -128,7 +129,8 @@ class FailureView:
     @property
     def remarks(self) -> list[str]:
         """The remarks that a report shows below the failure."""
-        return list_remarks(self.programs, self.flaky, self.answers)
+        unshrunk = self.program.meta.get(UNSHRUNK)
+        return list_remarks(self.programs, self.flaky, self.answers, unshrunk)
 
     @property
     def notes(self) -> list[str]:
