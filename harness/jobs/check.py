@@ -190,7 +190,7 @@ def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
     assert divergence is not None
     pair, former, options = saved.pair, saved.failure, shards.settings.get_options()
     program, flaky = former.program, former.flaky
-    if flaky is not None and isinstance(event, Ran) and event.failed < flaky.runs:
+    if flaky is not None and isinstance(event, Ran):
         flaky = Flaky(event.failed, flaky.runs)
     if divergence.get_signature(program) == former.signature:
         failure = replace(former, divergence=divergence, flaky=flaky, options=options)

@@ -146,7 +146,7 @@ class Divergence:
 class Flaky:
     """The reruns of a failed program of which at least one passed.
 
-    If no rerun passed, shorter programs do not fail in every run.
+    If no rerun passed, an earlier run did, or runs of shorter programs.
 
     Attributes:
         failed: the number of reruns that failed.
@@ -167,7 +167,7 @@ class Flaky:
             return f"flaky: failed once, then agreed {times}"
         again = f"failed {self} times when it ran again"
         if self.failed == self.runs:
-            again += ", but shorter programs fail only in some runs"
+            again += ", but not in each earlier run of it or of shorter programs"
         return f"flaky: {again}; the program is not shortened"
 
 

@@ -397,5 +397,8 @@ def test_a_flaky_program_did_not_fail_in_each_run_that_is_counted(
     record.close()
     assert str(small.flaky) == flaky
     assert small.flaky is not None
-    is_steady = "shorter programs fail only in some runs" in small.flaky.describe()
+    is_steady = (
+        "but not in each earlier run of it or of shorter programs"
+        in small.flaky.describe()
+    )
     assert is_steady == (flaky == "3 of 3")
