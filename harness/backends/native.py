@@ -1,8 +1,9 @@
 """Wraps caches that are not written in Python, and objects that are not caches.
 
-An exception in such an object has no frame of the object in its traceback, and would look
-like an exception in the harness. With the frames of this module, the exception counts as
-an exception of the backend; see `core.errors.find_own_place`.
+If such an object raises an exception, the traceback contains no frame of the object, so
+the exception would look like an exception in the harness. The wrapper adds frames of this
+module, so that the exception counts as an exception of the backend; see
+`core.errors.find_own_place`.
 """
 
 from __future__ import annotations

@@ -58,17 +58,17 @@ class Draft(Protocol):
         """Whether the program has an operation."""
 
     def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Changes the form; earlier operations stay, after the operations `first`, which
-        the new form needs."""
+        """Changes the form. Inserts the operations `first`, which the new form needs,
+        before the earlier operations."""
 
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
         """Records an operation that is about to run."""
 
     def stop(self, layer: str, reason: str) -> None:
-        """Ends the program, because no operation describes the engine's next action."""
+        """Ends the program, because no operation describes what the engine does next."""
 
     def remark(self, text: str) -> None:
-        """Records a description of content that is missing from the program."""
+        """Stores a description of content that is missing from the program."""
 
 
 class Tape:
@@ -202,7 +202,7 @@ class Scribe:
             tape.stop(reason)
 
     def is_heard(self, cache: Any) -> bool:
-        """Returns whether a call is a call of the engine on the recorded cache.
+        """Returns whether the engine makes this call on the recorded cache.
 
         Returns False for inner calls of the library, and for other objects of the class.
         """
@@ -210,7 +210,8 @@ class Scribe:
 
     @contextmanager
     def working(self, cache: Any) -> Iterator[None]:
-        """Restores the cache's original class, without recording, during the context."""
+        """Restores the cache's original class during the context, so that nothing is
+        recorded."""
         were_busy = [tape.is_busy for tape in self.tapes]
         watched = type(cache)
         object.__setattr__(cache, "__class__", self.plain)
@@ -263,7 +264,7 @@ class Scribe:
         return lambda copied: self.join(copied, name)
 
     def join(self, copied: Any, name: str) -> None:
-        """Records a copy of the cache."""
+        """Records a copy of the cache as another cache of the program."""
         type(self)(copied, self.tapes, name)
 
     def copy_aside(self, cache: Any, protocol: Any) -> Any:
@@ -292,7 +293,8 @@ class Scribe:
 
 
 def make_anew(plain: type, *arguments: Any) -> Any:
-    """Replaces `copyreg.__newobj__`, which refuses to pickle objects of another class."""
+    """Replaces `copyreg.__newobj__`, which refuses to pickle an object whose class was
+    changed."""
     return plain.__new__(plain, *arguments)
 
 

@@ -1,7 +1,5 @@
-"""Twins: two paged caches that must give equal answers.
-
-For example, the twins are a block manager and its port to another language.
-"""
+"""Defines twins: two paged caches that must give equal answers, such as a block manager
+and its port to another language."""
 
 from __future__ import annotations
 
@@ -41,9 +39,9 @@ def count_pool(cache: Any) -> Mapping[str, int]:
 class Twins:
     """Two caches that act as one (`PagedCache`).
 
-    The first cache answers, and is checked like any other. The second must give the same
-    answer to each operation, refuse the same calls, and hold the same numbers of blocks;
-    it may choose other blocks.
+    The first cache answers, and is checked like any other cache. The second cache must
+    give the same answer to each operation, refuse the same calls, and hold the same
+    numbers of blocks; it may choose other blocks.
 
     Args:
         first: the cache that answers.
@@ -79,7 +77,7 @@ class Twins:
 
 
 def call_both(methods: Pair, *fields: Any) -> Any:
-    """Calls both methods, and returns the result of the first method."""
+    """Calls the method of both twins, and returns the result of the first."""
     result, _ = (method(*fields) for method in methods)
     return result
 

@@ -27,7 +27,7 @@ def record(**fields: Schema) -> Schema:
 
 
 def drop_annotations(schema: Schema) -> Schema:
-    """Returns the schema without the keys that only shrinking uses."""
+    """Returns the schema without annotations, keys that only shrinking uses."""
     ours = (DERIVED, JOINT, NAMES)
     return {name: value for name, value in schema.items() if name not in ours}
 
@@ -64,7 +64,8 @@ def list_alternatives(*schemas: Schema) -> list[Schema]:
 
 
 def left_open(schema: Schema) -> Schema:
-    """Makes the schema of a value that the backend chooses; see `Operation.resolve`."""
+    """Makes the schema of a value that the backend may choose; see
+    `Operation.resolve`."""
     return any_of(schema, record(one_of=list_of(schema)))
 
 

@@ -194,7 +194,8 @@ class Contract(ABC):
         return declared.config.get(name, chosen)
 
     def draw_reach(self, source: Source, model: Any) -> None:
-        """Draws the size of a program: most programs stay small, a few grow large."""
+        """Draws the largest offset of a program; most programs stay small, a few grow
+        large."""
         if self.long_reach and source.one_in(LONG):
             model.reach = self.long_reach
 
@@ -237,7 +238,7 @@ class Contract(ABC):
 
     @cache  # noqa: B019 - a contract is a singleton and lives as long as the process
     def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
-        """Returns a list that contains each name as many times as its weight."""
+        """Returns a list that contains each name as often as its weight says."""
         return [name for name in names for _ in range(self.operations[name].weight)]
 
     def draw_misuse(
@@ -370,7 +371,7 @@ class Contract(ABC):
         """Merges two adjacent operations into one; returns None if that is impossible."""
 
     def fit_config(self, config: Config, op: Op) -> Config:
-        """Returns the config, enlarged where a merged `op` needs more capacity."""
+        """Returns the config, with more capacity if a merged `op` needs it."""
         return config
 
     def simplify(self, ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -389,7 +390,7 @@ class Contract(ABC):
         yield from ()
 
     def rename(self, ops: Sequence[Op]) -> list[Op]:
-        """Renames everything in the operations in the order of first appearance."""
+        """Renames all names in the operations, in the order of first appearance."""
         return number_names(ops, self.operations, self.letters)
 
     # --- exploring ----------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Need:
 
 
 def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
-    """Raises Broken("memory") if emptied caches hold other amounts than fresh caches."""
+    """Raises Broken("memory") if emptied caches hold more or less than fresh caches."""
     for name, number in sizes.items():
         if number != fresh[name]:
             raise Broken(

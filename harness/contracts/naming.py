@@ -1,4 +1,4 @@
-"""Describes columns of K and V that do not hold exactly one token."""
+"""Describes columns of K and V that do not contain exactly one token."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Name = int | str | Drift
 
 
 def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
-    """Returns "K" or "V" with the larger drift, if K and V are close to the same token.
+    """Returns "K" or "V", whichever differs more, if both are close to the same token.
 
-    Returns None if neither K nor V drifts, or if they belong to different tokens.
+    Returns None if K and V are equal to the token, or if they belong to different tokens.
     """
     named = ("K", key), ("V", value)
     drifts = [(array, name) for array, name in named if isinstance(name, Drift)]
@@ -104,7 +104,7 @@ def measure_drift(vectors: F32, table: Table, tag: int | None = None) -> Drift:
 
 
 def name_vectors(vectors: F32, table: Table) -> Name:
-    """Returns the tag whose vectors these are in all heads, a drift or a description."""
+    """Identifies vectors by all heads: returns a tag, a drift, or a description."""
     if table.dim == 0:
         return NO_VECTORS
     if np.isnan(vectors).any():

@@ -229,7 +229,7 @@ class Operation(ABC):
         return self.name if self.is_method else None
 
     def follows(self, expected: Answer) -> bool:
-        """Tells whether the model needs the backend's answer to advance; see `resolve`.
+        """Tells whether the model needs the backend's answer to continue; see `resolve`.
 
         Args:
             expected: the expected answer.
@@ -383,7 +383,7 @@ def rename(op: Op, operations: Operations, sort: str, names: Mapping[Any, Any]) 
 def number_names(
     ops: Sequence[Op], operations: Operations, letters: Mapping[str, Callable[[int], str]]
 ) -> list[Op]:
-    """Renames everything in the operations in the order of first appearance.
+    """Renames all names in the operations, in the order of first appearance.
 
     A name that is the default of a field keeps its name and comes first.
 
@@ -457,7 +457,7 @@ class Step:
 
     @property
     def follows(self) -> bool:
-        """Whether the reference needs the backend's answer to advance."""
+        """Whether the reference needs the backend's answer to continue."""
         return self.answer is not None and self.operation.follows(self.answer)
 
     def finish(self) -> None:
@@ -495,7 +495,8 @@ def iter_steps(
 
 
 def advance(operations: Mapping[str, Operation], op: Op, model: Any) -> None:
-    """Runs a legal operation on the reference, with the first allowed answer."""
+    """Runs a legal operation on the reference. If several answers are allowed, the
+    reference follows the first."""
     Step(0, op, model, operations[op["op"]], None).finish()
 
 

@@ -1,6 +1,7 @@
-"""A small, exact recurrent layer whose states identify the tokens that it has read.
+"""Defines a small, exact recurrent layer, whose states show which tokens they have read.
 
-A cache computes nothing; the layer above the cache does. The harness acts as this layer.
+A cache only stores states; the layer above the cache computes them. The harness acts as
+this layer.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ Whole = npt.NDArray[np.int64]
 
 @cache
 def get_fold(shape: tuple[int, ...]) -> tuple[Whole, Whole]:
-    """Returns the two factors of the fold for a state of this shape.
+    """Returns the two factors of the fold, the function that adds a token to a state.
 
-    The first factor multiplies the state. The second factor multiplies the token's
-    number, which is then added. Both factors differ at each index.
+    A fold multiplies the state by the first factor, multiplies the token's number by the
+    second factor, and adds the two. Both factors differ at each index.
     """
     places = np.arange(np.prod(shape)).reshape(shape)
     return FACTOR + 2 * places, places + 1
@@ -52,11 +53,11 @@ def get_state_shapes(config: Config, batch: int) -> tuple[Sequence[int], Sequenc
 
 
 class Recurrence:
-    """Folds tokens into states, and identifies the tokens that a state has read.
+    """Adds tokens to states, and identifies the tokens that a state has read.
 
-    `advance` reads the state of a cache, folds the new tokens in, and writes the result.
-    The fold is a polynomial hash of integers, so two states are equal only if they have
-    read the same tokens in the same order. float32 represents the hash exactly.
+    `advance` reads the state of a cache, adds the new tokens, and writes the result. The
+    state is a polynomial hash of integers, so two states are equal only if they have read
+    the same tokens in the same order. float32 represents the hash exactly.
 
     conv [1, conv_width - 1, heads * key_dim] holds the keys of the last tokens, with
     zeros in place of missing tokens; delta [1, heads, key_dim, value_dim] is the hash in
@@ -76,7 +77,7 @@ class Recurrence:
         self.learn((), np.zeros(self.shape, np.int64))
 
     def learn(self, tags: Tags, state: Whole) -> F32:
-        """Records the delta state after `tags`, and returns it as float32."""
+        """Stores the delta state after `tags`, and returns it as float32."""
         delta = self.deltas[tags] = state.astype(np.float32)
         self.known.setdefault(delta.tobytes(), []).append(tags)
         return delta
@@ -113,7 +114,7 @@ class Recurrence:
     def advance(
         self, cache: Any, tags: Sequence[int], write: Callable[[Array, Array, int], None]
     ) -> list[list[Column]]:
-        """Folds tokens into a cache's state, in as many writes as the cache requests.
+        """Adds tokens to a cache's state, in as many writes as the cache requests.
 
         Args:
             cache: the cache of the layer.
@@ -157,7 +158,8 @@ class Recurrence:
         return self.read_all(pair, 1, name)[0]
 
     def read_all(self, pair: Any, count: int, name: str) -> list[list[Column]]:
-        """Lists the tokens that each of `count` states has read; axis 0 is the state."""
+        """Lists the tokens that each of `count` states has read; axis 0 of the arrays is
+        the index of the state."""
         conv, delta = split_pair(pair, name)
         conv_shape = (count, self.width, self.channels)
         delta_shape = (count, *self.shape[1:])
@@ -180,7 +182,8 @@ class Recurrence:
         return ["NaN" if np.isnan(delta).any() else self.name_drift(delta)]
 
     def name_drift(self, delta: F32) -> str:
-        """Describes an unknown state by the nearest known state, if that is close."""
+        """Describes an unknown state, by its difference from the nearest known state if
+        one is near."""
         errors = {
             tags: float(np.abs(delta - state_known).max())
             for tags, state_known in self.deltas.items()

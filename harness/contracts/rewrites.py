@@ -30,7 +30,7 @@ def name_letter(number: int) -> str:
 
 
 def merge_updates(first: Op, second: Op) -> Op | None:
-    """Merges two consecutive updates of one cache, the second without padding."""
+    """Merges two consecutive updates of one cache, if the second has no padding."""
     updates = first["op"] == second["op"] == "update"
     if not updates or first["cache"] != second["cache"] or second.get("left"):
         return None
@@ -98,7 +98,8 @@ def list_lower(fields: Mapping[str, Any], minimums: Mapping[str, int]) -> Iterat
 def list_simpler_parts(
     members: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]
 ) -> Iterator[list[Mapping[str, Any]]]:
-    """Yields the member caches with one made plain, or one size removed or lowered.
+    """Yields the configs of the member caches, simplified: one member made plain, or one
+    size removed or lowered.
 
     Args:
         members: the configs of the member caches of a combined cache.

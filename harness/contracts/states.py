@@ -1,4 +1,5 @@
-"""Abstract states: a table lists their conditions and the features that they need."""
+"""Defines abstract states: tables list their conditions, and the features that
+they need."""
 
 from __future__ import annotations
 
@@ -90,12 +91,12 @@ class StateTable:
 
 
 def never(why: str, states: str, operations: str, **when: str) -> Unreachable:
-    """Makes a rule: `operations` never run in `states`."""
+    """Makes the rule that `operations` never run in `states`."""
     return Unreachable(why, states.split(), never=operations.split(), **when)
 
 
 def only(why: str, states: str, operations: str, **when: str) -> Unreachable:
-    """Makes a rule: only `operations` run in `states`."""
+    """Makes the rule that no other operations than `operations` run in `states`."""
     return Unreachable(why, states.split(), operations.split(), **when)
 
 

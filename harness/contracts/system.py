@@ -1,4 +1,5 @@
-"""The system under test: reads its arrays as tokens, its masks as rows, watches arrays.
+"""Runs operations on a backend: reads its arrays as tokens and its masks as rows, and
+watches arrays.
 
 A backend answers with arrays. `Reader` identifies the token in each column, and
 `get_rows` lists the columns that each row sees.
@@ -190,7 +191,7 @@ class Reader(PairReader):
         return columns
 
     def note_drift(self, pair: Sequence[Array], columns: Sequence[Column]) -> None:
-        """Updates `margin` with the errors of the numbers in columns that hold tokens."""
+        """Updates `margin` with the errors of numbers in columns that contain tokens."""
         tags_held = {at: tag for at, tag in enumerate(columns) if isinstance(tag, int)}
         for array, table in zip(pair, (self.keys, self.values), strict=True):
             floats = self.arrays.to_numpy(array)[:, :, list(tags_held)]
@@ -412,7 +413,8 @@ MOST_RECALLED = 1024
 def interpret_mask(
     content: bytes, dtype: np.dtype[Any], rows: int, width: int
 ) -> VisibleColumns:
-    """Returns the visible columns of a mask; a pure function, so that a memo can be used.
+    """Returns the visible columns of a mask. This is a pure function, so that its results
+    can be cached.
 
     Raises:
         Broken: an additive mask has a number that is neither 0 nor at most `NEVER`.
@@ -570,7 +572,7 @@ def judge_attention(
     name: str,
     explain: Callable[[], str] = str,
 ) -> float:
-    """Compares one row of attention with the reference's.
+    """Compares one row of attention with the result of the reference.
 
     Args:
         got: the backend framework's result, [heads, value_dim].

@@ -90,7 +90,7 @@ class ArrayWatch:
     def drop(self, owner: str) -> None:
         """Stops watching the arrays that a cache has returned.
 
-        Arrays that the caller passed to the cache stay watched.
+        Continues to watch the arrays that the caller passed to the cache.
         """
         self.kept = [
             watched for watched in self.kept if watched.is_given or watched.owner != owner

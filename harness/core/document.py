@@ -242,7 +242,7 @@ def complete(
 
 
 def check_field(value: Any, schema: Schema, where: str) -> Any:
-    """Returns the value with whole floats converted to ints. Raises UsageError if the
+    """Returns the value, with whole floats converted to ints. Raises UsageError if the
     schema does not allow the value."""
     error = next(iter(make_validator(schema).iter_errors(value)), None)
     if error is not None:

@@ -61,9 +61,8 @@ class Broken(Exception):
 
     Attributes:
         what: the name of the difference, as in a signature.
-        operation: the operation to blame, if it is not the running operation.
-        is_late: whether the error happened before the running step, so that the previous
-            step is to blame.
+        operation: the operation that failed, if it is not the running operation.
+        is_late: whether the error happened in the step before the running step.
     """
 
     def __init__(
@@ -163,8 +162,8 @@ def format_needed(part: str, operation: str) -> str:
 def find_place(error: BaseException) -> str | None:
     """Returns the function that raised an exception, with file and line.
 
-    Returns None if the harness raised it, or for a SyntaxError, whose message has the
-    file and line.
+    Returns None if the harness raised it, and for a SyntaxError, because its message
+    contains the file and line.
     """
     frames = traceback.extract_tb(error.__traceback__)
     *_, last = (frame for frame in frames if not frame.filename.startswith("<frozen"))

@@ -44,7 +44,8 @@ class Folder(ABC):
 
     @abstractmethod
     def put(self, name: str, content: bytes) -> bool:
-        """Writes a file unless it exists. Returns whether it did. Raises OSError."""
+        """Writes a file unless it exists. Returns whether it was written. Raises
+        OSError."""
 
     @abstractmethod
     def replace(self, name: str, content: bytes) -> None:

@@ -68,8 +68,8 @@ def get_step(levels: int) -> float:
 
 
 def choose_levels(tolerance: float) -> int:
-    """Returns the largest of LEVELS whose numbers stay distinct if each has an error of
-    up to `tolerance`."""
+    """Returns the largest of LEVELS whose numbers can still be distinguished if each has
+    an error of up to `tolerance`."""
     able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
     if not able:
         raise ValueError(f"tolerance {tolerance:g} is too large to distinguish numbers")
@@ -255,8 +255,8 @@ def get_rounded_table(
 
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
-    """Replaces each number by the payload number within `tolerance`, if one exists. Used
-    for backends that declare inexact storage."""
+    """Replaces each number by the payload number within `tolerance`, if there is one.
+    Used for backends with storage that rounds."""
     levels = choose_levels(tolerance)
     step = get_step(levels)
     with np.errstate(invalid="ignore"):  # padding may be NaN or infinite
@@ -273,7 +273,9 @@ Turn = Callable[[Sequence[Vector]], Sequence[Vector]]
 class ExpectedPayloads:
     """The keys, values and queries of all tokens in one layer.
 
-    limit: the upper bound of the tags, exclusive. stored: see `Stored`.
+    Args:
+        limit: the exclusive upper bound of the tags.
+        stored: see `Stored`.
     """
 
     def __init__(

@@ -44,8 +44,9 @@ def list_descendants(spared: Collection[int] = ()) -> list[int]:
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kills the processes below this process, until none is left or END_SECONDS are
-    over: a process may start another one while it is killed."""
+    """Kills the processes below this process. Repeats this until no process is left or
+    END_SECONDS have passed, because a process may start another process while it is
+    being killed."""
     deadline = time.monotonic() + END_SECONDS
     while (left := list_descendants(spared)) and time.monotonic() < deadline:
         for process in left:

@@ -242,8 +242,8 @@ def is_likely_one(
     """Returns whether the steps of the first failure also lead to the second failure.
 
     Returns True if the last step of the second program fails with `signature` after the
-    steps of the first program, and no longer fails without any one of these steps. Both
-    programs are shrunk.
+    steps of the first program, and does not fail if any one of these steps is missing.
+    Both programs are shrunk.
     """
     for program in list_seen_otherwise(first, second):
         ops = program.ops
@@ -270,6 +270,6 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
 
 
 def is_telling(program: Program, ops: Sequence[Op]) -> bool:
-    """Returns whether the steps are more than repetitions of one plain operation, such as
-    `update`, which precede most failures and so are no evidence."""
+    """Returns whether the steps are evidence for a cause. Repetitions of one plain
+    operation, such as `update`, are not, because they precede most failures."""
     return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)

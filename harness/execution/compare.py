@@ -27,7 +27,8 @@ class Difference:
         what: the name of the difference, as in a signature.
         words: a sentence that describes the difference.
         tokens: the missing and the extra tags.
-        places: the location, outermost first, such as a cache and a row.
+        places: the location of the difference, outermost first, such as a cache and a
+            row.
     """
 
     what: str
@@ -147,8 +148,8 @@ def is_choice(wanted: Any) -> bool:
 def compare_answers(
     allowed: Sequence[Answer], observed: Answer, describe: Describe
 ) -> Difference | None:
-    """Compares with all allowed answers. Returns None if one of them is equal, else the
-    difference from the first."""
+    """Compares an answer with all allowed answers. Returns None if one of them is equal,
+    else the difference from the first."""
     differences = [find_difference(answer, observed, describe) for answer in allowed]
     if differences[0] is None or None in differences:
         return None
@@ -200,7 +201,8 @@ def format_difference(name: str, got: Any, wanted: Any) -> str:
 
 
 def say_type(got: Any, wanted: Any) -> str:
-    """Names the type of a value, or of its first item, that should be an integer."""
+    """Returns a text with the type of a value that should be an integer; for a list, of
+    the first such item. Empty if all types are correct."""
     pairs = [(got, wanted)]
     if isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
         pairs = list(zip(got, wanted, strict=True))
@@ -298,7 +300,7 @@ def format_row(seen: Tokens, wanted: Tokens, missing: Tokens, extra: Tokens) -> 
 
 
 def find_sentence(tokens: Tokens) -> str | None:
-    """Returns the first token that is a complete description of a difference, such as a
+    """Returns the first item of a row that describes a difference completely, such as a
     key with the value of another token, or an inexact number."""
     return next((word for word in tokens if str(word).startswith(SENTENCES)), None)
 

@@ -70,7 +70,8 @@ class Result:
 
 
 class Apart(Exception):
-    """The reference has followed a different answer, given by another backend."""
+    """The reference follows an answer of another backend, which differs from this
+    backend's answer."""
 
 
 @dataclass(eq=False)
@@ -195,7 +196,7 @@ class Run:
             raise DeviceLost(format_raised(error)) from error
 
     def begin(self, step: Step) -> None:
-        """Announces a step. Called before every step, also before skipped steps."""
+        """Announces a step. Also called before a step that is skipped."""
         self.announce(step.number)
 
     def announce(self, number: int) -> None:
@@ -203,9 +204,12 @@ class Run:
             self.on_step(number)
 
     def why_left_out(self, step: Step) -> str | None:
-        """Returns the reason for skipping a legal step: it breaks a precondition of
-        callers, or leads to a known divergence. The generator could not decide this,
-        because it depends on earlier answers of the backend."""
+        """Returns the reason for skipping a legal step: callers must not make this call,
+        or it leads to a known divergence.
+
+        The generator cannot decide this, because it depends on earlier answers of the
+        backend.
+        """
         reason = find_reason(step.op, step.model, self.duties, self.avoid)
         if isinstance(reason, Entry):
             self.result.left_out[step.number] = reason
@@ -318,7 +322,7 @@ def send(generator: Generator[None, Step | None], step: Step | None) -> bool:
 
 
 def is_same(answer: Answer, expected: Answer | None) -> bool:
-    """Returns whether two answers are equal, except for the message of a refusal and the
+    """Returns whether two answers are equal, apart from the message of a refusal and the
     order of returned tokens."""
     if expected is None:
         return False
@@ -327,11 +331,11 @@ def is_same(answer: Answer, expected: Answer | None) -> bool:
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:
-    """Returns the preconditions of callers and whether the backend refuses invalid calls.
+    """Returns the duties of callers, and whether the backend refuses invalid calls.
 
-    Needed only if the contract leaves choices to the backend, because a call is then
-    legal or not depending on earlier answers. For other contracts the generator never
-    draws invalid calls, and the result is ([], True).
+    The result matters only if the contract leaves choices to the backend, because earlier
+    answers then determine whether a call is legal. For other contracts, the generator
+    never draws such calls, and the result is ([], True).
     """
     declared = backend.contracts[program.contract].get(program.kind)
     if declared is None or not program.rules.leaves_choices:

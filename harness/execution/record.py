@@ -21,7 +21,7 @@ EMPTY = b"{}"
 
 
 def prepare_record(path: Path) -> None:
-    """Creates the file of a record without a running program. Raises OSError."""
+    """Creates the file of a record that contains no program yet. Raises OSError."""
     path.write_bytes(EMPTY)
 
 
@@ -36,19 +36,19 @@ class Record:
     The file is memory-mapped, so recording a step takes less than a microsecond, and the
     written bytes survive when the process is killed. The file is a valid program file at
     any time: the numbers of the step and of the side have a fixed offset and width, and
-    the rest is padded with blanks.
+    the rest is filled with blanks.
 
     Args:
-        path: the path of the file. If another process reads the file from the start, it
-            must exist, see `prepare_record`.
+        path: the path of the file. If another process reads the file from the start, the
+            file must exist; see `prepare_record`.
 
     Attributes:
         side: the index of the backend that is running the step, if several backends run
-            the program together. Each backend gets the full time limit of a step, since
+            the program together. Each backend gets the full time limit of a step, because
             a change of `side` changes the file.
 
     Raises:
-        UsageError: the file cannot be written. `begin` may raise this error too.
+        UsageError: the file cannot be written. `begin` may raise this error, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,8 +63,11 @@ class Record:
         self.clear()
 
     def make_map(self, size: int) -> mmap.mmap:
-        """Extends the file with blanks and maps it. The blanks are written first, since
-        an access to a mapped page without disk space ends the process."""
+        """Extends the file with blanks, and maps it.
+
+        The blanks are written first, because an access to a mapped page without disk
+        space ends the process.
+        """
         missing = size - self.file.seek(0, os.SEEK_END)
         try:
             while missing > 0:

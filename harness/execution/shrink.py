@@ -1,8 +1,8 @@
 """Makes a failing program as short and simple as possible.
 
-The steps are the steps that a person would take: remove operations, merge updates, lower
-numbers, use the default config. `get_rank` determines which of two programs is simpler.
-No step makes the rank worse.
+The steps are those of a person who shrinks a program by hand: remove operations, merge
+updates, lower numbers, use the default config. `get_rank` determines which of two
+programs is simpler. No step makes the rank worse.
 """
 
 from __future__ import annotations
@@ -100,7 +100,11 @@ PATIENCE = 4
 
 def make_busy_clock() -> Clock:
     """Creates a clock that returns the CPU time, or a quarter of the elapsed time if that
-    is more. With it, shrinking does the same work on a busy machine as on an idle one."""
+    is more.
+
+    With this clock, shrinking does the same work on a busy machine and on an idle
+    machine.
+    """
     computed, passed = time.process_time(), time.monotonic()
 
     def tell() -> float:
@@ -168,7 +172,8 @@ class Shrinker:
         return f"the search ended after {self.seconds:g} s" if self.is_over() else ""
 
     def take(self, candidate: Program) -> bool:
-        """Makes a candidate the best if it still fails, ranks no worse, and is new."""
+        """Keeps a candidate as the best program if it still fails, has no worse rank, and
+        is new."""
         if self.is_over() or get_rank(candidate) > self.rank:
             return False
         digest = candidate.digest()
@@ -209,8 +214,10 @@ class Shrinker:
             )
 
     def take_candidates(self, propose: Callable[[Program], Iterator[Program]]) -> None:
-        """Takes a failing candidate and restarts from it, until no candidate fails.
-        Creating candidates takes time too."""
+        """Keeps a failing candidate and restarts from it, until no candidate fails.
+
+        Creating candidates also takes time.
+        """
         is_shorter = True
         while is_shorter:
             candidates = takewhile(lambda _: not self.is_over(), propose(self.best))
@@ -325,7 +332,8 @@ class Shrunk:
 
 
 class SideFailures:
-    """Keeps the shortest program for each other signature seen during shrinking."""
+    """Keeps the shortest program for each other signature that occurs during
+    shrinking."""
 
     def __init__(self) -> None:
         self.shortest: dict[str, tuple[Program, Divergence]] = {}

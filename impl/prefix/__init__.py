@@ -1,1 +1,1 @@
-"""Prefix caches above the caches of a model: reuse of tokens between requests."""
+"""Prefix caches, which reuse tokens between requests, above the caches of a model."""

@@ -1,4 +1,4 @@
-"""The snapshots that a layer takes while a request is computed."""
+"""Schedules and collects the snapshots that a layer takes during a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Captures:
 
     Attributes:
         number: number of the layer.
-        scheduled: the offsets at which the layer is to capture, ascending.
+        scheduled: the offsets at which the layer should make captures, ascending.
         held: the collected captures, by offset.
     """
 
@@ -27,7 +27,7 @@ class Captures:
     def schedule(self, offsets: Sequence[int]) -> None:
         """Schedules captures at these offsets, ascending.
 
-        A capture at the current offset is made at once; earlier offsets are ignored.
+        A capture at the current offset is made immediately; earlier offsets are ignored.
         """
         self.collect()
         at = self.layer.offset

@@ -1,4 +1,4 @@
-"""The cut of the edge inside which an open request begins."""
+"""Cuts the edge of the tree in which an open request begins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Numbered = Iterable[tuple[int, Layer]]
 class Cut:
     """A temporary cut of the snapshots of one edge, until paths may diverge there.
 
-    A snapshot that only refers to the memory of its layer is copied as a whole before any
-    of its positions is overwritten. A request overwrites positions from its first
-    computed token on. The edge is therefore cut at that token in advance, so that the
-    snapshot before the cut is not copied.
+    Before positions of a layer are overwritten, a snapshot that refers to any of them is
+    copied as a whole. A request overwrites positions from its first computed token on.
+    The edge is therefore cut at that token in advance, so that the snapshot before the
+    cut is not copied.
 
     Attributes:
         node: the node of the edge.

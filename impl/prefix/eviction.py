@@ -13,10 +13,10 @@ class Eviction:
     """The nodes of a tree in order of last use.
 
     Attributes:
-        heap: (used, node), at most once for each node. `used` only grows, so an
-            outdated entry comes up too early and is pushed again with the new value. A
-            node that cannot be evicted is not in the heap. No two nodes have the same
-            `used`: each node is touched before it is pushed.
+        heap: (used, node), at most once for each node. `used` only grows. If an entry is
+            outdated, the node comes up too early and is pushed again with the new value.
+            A node that cannot be evicted is not in the heap. No two nodes have the same
+            `used`, because each node is touched before it is pushed.
         clock: number of uses so far.
     """
 

@@ -18,7 +18,7 @@ class LayerSnapshot(Protocol):
         """The memory of the layer that the snapshot refers to; None after the copy."""
 
     def get_size(self) -> int:
-        """Returns the size of the content in bytes, whether or not it has been copied."""
+        """Returns the size of the content in bytes, even if it has not been copied."""
 
 
 class Layer(Protocol):

@@ -1,4 +1,4 @@
-"""Determines the offsets of a request that the layers can reach."""
+"""Determines the offsets of a request to which the layers can be brought."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Numbered = Sequence[tuple[int, Layer]]
 
 
 class Reach:
-    """The prefix of a request that is stored, and the prefix that the layers hold.
+    """The stored prefix of a request, and the tokens of it that the layers hold.
 
     Args:
         match: the stored prefix.
@@ -69,7 +69,8 @@ class Reach:
         return layer.restore(self.at[target].snapshots[number], target)
 
     def restore_edges(self, number: int, layer: Layer, target: int) -> bool:
-        """Restores edge by edge, from the first edge that the layer does not wholly hold.
+        """Restores a layer edge by edge, from the first edge that the layer does not hold
+        completely.
 
         Earlier tokens of the layer stay.
         """

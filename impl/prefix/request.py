@@ -1,4 +1,4 @@
-"""The open request and its layers, as used by both `Session` and `Trie`."""
+"""The open request and its layers, for `Session` and `Trie`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Requests:
-    """One request at a time, over layers that other code writes to.
+    """Handles one request at a time. Other code writes the tokens to the layers.
 
     Attributes:
         cached: the layers that have a cache, with their numbers.

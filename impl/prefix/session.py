@@ -12,10 +12,12 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Session(Requests):
-    """The tokens of the last request, and the layers that have read them.
+    """A prefix cache that stores the tokens of the last request; the layers have read
+    these tokens.
 
-    No layer content is copied: the layers go back to the offset where the next request
-    differs from the stored tokens, or the whole request is computed again.
+    No content of a layer is copied: the layers go back to the offset where the next
+    request differs from the stored tokens. If this is not possible, the whole request is
+    computed again.
 
     Args:
         layers: one empty cache for each layer; None for a layer without a cache.
@@ -57,10 +59,11 @@ class Session(Requests):
         return request[reuse:]
 
     def go(self, target: int) -> tuple[int, str | None]:
-        """Brings all layers back to `target`, or empties them all.
+        """Brings all layers back to `target`; empties all of them if this is not
+        possible.
 
         Returns:
-            The offset reached, and the reason if it is not `target`.
+            The offset of the layers, and the reason if it is not `target`.
         """
         reason = self.find_obstacle(target)
         if reason is None and target > 0:
@@ -73,7 +76,8 @@ class Session(Requests):
         return 0, reason
 
     def find_obstacle(self, target: int) -> str | None:
-        """Returns the reason why a layer cannot go back to `target`; None if all can.
+        """Returns the reason why a layer cannot go back to `target`; None if all layers
+        can.
 
         Called before any layer moves, because trimmed tokens are lost.
         """
@@ -113,7 +117,7 @@ class Session(Requests):
         return len(self.stored)
 
     def count_bytes(self) -> int:
-        """Returns 0: a session stores only the layers."""
+        """Returns 0, because a session stores nothing except the layers."""
         return 0
 
     def get_statistics(self) -> Statistics:

@@ -1,4 +1,5 @@
-"""Several users of one cache of many sequences: slot assignment and reuse."""
+"""Assigns the sequences of one cache to the requests of several users, and
+reuses tokens."""
 
 from __future__ import annotations
 
@@ -152,10 +153,10 @@ class Slots:
             slot.tokens = []  # a partial copy is removed when the request begins
 
     def go(self, number: int, request: list[int]) -> tuple[int, str]:
-        """Cuts a sequence to its common prefix with the request, or empties it.
+        """Cuts a sequence to the prefix that it shares with the request, or empties it.
 
         Returns:
-            The number of tokens left, and the reason why not all tokens are reused.
+            The number of remaining tokens, and the reason why not all tokens are reused.
         """
         stored = self.slots[number].tokens
         matched = count_common(request, stored)
@@ -169,10 +170,10 @@ class Slots:
         return reuse, explain(len(stored), matched, len(request))
 
     def cut(self, number: int, length: int) -> int:
-        """Cuts a sequence to `length` tokens, or to 0 if the cache refuses.
+        """Cuts a sequence to `length` tokens; to 0 if the cache refuses.
 
         Returns:
-            The number of tokens left.
+            The number of remaining tokens.
         """
         try:
             self._cache.remove(number, length, None)
@@ -202,9 +203,9 @@ class Slots:
         """Returns the positions of the next `count` remaining tokens.
 
         If the context is too small for these tokens, tokens in the middle of the
-        conversation are removed. If the cache refuses the removal, all tokens left must
-        be computed again, so call `get_remaining` again. `commit` adds the reserved
-        tokens to the slot.
+        conversation are removed. If the cache refuses this removal, all other tokens of
+        the conversation must be computed again, so call `get_remaining` again. `commit`
+        adds the reserved tokens to the slot.
         """
         request = self.get_open(slot)
         most = min(len(request.remaining), self.context - self.keep)
@@ -256,7 +257,7 @@ class Slots:
         return list(self.get_slot(slot).tokens)
 
     def get_remaining(self, slot: int) -> list[int]:
-        """Returns the tokens of its request that remain to be computed."""
+        """Returns the tokens of the slot's request that remain to be computed."""
         return list(self.get_slot(slot).remaining)
 
     def get_slot(self, number: int) -> Slot:
@@ -271,8 +272,8 @@ class Slots:
         return slot
 
     def get_statistics(self) -> Statistics:
-        """Returns the counts; each slot counts its tokens, even if they are shared.
+        """Returns the counts. Shared tokens count in each slot that has them.
 
-        The bytes are 0, because the cache counts them.
+        The bytes are 0, because the cache itself counts them.
         """
         return self.log.get(sum(len(slot.tokens) for slot in self.slots), 0)

@@ -1,4 +1,4 @@
-"""Counts of reused tokens over all requests."""
+"""Counts reused tokens over all requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Log:
 
 
 def explain(stored: int, matched: int, asked: int) -> str:
-    """Returns the reason, apart from layers, why a request cannot reuse all its tokens.
+    """Returns the reason why a request cannot reuse all its tokens, without regard to the
+    layers.
 
     Args:
         stored: number of stored tokens.

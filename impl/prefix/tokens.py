@@ -1,4 +1,4 @@
-"""Tokens as integers from a tokenizer."""
+"""Checks and compares tokens, which are integers from a tokenizer."""
 
 from __future__ import annotations
 

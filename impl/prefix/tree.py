@@ -1,4 +1,4 @@
-"""The conversations of a trie, in a tree whose edges are runs of tokens."""
+"""Stores the conversations of a trie in a tree; each edge is a run of tokens."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Match:
 
 
 class Tree:
-    """Edges of tokens, and the snapshots of the layers for each.
+    """A tree whose edges have tokens, and the snapshots of each layer for these tokens.
 
     Attributes:
         layers: the layers that have a cache, with their numbers.
         whole: numbers of the layers whose snapshots cannot be cut.
         tokens: number of tokens of all edges.
         size: bytes of all snapshots.
-        cut: the cut edge, if there is one.
+        cut: the edge that is cut, or None.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -50,10 +50,10 @@ class Tree:
         self.cut: Cut | None = None
 
     def match(self, tokens: Path) -> Match:
-        """Returns the longest stored prefix of the tokens, searched from the root.
+        """Returns the longest stored prefix of the tokens, from the root on.
 
-        Whole edges are compared in one operation. Only in the edge that differs, the
-        offset of the difference is searched.
+        Whole edges are compared in one operation. Only in the first edge that differs,
+        the offset of the difference is searched.
         """
         nodes_found, node = Match(0), self.root
         while nodes_found.length < len(tokens):
@@ -78,7 +78,8 @@ class Tree:
             yield node
 
     def is_captured(self, node: Node) -> bool:
-        """Returns whether a layer with uncuttable snapshots was captured at the node."""
+        """Returns whether a layer whose snapshots cannot be cut was captured at
+        the node."""
         return any(node.snapshots[number] is not None for number in self.whole)
 
     # --- growing ------------------------------------------------------------------------

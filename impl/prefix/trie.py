@@ -17,10 +17,10 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Trie(Requests):
-    """The stored conversations, and the conversation that the layers hold.
+    """A prefix cache that stores many conversations.
 
     Args:
-        layers: one empty cache for each layer, None for a layer without one.
+        layers: one empty cache for each layer; None for a layer without a cache.
         limit: maximum number of stored bytes; None for no limit. The least recently used
             node is evicted first, except on the path of the conversation that the layers
             hold.
@@ -128,8 +128,8 @@ class Trie(Requests):
     # --- moving the layers --------------------------------------------------------------
 
     def go(self, request: Path, match: Match) -> tuple[int, str]:
-        """Brings the layers to the largest offset that all can reach, or empties them
-        all.
+        """Brings the layers to the largest offset that all of them can reach; empties
+        them if there is none.
 
         Returns:
             The offset, and the reason why it is not larger.
@@ -194,14 +194,15 @@ class Trie(Requests):
     # --- the limit ----------------------------------------------------------------------
 
     def set_limit(self, limit: int | None) -> None:
-        """Changes the limit and applies it at once."""
+        """Changes the limit, and applies it immediately."""
         check_limit(limit)
         self.limit = limit
         request = self.live if self.request is None else self.request
         self.keep_limit(tuple(request[: self.get_reached()]))
 
     def keep_limit(self, live: Path) -> None:
-        """Evicts the least recently used nodes until the limit holds.
+        """Evicts the least recently used nodes until the stored bytes are within the
+        limit.
 
         Nodes on the path of `live` stay, even if only the first token of a node matches.
         """
@@ -214,7 +215,7 @@ class Trie(Requests):
         return self.tree.tokens
 
     def count_bytes(self) -> int:
-        """Returns the bytes of all snapshots, whether or not they have been copied."""
+        """Returns the bytes of all snapshots, even of those that have not been copied."""
         return self.tree.size
 
     def get_statistics(self) -> Statistics:

@@ -65,8 +65,11 @@ class Limits:
 
     @property
     def step_seconds(self) -> float:
-        """The time limit of a step: longer than that of a message, so that the worker can
-        report the operation that is late."""
+        """The time limit of a step.
+
+        It is longer than the time limit of a message, so that the worker can report the
+        operation that is late.
+        """
         return 2 * self.message_seconds
 
 
@@ -114,7 +117,7 @@ class Driver:
     # --- starting -----------------------------------------------------------------------
 
     def start(self) -> Hello:
-        """Starts the process unless it runs, and returns the driver's declaration."""
+        """Starts the process if it does not run, and returns the driver's declaration."""
         if self.process is not None and self.hello is not None:
             return self.hello
         self.run += 1

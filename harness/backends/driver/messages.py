@@ -60,8 +60,8 @@ Special = Literal["inf", "-inf", "nan"]
 
 
 class Array(Struct):
-    """In row-major order; null is NaN, as "nan" is. A boolean array may have true and
-    false for 1 and 0."""
+    """An array in row-major order. null and "nan" are NaN. A boolean array may have true
+    and false for 1 and 0."""
 
     shape: Annotated[list[Size], Meta(max_length=8)]
     data: list[bool | int | float | Special | None]
@@ -77,7 +77,7 @@ class Array(Struct):
 
 
 class Snapshot(Struct):
-    """The positions [begin, end) of a cache, under a number."""
+    """A snapshot of the positions [begin, end) of a cache, with its number."""
 
     number: int
     begin: int
@@ -99,7 +99,7 @@ class State(Struct):
 
 
 class Layer(Struct):
-    """A cache of the layer contract that a session or a trie brings along."""
+    """A cache of the layer contract that a session or a trie has created."""
 
     cache: int
     offset: int
@@ -115,7 +115,7 @@ class Entry(Struct):
 
 
 class Event(Struct):
-    """A change of what can be hit. The entry is null for "cleared" alone."""
+    """A change of the prefixes that can be hit. Only "cleared" has null as its entry."""
 
     event: Literal[EVENTS]  # type: ignore[valid-type]
     entry: Entry | None

@@ -208,9 +208,9 @@ class Process:
 
     def get_last_words(self) -> str:
         """Returns the beginning and the end of the output on standard error since the
-        last answer, or of earlier output.
+        last answer; if there is none, of earlier output.
 
-        Some runtimes, such as Go's, write the cause first and the stack behind it.
+        Some runtimes, such as Go's, write the cause first and then the stack.
         """
         for _ in range(64):  # the driver may never stop writing
             if not self.hear():

@@ -38,7 +38,7 @@ class Proxy:
         self.driver, self.number, self.driver_run = driver, number, driver.run
 
     def release(self) -> None:
-        """Gives up the ownership of the object, which its new owner drops."""
+        """Gives up the ownership of the object. The new owner will drop it."""
         self.owned = False
 
     def __del__(self) -> None:
@@ -105,9 +105,10 @@ class Cache(Proxy):
         return variant if variant in self.table else name
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Sends a message whose fields are the arguments.
+        """Sends a message with the arguments as its fields.
 
-        Returns None, the only field of the answer, or a tuple of its fields.
+        Returns None for an empty answer, the value of its only field, or a tuple of its
+        fields.
         """
         requested, _ = self.table[self.get_message(name)]
         fields = [field for field in requested if field not in messages.PLACE]

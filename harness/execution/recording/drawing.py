@@ -78,7 +78,7 @@ class Known:
     born: Mapping[int, int]
 
     def within(self, tokens: Sequence[HeldToken]) -> Known:
-        """Returns the same facts for a cache that holds `tokens`."""
+        """Returns the same facts for the cache that holds `tokens`."""
         return replace(self, places={token.tag: token for token in tokens})
 
     def make_chip(self, token: Token, mark: str = "") -> Chip:
@@ -207,8 +207,8 @@ def get_columns(
 
 
 def list_tokens(rows: Iterable[Sequence[Token]]) -> list[Token]:
-    """Lists the tokens that any row sees, in order, then other texts. A token that a row
-    sees twice is listed twice."""
+    """Lists the tokens that any row sees, in order, and then other texts. A token that a
+    row sees twice is listed twice."""
     most: Counter[Token] = Counter()
     for row in rows:
         most |= Counter(row)
@@ -247,8 +247,8 @@ def get_squares(
 
 
 def choose(indices: Sequence[int], first: Sequence[int], most: int) -> list[int]:
-    """Chooses at most `most` of the indices, in order: those in `first`, then their
-    neighbours, then the last indices."""
+    """Chooses at most `most` of the indices, in order: first the indices in `first`, then
+    their neighbours, then the last indices."""
     if len(indices) <= most:
         return list(indices)
     neighbours = [at + step for step in (-1, 1, -2, 2) for at in first[:most]]

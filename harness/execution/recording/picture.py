@@ -94,7 +94,8 @@ class Grid:
 
     @property
     def twice(self) -> frozenset[int]:
-        """The tags that occur in several columns, which are labelled with positions."""
+        """The tags that occur in several columns; these columns are labelled with
+        positions."""
         times = Counter(chip.tag for chip in self.columns if chip.tag is not None)
         return frozenset(tag for tag, count in times.items() if count > 1)
 

@@ -1,4 +1,4 @@
-"""Copies the definitions that a script uses, so that the script need not import them."""
+"""Copies the definitions that a script uses into the script."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Bundle:
         return module.partition(".")[0] in self.packages
 
     def need(self, module: Module, name: str) -> None:
-        """Adds the definition of a name in a module, after the definitions that it uses.
-        Other names, such as builtins, need no definition."""
+        """Adds the definition of a name in a module, and before it the definitions that
+        it uses. Names without a definition, such as builtins, are skipped."""
         node = module.nodes.get(name)
         if isinstance(node, ast.ImportFrom) and self.copies(str(node.module)):
             self.need(self.read(str(node.module)), name)

@@ -195,7 +195,7 @@ class CallNotes(Notes):
         return value
 
     def get(self, spy: Spy, name: str) -> Any:
-        """Reads an attribute, or returns a method that notes its calls."""
+        """Reads an attribute; for a method, returns a method that notes its calls."""
         member = getattr(spy.target, name)
         code = f"{spy.expression}.{name}"
         if callable(member):
@@ -300,7 +300,8 @@ def list_readers(system: Any) -> list[PairReader]:
 
 
 def find_path(value: Any, array: Array) -> str | None:
-    """Returns the subscripts of an array in a result; None if absent."""
+    """Returns the subscripts that lead to an array in a result; None if the array is not
+    there."""
     if value is array:
         return ""
     for index, member in enumerate(value if isinstance(value, list | tuple) else ()):
@@ -311,7 +312,7 @@ def find_path(value: Any, array: Array) -> str | None:
 
 
 def number(word: str, counts: Counter[str]) -> str:
-    """Returns the word, with a number from the second time on."""
+    """Returns the word; from its second use on, with a number."""
     counts[word] += 1
     return word if counts[word] == 1 else f"{word}_{counts[word]}"
 
@@ -323,8 +324,10 @@ def get_watched(value: Any) -> Spy | None:
 
 
 def unwrap(value: Any) -> Any:
-    """Replaces spies by their objects, also in lists and configs. Other lists stay the
-    same object, because a cache may wrongly keep one."""
+    """Replaces spies by their objects, also in lists and configs.
+
+    Other lists stay the same objects, because a cache may keep a list by mistake.
+    """
     if isinstance(value, Spy):
         return value.target
     if has_spies(value):

@@ -40,10 +40,10 @@ class Check:
     """One comparison.
 
     Attributes:
-        label: what is compared, as text.
+        label: a description of the compared value.
         got: the expression.
         allowed: the correct values.
-        call: the call after which the comparison must follow immediately, because the
+        call: the call directly after which the comparison must be made, because the
             result may change later; None for the end of the script.
     """
 
@@ -129,7 +129,8 @@ class Checks:
             yield from self.list_answer(answer, got[number] if got else {}, member)
 
     def list_calls(self, scope: Scope, *names: str) -> list[NotedCall]:
-        """Lists the calls and attributes of a scope; with names, only these."""
+        """Lists the calls and attributes of a scope; if names are given, only those with
+        these names."""
         return [
             call
             for call in self.notes.calls
@@ -282,8 +283,8 @@ class Checks:
         tokens: Sequence[int],
         scope: Scope,
     ) -> None:
-        """Lets the script write the correct state, even if the state that it read was
-        wrong. Otherwise the script would still differ after the mistake is fixed."""
+        """Lets the script write the correct state, even if it has read a wrong state.
+        Otherwise, the script would still differ after the mistake is fixed."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
         for call in calls:
             made = map(self.notes.arrays_made.get, map(id, call.arguments))

@@ -85,8 +85,8 @@ class FollowedRun(Run):
 def follow(
     program: Program, backend: Backend, notes_type: type[AnyNotes]
 ) -> tuple[AnyNotes, FollowedRun]:
-    """Runs a program. Repeats it with all costly checks only if it agrees without them,
-    because they read more arrays and fill padding with other numbers."""
+    """Runs a program. If it agrees, runs it again with all costly checks, which read more
+    arrays and fill padding with other numbers."""
     for every in (False, True):
         notes = notes_type(backend)
         watched = notes.watch()

@@ -100,8 +100,11 @@ def list_numbers(backend, numbers):
 
 
 def list_miscounted(pool, requests):
-    """Lists the blocks whose reference count is not the number of tables that hold them,
-    and the blocks that are free twice, or free while a table holds them."""
+    """Lists the blocks with a wrong reference count or state.
+
+    A reference count is wrong if it differs from the number of tables that hold the
+    block. A state is wrong if the block is free twice, or free while a table holds it.
+    """
     holders = list(pool.pinned)
     for groups in requests:
         for table in groups:

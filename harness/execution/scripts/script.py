@@ -140,7 +140,8 @@ class Script:
             yield f"# {make_printable(line)}"
 
     def write_backend(self, body: str) -> str:
-        """Returns the line that opens the backend, or that has its used attributes."""
+        """Returns the line that opens the backend, or that defines the attributes of the
+        backend that the script uses."""
         if not self.backend.code:
             return f"backend = {self.target.replace(':', '.')}()\n"
         used = set(re.findall(r"\bbackend\.(\w+)", body)) | {"arrays"}

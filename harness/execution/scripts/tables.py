@@ -69,7 +69,7 @@ class Tables:
     def add(
         self, reader: PairReader, names: Sequence[Name], tags: Sequence[int] = ()
     ) -> tuple[str, str]:
-        """Adds keys by their names, their values, and the values of further tags; returns
+        """Adds keys by their names, their values, and the values of further tags. Returns
         the names of both tables of the layer."""
         keys, values = (
             table.setdefault(reader, {}) for table in (self.keys, self.values)
@@ -146,8 +146,8 @@ def name_table(word: str, number: int) -> str:
 
 
 def spell(reader: PairReader, array: F32, is_key: bool) -> list[list[Name | None]] | None:
-    """Returns the names of the tokens in each row, None for padding; returns None if the
-    array holds anything else."""
+    """Returns the names of the tokens in each row, and None for padding. Returns None if
+    the array contains anything else."""
     table = reader.keys if is_key else reader.values
     if array.shape[1] != table.heads or array.shape[3] != table.dim:
         return None
