@@ -1,3 +1,4 @@
-"""The harness: runs a backend beside the reference and says where they part."""
+"""The harness runs a backend and the reference on the same programs, and reports where
+their answers differ."""
 
 __version__ = "0.1.0"

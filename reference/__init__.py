@@ -1,1 +1,1 @@
-"""The specification of every cache in plain Python: lists of tokens and rules."""
+"""Specifies every cache in plain Python, as lists of tokens and rules about them."""

@@ -227,7 +227,7 @@ class CausalCache:
         return list(self.tokens)
 
     def load(self, saved: Sequence[SharedToken]) -> None:
-        """Replaces the content by what `save` returned."""
+        """Replaces the content by the result of `save`."""
         self.close()
         self.tokens = list(saved)
 

@@ -83,7 +83,7 @@ class KVCache:
         return Snapshot(begin, self.offset, tokens)
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         if snapshot is None:
             return 0 <= target <= self.offset
         return 0 <= target <= snapshot.end and self.offset >= snapshot.begin

@@ -124,7 +124,7 @@ class RotatingCache:
         return Snapshot(begin, self.offset, tuple(self.tokens))
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         if snapshot is None:
             rewinds = 0 <= target < self.offset and self.may_rewind()
             return target == self.offset or rewinds

@@ -82,7 +82,7 @@ class StateCache:
         return Snapshot(begin, self.offset, tuple(self.tokens))
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
-        """Returns whether `restore` would not refuse."""
+        """Returns whether `restore` with these arguments would succeed."""
         return target == (self.offset if snapshot is None else snapshot.end)
 
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:

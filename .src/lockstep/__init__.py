@@ -1,12 +1,12 @@
-"""Runs KV caches beside a slow, obviously correct reference.
+"""Checks KV caches against a slow, obviously correct reference.
 
-What tests import from here is imported when it is asked for:
+Names that tests import from this module are imported when they are first used:
 
     programs    a Hypothesis strategy of programs
-    run         runs one of them on a backend, and raises Diverged
+    run         runs a program on a backend, and raises Diverged
     examples    gives a Hypothesis test the programs that failed before
-    parse       a program from its document
-    record      what a running engine does with its cache, as programs
+    parse       makes a program from its document
+    record      records the operations of a running engine as programs
     Diverged    a backend and the reference differ
     Backend, Kind, Unavailable    for the declaration of a backend
 """

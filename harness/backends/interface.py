@@ -268,13 +268,13 @@ class StateCache(Protocol):
 class BatchCache(Protocol):
     """One cache of kind "batch-kv" or "batch-rotating": several requests in a layer.
 
-    Row b behaves as the layer cache of row b's tokens alone; padding does not exist. The
-    returned arrays may have more columns than tokens, in any order; the mask of a row
-    shows only the row's tokens.
+    Row b behaves like a layer cache that contains only the tokens of row b, without
+    padding. The returned arrays may have more columns than tokens, in any order; the mask
+    of a row shows only the row's tokens.
 
     `open` makes an empty batch of config["rows"] rows, or a batch of the single caches in
     config["caches"], which it consumes. Without these fields, `open` makes a single
-    cache: a `LayerCache` with those declared operations that `LayerCache` has.
+    cache: a `LayerCache` with the declared operations that a `LayerCache` has.
     """
 
     @property
@@ -323,10 +323,10 @@ class BatchCache(Protocol):
         """
 
     def state(self) -> Sequence[tuple[Array, Array] | None]:
-        """Returns for each row what `LayerCache.state` returns."""
+        """Returns the result of `LayerCache.state` for each row."""
 
     def size(self) -> Sequence[int]:
-        """Returns for each row what `LayerCache.size` returns."""
+        """Returns the result of `LayerCache.size` for each row."""
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row; no row has fewer.
@@ -377,9 +377,9 @@ class BatchCache(Protocol):
 class BatchStateCache(Protocol):
     """One cache of kind "batch-state": a recurrent state for each row of a batch.
 
-    The other operations are those of `BatchCache`, without `trim`, `rollback` and `size`;
-    `state` returns for each row what `StateCache.read` returns. A single cache is a
-    `StateCache`.
+    `BatchCache` describes the other operations, except `trim`, `rollback` and `size`,
+    which this cache does not have. `state` returns the result of `StateCache.read` for
+    each row. A single cache is a `StateCache`.
     """
 
     def make_mask(self, length: int) -> Array | None:

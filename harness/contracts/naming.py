@@ -94,7 +94,8 @@ UNSTORED = ("NaN", "zeros", NO_VECTORS)
 
 
 def measure_drift(vectors: F32, table: Table, tag: int | None = None) -> Drift:
-    """Returns the drift of vectors from those of a token; None for the nearest token."""
+    """Returns the drift of vectors from the vectors of a token; if `tag` is None, of the
+    nearest token."""
     if tag is None:
         errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
         tag = int(errors.argmin())

@@ -326,7 +326,7 @@ class Shrunk:
     unshrunk: str = ""
 
     def get_meta(self) -> dict[str, Any]:
-        """Returns what the `meta` of the program says of the search."""
+        """Returns the fields of the program's `meta` that describe the search."""
         meta = {} if self.flaky is None else {"flaky": str(self.flaky)}
         return meta | ({UNSHRUNK: self.unshrunk} if self.unshrunk else {})
 

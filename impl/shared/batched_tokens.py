@@ -26,8 +26,8 @@ class TokenBatch(CacheBatch):
         rows: number of rows.
         window: number of tokens that a query sees, including itself; None for all tokens.
         step: see `RowPool`.
-        fill: the initial content of the memory; None for any.
-        mask: has the dtype, and on torch the device, of masks.
+        fill: the initial content of the memory; None for any content.
+        mask: an object with the dtype of masks; on torch, also with their device.
     """
 
     singles: tuple[Any, Any]  # classes: full, rotating

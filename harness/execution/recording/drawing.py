@@ -389,7 +389,8 @@ def draw_step(
 def make_sights(
     name: str, wanted: Any, got: Answer | None, describe: Callable[[int], str]
 ) -> Sights:
-    """Makes the visible tokens of a field. A list of held tokens becomes one row."""
+    """Collects the visible tokens in a field of both answers. If the field lists held
+    tokens, they become a single row."""
     if name != ROWS:
         wanted, describe = [wanted], lambda row: "holds"
     if got is None:
