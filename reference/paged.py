@@ -47,13 +47,14 @@ class Request:
         scheduled: number of tokens that the planned step computes.
         awaited: number of tokens whose slots a transfer fills; 0 if there is no transfer.
         transfer: the name of this transfer.
+        admitted: number of tokens for which the request has slots, computed or not.
     """
 
     def __init__(self, tokens: Sequence[int], namespace: str | None) -> None:
         self.tokens, self.namespace = list(tokens), namespace
         self.drafts: list[int] = []
         self.is_held = False
-        self.computed = self.scheduled = self.awaited = 0
+        self.computed = self.scheduled = self.awaited = self.admitted = 0
         self.transfer: str | None = None
 
     @property
@@ -76,7 +77,7 @@ class Request:
     def drop(self) -> None:
         """Drops the drafts, the slots and the transfer; the tokens stay."""
         self.drafts, self.is_held, self.transfer = [], False, None
-        self.computed = self.scheduled = self.awaited = 0
+        self.computed = self.scheduled = self.awaited = self.admitted = 0
 
 
 class PagedCache:
@@ -87,6 +88,10 @@ class PagedCache:
         prefix_cache: whether requests may reuse tokens that other requests computed.
         dropped: minimum number of tokens at the end of the longest possible hit that are
             computed again, for their outputs.
+        admits: the tokens for which a request gets slots with a step: "chunk": those up
+            to the end of the step; "prompt": all known tokens; "output": as many tokens
+            as a request may have.
+        most: the number of tokens that a request may have.
 
     Attributes:
         requests: name → request.
@@ -96,9 +101,15 @@ class PagedCache:
     """
 
     def __init__(
-        self, groups: Sequence[Group], prefix_cache: bool = True, dropped: int = 0
+        self,
+        groups: Sequence[Group],
+        prefix_cache: bool = True,
+        dropped: int = 0,
+        admits: str = "chunk",
+        most: int = 0,
     ) -> None:
         self.groups, self.prefix_cache, self.dropped = groups, prefix_cache, dropped
+        self.admits, self.most = admits, most
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
         self.past: list[Content] = []
@@ -160,6 +171,16 @@ class PagedCache:
 
     # --- a step -------------------------------------------------------------------------
 
+    def count_admitted(self, name: str, end: int) -> int:
+        """Returns for how many tokens a request has slots after a step.
+
+        Args:
+            name: the name of the request.
+            end: number of tokens with K and V after the step.
+        """
+        known = len(self.get(name).known)
+        return max(end, {"chunk": end, "prompt": known, "output": self.most}[self.admits])
+
     def schedule(self, name: str, count: int, hit: int = 0) -> None:
         """Adds a request to the next step.
 
@@ -180,6 +201,8 @@ class PagedCache:
             raise ValueError(f"schedule: {name} has no token to compute")
         request.is_held, request.computed = True, start
         request.scheduled = min(count, len(request.known) - start)
+        admitted = self.count_admitted(name, request.end)
+        request.admitted = max(request.admitted, admitted)
         del request.drafts[max(0, request.end - len(request.tokens)) :]
         self.step.append(name)
 
@@ -297,6 +320,7 @@ class PagedCache:
         assert self.can_hit(name, end)
         self.begin(transfer, request)
         request.is_held, request.awaited, request.transfer = True, end, transfer
+        request.admitted = end
 
     def begin(self, transfer: str, request: Request) -> None:
         if transfer in self.transfers:
@@ -378,4 +402,4 @@ class PagedCache:
             raise ValueError(f"rewind: {name} to {to}")
         self.remember(request)
         request.tokens = [*request.known[:to], *tokens]
-        request.drafts, request.computed = [], to
+        request.drafts, request.computed, request.admitted = [], to, to

@@ -99,9 +99,9 @@ class PagedCache(Protocol):
             position where a state is stored, also returns the number of tokens. None if
             there is no room, or if a cache with a state group cannot end a step of
             `count` tokens at the end of a block; then nothing changes. There is room in
-            free blocks and in cached blocks that no request holds. If the cache has one
-            group and the method `pool`, the harness checks None against the numbers of
-            `pool`.
+            free blocks and in cached blocks that no request holds; the config field
+            `admits` determines which tokens must fit. If the cache has one group and the
+            method `pool`, the harness checks None against the numbers of `pool`.
 
         Raises:
             "usage" error: `count` is below 1, no token remains to be computed, or the

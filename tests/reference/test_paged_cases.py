@@ -4,7 +4,8 @@
 these tokens, `in=x` in a namespace; `take a 2` schedules two of its tokens, `hit=2`
 behind a hit; `run` computes the step. `hits a` lists the hits that a waiting request can
 have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its
-drafts, and how many are computed; `-` for none.
+drafts, and how many are computed; `-` for none. `slots a` answers with the number of
+tokens for which it has slots.
 """
 
 from __future__ import annotations
@@ -175,6 +176,19 @@ what came later is gone
 nothing is saved while a request holds slots or a transfer is under way
     full | open a 1 2 3; take a 9; save > no; run; offload a t; free a; save > no;
     landed t; save > yes
+# --- admission
+a step has slots up to its end
+    full | open a 1 2 3 4; slots a > 0; take a 2; slots a > 2; run; take a 1; slots a > 3;
+    preempt a; slots a > 0; take a 4; run; rewind a 3 5 6; slots a > 3
+a whole prompt has slots from its first step on
+    full admits=prompt | open a 1 2 3 4; take a 1; slots a > 4; run; take a 9; run;
+    accept a 5; slots a > 4; take a 1; slots a > 5; run; preempt a; take a 2; slots a > 5
+so has the output
+    full admits=output most=8 | open a 1 2; take a 1; slots a > 8; run; take a 1; run;
+    accept a 3; slots a > 8; rewind a 1 4; slots a > 1; take a 1; slots a > 8
+a load has slots for what it brings
+    full admits=prompt | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2;
+    slots b > 2; landed t; take b 1; slots b > 4
 # --- mistakes
 names and tokens
     full | open a > error: open: a request has at least one token; open a 1;
@@ -212,6 +226,9 @@ class PagedDesk(Desk):
     def do_is(self, name: str) -> str:
         request = self.cache.requests[name]
         return f"{say(request.tokens)}, {say(request.drafts)}, {request.computed}"
+
+    def do_slots(self, name: str) -> int:
+        return self.cache.requests[name].admitted
 
     def do_failed(self, transfer: str, kept: int = 0) -> None:
         self.cache.failed(transfer, kept)

@@ -77,7 +77,9 @@ class PagedContract(Contract):
     config = CONFIG
     choices = CHOICES
     rare = RARE
-    opt_in = frozenset({"hash_block", "drop_last", "host", "aligned", "data", "scope"})
+    opt_in = frozenset(
+        {"hash_block", "drop_last", "host", "aligned", "admits", "data", "scope"}
+    )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
     table = TABLE

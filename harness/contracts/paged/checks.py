@@ -213,10 +213,12 @@ def check_refusal(
         )
     idle = len(pool.free) + len(pool.cached)
     if needed <= idle - reserved:
+        hint = "; if it takes blocks for the whole prompt or the output, declare `admits`"
+        hint = hint if model.config["admits"] == "chunk" else ""
         raise Broken(
             "result",
             f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"
-            " were held by no request",
+            f" were held by no request{hint}",
         )
 
 

@@ -56,6 +56,7 @@ CONFIG: Mapping[str, Schema] = {
     "lookahead": {**integer(0, 8), "default": 0},
     "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
+    "admits": {"enum": ["chunk", "prompt", "output"], "default": "chunk"},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
@@ -78,12 +79,18 @@ CONFIG: Mapping[str, Schema] = {
   outside the device is stored.
 * `aligned`: whether the backend may shorten or postpone steps so that they end at a
   position where a state is kept.
+* `admits`: the tokens that must fit when a request is scheduled: "chunk": those up to the
+  end of the step; "prompt": all its known tokens; "output": as many tokens as a request
+  may have, which are `max_length`, or fewer if fewer fit into `blocks`.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
 
 No field determines which states a state group keeps. The backend chooses, and any choice
 leads to allowed hits."""
 
 MOST_REQUESTS = 6
+
+COPYING = {"forked", "rewound"}
+"""The events after which a request may have to copy a block before it writes to it."""
 
 
 def get_unit(config: Config) -> int:
@@ -170,7 +177,10 @@ class PagedModel:
         self.blocks = [item["block"] for item in config["groups"]]
         self.unit = get_unit(config)
         dropped = self.unit if config["drop_last"] else 0
-        self.cache = PagedCache(groups, config["prefix_cache"], dropped)
+        lengths = range(config["max_length"], 0, -1)
+        most = next((n for n in lengths if not self.why_too_long(n)), 0)
+        rules = config["prefix_cache"], dropped, config["admits"], most
+        self.cache = PagedCache(groups, *rules)
         self.tag = 0
         self.tags: dict[Content, int] = {}
         self.past: dict[str, set[str]] = {}
@@ -251,13 +261,29 @@ class PagedModel:
         It must have blocks if all requests fit without sharing a block.
         """
         request = self.cache.requests[name]
+        if self.is_admitted(name, end):
+            return True
         start = request.computed if request.is_held else 0
-        needed = self.count_blocks(name, start, end)
+        needed = self.count_blocks(name, start, self.cache.count_admitted(name, end))
         needed += sum(item.blocks for item in self.transfers.values())
         for other, item in self.cache.requests.items():
             if item.is_held and other != name:
                 needed += self.count_blocks(other, *self.spans[other])
         return needed <= int(self.config["blocks"])
+
+    def is_admitted(self, name: str, end: int) -> bool:
+        """Tells whether a request must have slots up to position `end` from former steps.
+
+        It need not if it may have to copy a block before it writes to the block, or if
+        other requests may get the slots of rejected drafts or before a window.
+        """
+        request, copies = self.cache.requests[name], self.past[name] & COPYING
+        keeps = {"chunk": False, "prompt": not self.config["lookahead"], "output": True}
+        if not keeps[self.config["admits"]] or not request.is_held or copies:
+            return False
+        is_full = all(group.type == "full" for group in self.cache.groups)
+        is_whole = not any(self.unit % block for block in self.blocks)
+        return is_full and is_whole and end <= request.admitted
 
     def may_cache(self) -> bool:
         """Tells whether blocks may exist that can be hit and that no request holds."""
@@ -401,7 +427,7 @@ class PagedModel:
             first = max(0, start - 1) if group.type == "state" else group.first(start)
             total += -(-last // block) - first // block
             # A block is copied if the request writes to it and another request needs it.
-            total += bool(self.unit % block or self.past[name] & {"forked", "rewound"})
+            total += bool(self.unit % block or self.past[name] & COPYING)
         return total
 
     def count_whole(self, computed: int) -> int:

@@ -224,6 +224,7 @@ class Schedule(GoingOn):
         refused = "error" not in answer and answer.get("start") is None
         if refused and not self.may_wait(op, model):
             end = self.get_end(op, model, self.list_starts(op, model))
+            end = model.cache.count_admitted(op["request"], end)
             system.check_refusal(op["request"], end, model)
         return answer
 
@@ -244,7 +245,7 @@ class Schedule(GoingOn):
         if not (1 if model.config["aligned"] else whole) <= count <= whole:
             raise Broken("result", f"took {count} tokens; {whole} were asked for")
         model.cache.schedule(name, count, 0 if request.is_held else start)
-        model.spans[name] = start, max(end, request.end)
+        model.spans[name] = start, max(end, request.end, request.admitted)
 
 
 class Run(PagedOperation):

@@ -242,7 +242,7 @@ class Load(Begin):
             return
         model.cache.load(name, op["transfer"], end)
         model.note_leaning(name, end)
-        model.spans[name] = 0, end
+        model.spans[name] = 0, model.cache.count_admitted(name, end)
         model.begin_transfer(op, observed.get("copied", model.count_blocks(name, 0, end)))
 
 

@@ -1,0 +1,209 @@
+"""Block managers that give slots to more tokens than a step computes (`admits`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.execution.executor import run
+from lockstep.harness.programs.program import Divergence, Program, walk
+from tests.harness import paging
+from tests.harness.building import draw_some
+from tests.harness.paging import RUN, Manager, ask, fork, make, open_request
+
+BLOCK = {"groups": [{"type": "full", "block": 2, "layers": 1}], "max_length": 8}
+
+
+class Admitting(Manager):
+    """Takes the blocks of all tokens that it admits with the first step."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.admits, self.last = config["admits"], 0
+        sizes = [group["block"] for group in config["groups"] if group["type"] == "full"]
+        self.most = config["max_length"]
+        while sum(-(-self.most // size) for size in sizes) > config["blocks"]:
+            self.most -= 1
+
+    def schedule(self, name: str, count: int) -> Any:
+        if name in self.requests:
+            known = self.requests[name].known
+            self.last = {"chunk": 0, "prompt": known, "output": self.most}[self.admits]
+        return super().schedule(name, count)
+
+    def plan(self, tables: Any, start: int, end: int, is_held: bool) -> Any:
+        return super().plan(tables, start, max(end, self.last), is_held)
+
+
+class Forgetting(Admitting):
+    """Refuses the further steps of a request, although it has the blocks."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        held = name in self.requests and self.requests[name].tables is not None
+        return None if held else super().schedule(name, count)
+
+
+class Miserly(Admitting):
+    """Reserves two blocks more than it needs."""
+
+    def plan(self, tables: Any, start: int, end: int, is_held: bool) -> Any:
+        [(missing, shared)] = super().plan(tables, start, end, is_held)
+        return [([*missing, 6, 7] if not tables[0] else missing, shared)]
+
+
+def declare(cache: Any, admits: str, **promises: Any) -> Backend:
+    return paging.declare(cache, config={"admits": (admits,)}, **promises)
+
+
+def find(program: Program, cache: Any, **promises: Any) -> Divergence | None:
+    return run(program, declare(cache, program.config["admits"], **promises)).divergence
+
+
+BEGUN = (open_request("a", 1, 2, 3, 4, 5, 6), ask("schedule", "a", count=1), RUN)
+SECOND = (*BEGUN, open_request("b", 7, 8), ask("schedule", "b", count=1))
+SHARING = (
+    *(open_request("a", 1, 2, 3, 4, 5, 6), ask("schedule", "a"), RUN),
+    *(open_request("b", 1, 2, 3, 4, 8, 8, 8), ask("schedule", "b", count=1), RUN),
+)
+"""Two blocks of "a" are in the table of "b", too: five blocks, counted as seven."""
+THIRD = (*SECOND, RUN, open_request("c", 9), ask("schedule", "c"))
+
+
+@pytest.mark.parametrize(
+    ("admits", "blocks", "ops", "refused"),
+    [
+        ("chunk", 3, SECOND, False),
+        ("prompt", 3, SECOND, True),  # "a" has three blocks, of which it uses one
+        ("prompt", 4, SECOND, False),
+        ("prompt", 4, THIRD, True),
+        ("output", 5, SECOND, True),  # "a" has four blocks
+        ("output", 8, SECOND, False),
+        ("output", 3, BEGUN, False),  # no request has more tokens than fit
+    ],
+)
+def test_a_step_takes_the_blocks_of_all_that_it_admits(
+    admits: str, blocks: int, ops: Sequence[Any], refused: bool
+) -> None:
+    program = make(*ops, blocks=blocks, admits=admits, **BLOCK)
+    cache = Admitting(program.config)
+    for op in program.ops:
+        values = [value for name, value in op.items() if name != "op"]
+        answer = getattr(cache, op["op"])(*values)
+    assert (answer is None and ops[-1] is not RUN) == refused
+    assert find(program, Admitting) is None
+
+
+@pytest.mark.parametrize("admits", ["prompt", "output"])
+def test_a_manager_that_does_not_say_so_is_wrong(admits: str) -> None:
+    """It refuses a step for which there is a block."""
+    program = make(*SECOND, blocks=4 if admits == "output" else 3, **BLOCK)
+    cache = type("Silent", (Admitting,), {"__init__": admit(admits)})
+    divergence = find(program, cache, tells=frozenset())
+    assert divergence is not None
+    assert (divergence.what, divergence.operation) == ("result", "schedule")
+    third = (open_request("c", 9, 9, 9), ask("schedule", "c", count=1))
+    ops = (*SHARING, ask("schedule", "b"), RUN, *third)
+    program = make(*ops, blocks=7 if admits == "output" else 6, **BLOCK)
+    divergence = find(program, cache)
+    assert divergence is not None
+    assert divergence.message.startswith("request c got no slots: it needs 1 block")
+    assert divergence.message.endswith("or the output, declare `admits`")
+
+
+def admit(admits: str) -> Any:
+    def open_cache(cache: Any, config: Mapping[str, Any]) -> None:
+        Admitting.__init__(cache, {**config, "admits": admits})
+
+    return open_cache
+
+
+@pytest.mark.parametrize(
+    ("cache", "ops", "blocks"),
+    [
+        (Forgetting, (*BEGUN, ask("schedule", "a", count=2)), 12),
+        (Forgetting, (*SHARING, ask("schedule", "b", count=2)), 5),
+        (Miserly, SECOND, 7),
+    ],
+)
+def test_a_refusal_of_what_fits_or_was_admitted_is_wrong(
+    cache: Any, ops: Sequence[Any], blocks: int
+) -> None:
+    """Also if the manager does not tell of its pool."""
+    program = make(*ops, blocks=blocks, admits="prompt", **BLOCK)
+    assert find(program, Admitting) is None
+    divergence = find(program, cache, tells=frozenset())
+    assert divergence is not None
+    assert (divergence.what, divergence.operation) == ("result", "schedule")
+
+
+DRAFTS = (
+    *(open_request("a", 1, 2, 3), ask("schedule", "a"), RUN),
+    *(ask("accept", "a", sampled=4, drafts=[5, 6]), ask("schedule", "a"), RUN),
+    ask("accept", "a", sampled=7),
+)
+"""Both drafts are rejected."""
+
+WINDOW = {"groups": [{"type": "sliding", "block": 2, "width": 4, "layers": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("ops", "config", "is_admitted"),
+    [
+        (BEGUN, {}, True),
+        (BEGUN, {"admits": "chunk"}, False),
+        (BEGUN[:1], {}, False),  # it waits
+        (BEGUN, {**WINDOW, "kind": "paged-sliding"}, False),
+        (BEGUN, {"hash_block": 1}, False),
+        (DRAFTS, {"lookahead": 2}, False),
+        (DRAFTS, {"lookahead": 2, "admits": "output"}, True),
+        ((*BEGUN, fork("a", "b", 7)), {}, False),
+        ((*BEGUN, ask("preempt", "a")), {}, False),
+        ((*BEGUN[:1], ask("load", "a", transfer="t")), {"host": 4}, False),
+    ],
+)
+def test_what_was_admitted_is_not_refused_if_nothing_is_copied(
+    ops: Sequence[Any], config: Mapping[str, Any], is_admitted: bool
+) -> None:
+    program = make(*ops, **{**BLOCK, "admits": "prompt", **config})
+    [*_, last] = walk(program)
+    last.finish()
+    model = last.model
+    end = len(model.cache.requests["a"].known)
+    assert model.is_admitted("a", end) == is_admitted
+
+
+def test_a_rewind_gives_up_slots() -> None:
+    tokens = ask("rewind", "a", to=1, tokens=[9])
+    [*_, last] = walk(make(*BEGUN[:1], ask("schedule", "a"), RUN, tokens, **BLOCK))
+    last.finish()
+    assert last.model.cache.requests["a"].admitted == 1
+
+
+def test_a_load_may_take_the_blocks_of_the_whole_prompt() -> None:
+    program = make(
+        *(open_request("a", 1, 2, 3), ask("schedule", "a"), RUN),
+        *(ask("offload", "a", transfer="t"), {"op": "landed", "transfer": "t"}),
+        *({"op": "free", "request": "a"}, {"op": "evict", "count": 256}),
+        *(open_request("b", 1, 2, 4, 5, 6), ask("load", "b", transfer="u")),
+        **{**BLOCK, "admits": "prompt", "host": 4},
+    )
+    [*_, last] = walk(program)
+    last.finish()
+    assert last.model.cache.requests["b"].admitted == 2
+    assert last.model.spans["b"] == (0, 5)
+
+
+@pytest.mark.parametrize("admits", ["prompt", "output"])
+def test_drawn_programs_agree(admits: str) -> None:
+    backend = declare(Admitting, admits)
+    declared = backend.contracts["paged"]["paged-full"]
+    refusals = 0
+    for program in draw_some(40, "paged", "paged-full", declared, 1):
+        assert program.config["admits"] == admits
+        result = run(program, backend)
+        assert result.divergence is None, (program.to_json(), result.divergence)
+        refusals += bool(result.choices)
+    assert refusals
