@@ -89,6 +89,29 @@ def test_what_was_mended_is_found_without_a_build(
     assert "2 of 2 tried" in ended.words
 
 
+def test_a_build_that_pushes_does_not_change_the_repository(
+    run_workers: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the user calls a remote."""
+    write_program(tmp_path)
+    commits = {"a": {"toy_cache.py": AGREES}, "b": {"toy_cache.py": SHOWS}}
+    make_repository(tmp_path / "repo", commits)
+    git(tmp_path / "repo", "config", "receive.denyCurrentBranch", "ignore")
+    before = git(tmp_path / "repo", "for-each-ref")
+    (tmp_path / ".gitconfig").write_text(
+        "[clone]\ndefaultRemoteName = upstream\n[push]\ndefault = current\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pushes = "git push origin HEAD:refs/heads/new; git push upstream HEAD:refs/heads/new"
+    build = f"git branch new; git checkout -q -B main; git push -f; {pushes}; true"
+    path = f"{os.environ['PYTHONPATH']}:{tmp_path / 'repo'}"
+    monkeypatch.setenv("PYTHONPATH", path)
+    ends = ("--git", "repo", "--good", "main~1", "--bad", "main")
+    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", build)
+    assert (ended.status, "(b) broke it: " in ended.words) == (0, True), ended.words
+    assert git(tmp_path / "repo", "for-each-ref") == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

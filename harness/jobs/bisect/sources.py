@@ -173,7 +173,8 @@ class Commits:
         self.ids = [commit for commit, _ in listed]
         self.names = [f"{commit[:12]} ({clean(text, 60)})" for commit, text in listed]
         clone.parent.mkdir(exist_ok=True)
-        self.git("clone", "--quiet", "--shared", "--no-checkout", origin, str(clone))
+        options = "--quiet", "--shared", "--no-checkout", "--origin", "origin"
+        self.git("clone", *options, origin, str(clone))
         self.git("-C", str(clone), "remote", "remove", "origin")
 
     def git(self, *arguments: str) -> str:
