@@ -109,7 +109,7 @@ WHERE = (
     option(
         "--programs",
         f"Programs for each backend and kind; default: {PROGRAMS:,}",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 1 << 53),
         metavar="N",
     ),
     option("--time seconds", "Or S seconds.", type=Seconds(1), metavar="S"),
@@ -117,7 +117,7 @@ WHERE = (
     option(
         "--slice",
         "Programs in a shard.",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 1 << 53),
         default=SLICE,
         metavar="N",
     ),
@@ -219,6 +219,8 @@ RUNS_AGAIN = "`resume` runs it again"
 def print_damaged(work: Campaign, consequence: str) -> None:
     for message in work.damaged.values():
         print_error(f"{message}; {consequence}")
+    for message in work.foreign.values():
+        print_error(f"{message}; it is left alone")
 
 
 def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> int:

@@ -20,6 +20,7 @@ import click
 
 from lockstep.harness.core.errors import (
     UsageError,
+    clean,
     format_error,
     is_own,
     make_printable,
@@ -50,6 +51,8 @@ def end(error: Exception) -> int:
         if not error.is_closed:
             print_error(error)
         return error.status
+    if isinstance(error, OSError):
+        error = UsageError(f"{clean(str(error.filename))}: {error.strerror or error}")
     is_ours = isinstance(error, UsageError)
     print_error(error if is_ours else describe_own_error(error))
     return 2

@@ -46,6 +46,9 @@ from lockstep.harness.reports.jobs import (
 from lockstep.harness.reports.outcome_file import OutcomeFile, to_json
 from lockstep.harness.workers.registry import list_names
 
+MOST_PROGRAMS = 10_000_000
+"""The largest number of `--programs`: a job lists the slices of all its programs."""
+
 # --- check, explore and faults ----------------------------------------------------------
 
 
@@ -61,7 +64,11 @@ from lockstep.harness.workers.registry import list_names
         default=lambda: get_default("profile")() or "ci",
         show_default="ci",
     ),
-    option("--programs count", "Another number of programs.", type=click.IntRange(1)),
+    option(
+        "--programs count",
+        "Another number of programs.",
+        type=click.IntRange(1, MOST_PROGRAMS),
+    ),
     option(
         "--seed chosen",
         "Seed of the programs; default: 0, for --profile nightly the current time.",
@@ -221,7 +228,7 @@ def explore(
     option(
         "--programs",
         "Give up on a mistake after this many programs.",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_PROGRAMS),
         default=2000,
         show_default=True,
     ),

@@ -12,6 +12,7 @@ import click
 from lockstep.harness import __version__
 from lockstep.harness.cli.frame import end, print_error
 from lockstep.harness.core.document import suggest
+from lockstep.harness.core.errors import UsageError, clean
 
 
 class Home(NamedTuple):
@@ -58,6 +59,12 @@ class Commands(click.Group):
             return super().main(*arguments, **options)
         except Exception as error:
             sys.exit(end(error))
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        for argument in args:
+            if "\0" in argument:
+                raise UsageError(f"{clean(argument)}: has a NUL character; remove it")
+        return super().parse_args(context, args)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(HOMES)

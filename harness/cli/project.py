@@ -71,6 +71,8 @@ def load_project() -> Project:
             where, folder, origin = variable, Path(), variable
             items = map(str.strip, text.split(SEPARATORS.get(name, "\0")))
             value = list(filter(None, items)) if name in SEPARATORS else text
+        if "\0" in str(value):
+            raise UsageError(f"{where}: {show(value)} has a NUL character")
         if text or name in table:
             reader = read_list if name in SEPARATORS else read_text_setting
             settings[name.replace("-", "_")] = reader(name, value, where, folder)
@@ -132,7 +134,7 @@ def read_table(path: Path) -> Mapping[str, Any] | None:
         return None
     try:
         tool = tomllib.loads(read_text(path)).get("tool")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
         raise UsageError(f"{path}: is not TOML: {error}") from None
     table = tool.get("lockstep") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):

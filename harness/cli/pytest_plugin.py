@@ -15,6 +15,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -131,8 +132,9 @@ def choose_profile(config: pytest.Config) -> None:
         )
     options.lockstep_profile = options.lockstep_profile or profile
     if options.lockstep_seed is None:
-        seed = str(getattr(options, "hypothesis_seed", None))
-        options.lockstep_seed = int(seed) if seed.lstrip("-").isdigit() else 0
+        options.lockstep_seed = 0
+        with suppress(ValueError):  # no number, or one of 5,000 digits
+            options.lockstep_seed = int(str(getattr(options, "hypothesis_seed", None)))
 
 
 @cache

@@ -191,7 +191,9 @@ class Pool:
     ) -> None:
         self.variables = {**os.environ, **THREADS, **variables}
         self.size, self.folder, self.limits = size, folder, limits
-        self.new_folders = [path for path in (folder, folder.parent) if not path.exists()]
+        self.new_folders = [
+            path for path in (folder, folder.parent) if not os.path.exists(path)
+        ]
         self.processes: list[Process] = []
 
     def make_folder(self) -> None:

@@ -236,6 +236,35 @@ def test_a_damaged_shard_runs_again(run: Run, whole: Path) -> None:
     assert run("campaign", "status", whole).err == ""
 
 
+def test_files_of_others_are_told_and_left_alone(run: Run, whole: Path) -> None:
+    """Among the shards; the next test has a shard that is damaged."""
+    run("campaign", "start", "other", "--backend", WRONG, *SIZE, "--seed", 1)
+    (shard, *_) = (Path("other") / "shards").glob("layer-*")
+    shutil.copy(shard, whole / "shards")
+    texts = {"notes.txt": "mine", ".DS_Store": "", "a/b.json": "{}"}
+    for name, text in texts.items():
+        (whole / "shards" / name).parent.mkdir(exist_ok=True)
+        (whole / "shards" / name).write_text(text)
+    names = sorted([*texts, shard.name])
+    for command in ("status",), ("resume", "--backend", WRONG), ("status",):
+        name, *more = command
+        ended = run("campaign", name, whole, *more)
+        assert ended.status == 1
+        lines = sorted(ended.err.splitlines())
+        assert [line.split(":")[1].strip() for line in lines] == [
+            f"shards/{name}" for name in names
+        ]
+        for line in lines:
+            assert line.endswith(
+                ": belongs to another campaign; it is left alone"
+                if shard.name in line
+                else ": is not a shard of this campaign; it is left alone"
+            )
+    assert {name: (whole / "shards" / name).read_text() for name in texts} == texts
+    assert run("campaign", "merge", "both", whole).status == 1
+    assert not {*texts} & {path.name for path in Path("both").rglob("*")}
+
+
 @pytest.mark.parametrize("damage", ["events", "spec", "seconds"])
 def test_a_shard_is_read_strictly(run: Run, whole: Path, damage: str) -> None:
     first = min((whole / "shards").glob("layer-*"))

@@ -157,6 +157,10 @@ def test_what_is_refused(run: Run, tmp_path: Path, snapshot: Any) -> None:
     assert reasons == snapshot
     write(tmp_path, "deep = " + "[" * 20_000)
     assert run("check").err.startswith("lockstep: pyproject.toml: is not TOML: ")
+    write(tmp_path, "deep = " + "9" * 5000)
+    assert run("check").err.startswith("lockstep: pyproject.toml: is not TOML: ")
+    write(tmp_path, 'failures = "a\\u0000b"')
+    assert 'failures: "a\\u0000b" has a NUL character' in run("check").err
 
 
 def test_another_table_is_nothing_of_ours(run: Run, tmp_path: Path) -> None:

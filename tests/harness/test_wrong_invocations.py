@@ -142,6 +142,42 @@ def test_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
     assert bad == []
 
 
+LONG_NAME = "x" * 300
+UNUSABLE: dict[str, tuple[str, str]] = {
+    f"show good.json --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
+    f"doctor --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
+    f"check --programs 1 --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
+    f"check -b exec:{LONG_NAME}": ("xxx", "File name too long"),
+    f"bisect good.json -b a:b --git {LONG_NAME} --good a --bad b": (
+        "x",
+        "File name too long",
+    ),
+    f"bisect good.json -b a:b --package x --versions 1.{'9' * 5000}..": (
+        "--versions 1.99",
+        "give two versions",
+    ),
+    "trace a\0b": ("a·b: ", "has a NUL character; remove it"),
+    "report -o a\0b": ("a·b: ", "has a NUL character; remove it"),
+    f"check --programs {'9' * 400}": ("", "is not in the range 1<=x<=10000000"),
+}
+
+
+@pytest.mark.parametrize("line", UNUSABLE)
+def test_names_and_numbers_that_nothing_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """A name of 300 letters, a NUL, a number of 400 or 5,000 digits."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Pool, "run", run_here)
+    (tmp_path / "good.json").write_text(PROGRAM)
+    ended = CliRunner(env={"COLUMNS": "80"}).invoke(main, line.split(" "))
+    begin, reason = UNUSABLE[line]
+    words = " ".join(ended.stderr.split())
+    assert (ended.exit_code, reason in words) == (2, True), words
+    if begin:
+        assert ended.stderr.count("\n") == 1 and begin in words
+
+
 def list_wrongs(line: list[str]) -> list[str]:
     """What is wrong about the way in which a command ended."""
     runner = CliRunner(env={"COLUMNS": "80"})

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from lockstep.harness.core.document import suggest
@@ -71,7 +71,7 @@ class Releases:
         try:
             for companion in companions:
                 Requirement(companion.replace(VERSION, "1"))
-        except InvalidRequirement as error:
+        except ValueError as error:  # InvalidRequirement, or a number of 5,000 digits
             raise UsageError(f"--with {companion}: {clean(str(error))}") from None
         self.workplace: Path | None = None
         self.package, self.companions = package, companions
@@ -122,7 +122,7 @@ def parse_range(text: str) -> tuple[Version | None, Version | None]:
         if not dots or not (first or last):
             raise InvalidVersion
         return Version(first) if first else None, Version(last) if last else None
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of 5,000 digits
         hint = "give two versions, or one: 1.2..1.9, 1.2.. or ..1.9"
         raise UsageError(f"--versions {text}: {hint}") from None
 

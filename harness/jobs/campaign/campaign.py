@@ -22,6 +22,7 @@ from lockstep.harness.jobs.campaign.runners import Runner, run_specs
 from lockstep.harness.jobs.campaign.shard import Abandoned, Result, decode_result
 from lockstep.harness.jobs.campaign.terms import (
     CAMPAIGN,
+    SHARD,
     SHARDS,
     Spec,
     Terms,
@@ -57,7 +58,8 @@ class Campaign:
     Attributes:
         declared: backend → its first declaration.
         done: the names of the shards whose results are part of the outcome.
-        damaged: the name of an invalid file → the error.
+        damaged: the name of an invalid shard → the error.
+        foreign: the name of a file that is no shard of the campaign → the error.
     """
 
     def __init__(self, folder: Folder, terms: Terms) -> None:
@@ -68,16 +70,22 @@ class Campaign:
         self.declared: dict[str, messages.Declared] = {}
         self.done: set[str] = set()
         self.damaged: dict[str, str] = {}
+        self.foreign: dict[str, str] = {}
 
     # --- its files ----------------------------------------------------------------------
 
     def load(self) -> Outcome:
         """Folds the shards in the folder."""
-        for name, content in self.folder.read_all(self.folder.list(SHARDS)):
+        names = self.folder.list(SHARDS)
+        why = "is not a shard of this campaign"
+        self.foreign = {name: f"{name}: {why}" for name in names if not is_shard(name)}
+        for name, content in self.folder.read_all(filter(is_shard, names)):
             try:
                 if isinstance(content, UsageError):
                     raise content
                 self.add_result(decode_result(content, name))
+            except Foreign as error:
+                self.foreign[name] = str(error)
             except UsageError as error:
                 self.damaged[name] = str(error)
         missing = [name for name in self.terms.backends if name not in self.declared]
@@ -96,9 +104,11 @@ class Campaign:
         spec = result.spec
         declared, *events = result.events
         assert isinstance(declared, messages.Declared)
-        self.add_declared(spec.task.backend, declared)
-        if spec != self.terms.make_spec(spec.task) or not self.list_pairs(spec.task):
-            raise UsageError(f"{spec.name}: belongs to another campaign")
+        is_own = self.terms.owns(spec, declared.share)
+        if is_own:
+            self.add_declared(spec.task.backend, declared)
+        if not is_own or not self.list_pairs(spec.task):
+            raise Foreign(f"{spec.name}: belongs to another campaign")
         self.done.add(spec.name)
         self.outcome.seconds = max(self.outcome.seconds, result.seconds)
         for event in events:
@@ -252,6 +262,14 @@ class Campaign:
             pair.stop()
 
 
+class Foreign(UsageError):
+    """A shard belongs to another campaign."""
+
+
+def is_shard(name: str) -> bool:
+    return SHARD.fullmatch(name) is not None
+
+
 def is_end(event: messages.Event) -> bool:
     """Returns whether an event is the last event of a valid shard."""
     if isinstance(event, Abandoned):
@@ -304,7 +322,8 @@ def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
     campaign = Campaign(target, whole)
     try:
         for source in sources:
-            names = [*source.list(SHARDS), *list_failure_files(source, FAILURES)]
+            shards = filter(is_shard, source.list(SHARDS))
+            names = [*shards, *list_failure_files(source, FAILURES)]
             for name, content in source.read_all(names):
                 if isinstance(content, UsageError):
                     raise content

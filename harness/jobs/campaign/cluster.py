@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -129,7 +130,7 @@ def connect(address: str, jobs: int) -> None:
 
 def require_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
         raise UsageError(f"--ray {address}: is not host:port, auto, or left out")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,9 @@ from lockstep.harness.workers.registry import list_names
 
 CAMPAIGN = "campaign.json"
 SHARDS = "shards"
+SHARD = re.compile(rf"{SHARDS}/[\w.-]+-[0-9a-f]{{12}}\.json")
+"""The names of shards; see `Spec.name`."""
+
 SLICE = 500
 """The number of programs in a shard: a few seconds of work, which are lost with a
 machine."""
@@ -104,6 +108,32 @@ class Terms(Versions, frozen=True, kw_only=True):
         names = Versions.__struct_fields__
         return Spec(task=task, **{name: getattr(self, name) for name in names})
 
+    def make_task(
+        self, key: tuple[str, str, str], number: int, share: int
+    ) -> messages.RandomTask | None:
+        """Returns the task of shard `number` of the pair with this key; None after the
+        last shard."""
+        programs = self.slice
+        if self.programs is not None:
+            programs = min(self.slice, self.programs - number * self.slice)
+        if programs <= 0:
+            return None
+        drawn = -(-programs // share)
+        return messages.RandomTask(*key, number, seed=self.seed, programs=drawn)
+
+    def owns(self, spec: Spec, share: int) -> bool:
+        """Returns whether a shard belongs to this campaign, on this or another machine.
+
+        share: the share of the backend, see `Backend`.
+        """
+        task: Any = spec.task
+        if self.backends and task.backend not in self.backends:
+            return False
+        if isinstance(task, messages.RandomTask):
+            key = task.backend, task.contract, task.kind
+            task = self.make_task(key, task.number, share)
+        return task is not None and spec == self.make_spec(task)
+
     def has(self, key: Sequence[str], number: int) -> bool:
         """Returns whether shard `number` of the pair with this key runs here."""
         if self.shard is None:
@@ -117,19 +147,13 @@ class Terms(Versions, frozen=True, kw_only=True):
         for backend in ledgers:
             if self.has([backend], 0):
                 yield self.make_spec(messages.RunLedger(backend))
-        settings = self.get_settings(Path())
-        endless = ((number, self.slice) for number in count())
-        for number, programs in settings.list_slices() if self.programs else endless:
-            for pair in pairs:
-                if not self.has(pair.key, number):
-                    continue
-                task = messages.RandomTask(
-                    *pair.key,
-                    number,
-                    seed=self.seed,
-                    programs=-(-programs // pair.share),
-                )
-                yield self.make_spec(task)
+        for number in count():
+            tasks = [self.make_task(pair.key, number, pair.share) for pair in pairs]
+            if not pairs or None in tasks:
+                return
+            for pair, task in zip(pairs, tasks, strict=True):
+                if self.has(pair.key, number):
+                    yield self.make_spec(task)
 
 
 def compare(first: Terms, second: Terms) -> str | None:
