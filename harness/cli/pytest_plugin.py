@@ -320,7 +320,7 @@ def describe(outcome: Outcome) -> str:
     causes = [
         f"{failure.signature}: {failure.divergence.message}" for failure in failures
     ]
-    harmless = "undeclared", "unchecked", "saved", "beside"
+    harmless = "undeclared", "unchecked", "saved", "beside", "attention", "covered"
     notes = (note for note in list_notes(summary) if note.sort not in harmless)
     causes += [note.format() for note in notes]
     cause = causes[0] if causes else format_gaps([summary]) or "nothing was checked"

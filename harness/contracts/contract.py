@@ -73,6 +73,7 @@ class Contract(ABC):
         settings: config field → its values, the default first. Only the last level of
             vectors uses other values than the default.
         long_reach: the largest offsets of the few long programs; 0 if there are none.
+        without_attention: the kinds whose passes have no attention.
         leaves_choices: whether operations regularly have several right answers, and
             later answers depend on the backend's choice.
     """
@@ -100,6 +101,7 @@ class Contract(ABC):
     heeded: ClassVar[Mapping[str, Sequence[str]]] = {}
     counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    without_attention: ClassVar[Sequence[str]] = ()
     leaves_choices: ClassVar[bool] = False
     depth: ClassVar[int] = 1
     long_reach: ClassVar[int] = 0

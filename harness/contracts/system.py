@@ -7,9 +7,10 @@ A backend answers with arrays. `Reader` identifies the token in each column, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
@@ -453,6 +454,7 @@ class Setup:
             that go into or come out of the cache, and run attention on each pass.
         writes: the operations that may invalidate earlier views of the cache.
         layer: the layer number; each layer has different payloads.
+        compared: see `System`.
     """
 
     backend: Backend
@@ -463,6 +465,7 @@ class Setup:
     every: bool
     writes: Collection[str]
     layer: int = 0
+    compared: Counter[str] = field(default_factory=Counter)
 
 
 class System:
@@ -477,6 +480,8 @@ class System:
         margins: the used share of each tolerance so far.
         writes: the operations that may invalidate earlier views of the cache.
         limit: the exclusive upper bound of tags.
+        compared: "attention" or one of `Kind.tells` → the number of steps that compared
+            it; "NAME due" → the number of steps that should have filled it.
     """
 
     margins: Margins
@@ -484,7 +489,7 @@ class System:
     def __init__(self, setup: Setup) -> None:
         self.backend, self.declared = setup.backend, setup.declared
         self.arrays, self.every = setup.backend.arrays, setup.every
-        self.writes = setup.writes
+        self.writes, self.compared = setup.writes, setup.compared
         self.config = {**setup.config, "poison": setup.backend.poison}
         self.limit = max(1, setup.tags)
         self.watch = ArrayWatch(self.arrays)

@@ -19,6 +19,7 @@ from lockstep.harness.core.errors import (
     Broken,
     DeviceLost,
     HarnessError,
+    Unloadable,
     find_own_place,
     format_error,
     format_missing,
@@ -28,6 +29,7 @@ from lockstep.harness.core.errors import (
 from lockstep.harness.core.interrupts import is_from_user
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
+from lockstep.harness.execution.evidence import Evidence
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties
 from lockstep.harness.programs.ledger import Entry, find_reason
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
@@ -53,6 +55,7 @@ class Result:
             to. Empty if the generator already avoids known divergences; see
             `Run.why_left_out`.
         choices: the numbers of the steps in which the backend chose the answer.
+        evidence: what the steps compared, up to the end or to the first divergence.
     """
 
     steps: int = 0
@@ -62,6 +65,7 @@ class Result:
     divergence: Divergence | None = None
     left_out: dict[int, Entry] = field(default_factory=dict)
     choices: set[int] = field(default_factory=set)
+    evidence: Evidence = field(default_factory=Evidence)
 
     def skip(self, reason: str) -> None:
         """Counts an operation that did not run."""
@@ -157,6 +161,7 @@ class Run:
                     self.announce(number)
                     self.system.finish()
                     self.result.margins = self.system.margins
+                    self.result.evidence.compared.update(self.system.compared)
                     self.system = None
                     self.backend.follow(True)
         except Apart:
@@ -244,6 +249,8 @@ class Run:
         difference = find_difference(
             expected, observed, lambda row: operation.describe_row(op, row)
         )
+        if difference is None:
+            self.result.evidence.note(observed)
         if self.judges and get_first_allowed(expected) is not expected:
             self.result.choices.add(step.number)
         return observed, difference
@@ -390,8 +397,11 @@ def run(
     if backend.execute is None:
         return Run(program, backend, every, coverage, on_step, avoid).run()
     try:
-        result: Result = backend.execute(program, every, coverage, on_step, wanted)
+        result = backend.execute(program, every, coverage, on_step, wanted)
     except Exception as error:
         require_backend(error, program)
         raise
+    if not isinstance(result, Result):
+        got = type(result).__name__
+        raise Unloadable(f"{backend.name}: `execute` returned {got}, not a Result")
     return result

@@ -14,6 +14,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
+from lockstep.harness.execution.evidence import CONTENTS
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task
@@ -36,6 +37,7 @@ class Pair(Counts):
         parted: the reason why the pair was separated from its group; empty if it was not.
         wanted: the number of planned programs.
         coverage: the counts of cells in completed slices.
+        left_out: cell → the number of drawn calls that broke a duty.
         reached: cells that were reached, including cells of running slices.
         digests: the digest of the programs of each completed slice.
         running: the counts of each unfinished slice.
@@ -58,6 +60,7 @@ class Pair(Counts):
     signatures: Counter[str] = field(default_factory=Counter, kw_only=True)
     undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)
     coverage: Counter[Cell] = field(default_factory=Counter)
+    left_out: Counter[Cell] = field(default_factory=Counter)
     reached: set[Cell] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, str] = field(default_factory=dict)
@@ -108,6 +111,29 @@ class Pair(Counts):
         """Whether no step could run because functions of the backend are missing."""
         return bool(self.missing) and not self.steps
 
+    def list_unproven(self) -> list[str]:
+        """Lists the reasons why complete programs that agree show too little: an
+        operation that every cache needs never ran, no contents were compared, or what the
+        backend tells is always empty."""
+        total = self.total
+        if self.is_diverging or self.missing or self.errors:
+            return []
+        if not total.programs or total.programs < self.wanted:
+            return []
+        ran = {name for _, name in (*self.coverage, *self.reached)}
+        required = CONTRACTS[self.contract].required
+        idle = ", ".join(name for name in required if name not in ran)
+        why = ", maybe because of a duty" if self.declared.duties else ""
+        reasons = [f"{idle} never ran{why}"] if idle else []
+        if not total.compared.get(CONTENTS):
+            reasons.append("contents: never compared")
+        for name in sorted(self.declared.tells):
+            due = total.compared.get(f"{name} due", 0)
+            if due >= OFTEN and not total.compared.get(name):
+                steps = f"{due} steps that should fill it"
+                reasons.append(f"{name}: always empty, in {steps}")
+        return reasons
+
     def list_rare(self) -> list[Cell]:
         """Lists the cells of the kind that were reached fewer than OFTEN times."""
         return [cell for cell in self.cells if self.coverage[cell] < OFTEN]
@@ -131,9 +157,19 @@ class Pair(Counts):
         return total
 
     @cached_property
-    def cells(self) -> list[Cell]:
-        """The cells that a complete run must reach."""
+    def declared_cells(self) -> list[Cell]:
+        """The cells of the kind as declared."""
         return CONTRACTS[self.contract].list_cells(self.kind, self.declared)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that a complete run must reach: those in which not all drawn calls,
+        OFTEN or more, broke a duty."""
+        return [
+            cell
+            for cell in self.declared_cells
+            if self.left_out[cell] < OFTEN or self.has_reached(cell)
+        ]
 
     def count_reached(self) -> int:
         """Counts the cells that were reached, also in running slices."""
@@ -167,6 +203,8 @@ class Pair(Counts):
         self.digests[number] = done.digest
         for state, operation, times in done.coverage:
             self.coverage[state, operation] += times
+        for state, operation, times in done.left_out:
+            self.left_out[state, operation] += times
 
 
 @dataclass
@@ -244,12 +282,15 @@ class Outcome:
 
     def get_exit_status(self) -> int:
         """Returns the exit status: 0 if all programs agree; 1 if a backend diverges,
-        crashes or hangs; 2 if programs or backends could not run; 130 after Ctrl-C, 143
+        crashes or hangs; 2 if programs or backends could not run, or if programs show
+        too little; 130 after Ctrl-C, 143
         after SIGTERM."""
         if any(pair.is_diverging for pair in self.pairs):
             return 1
         missing = set(self.settings.backends) & set(self.unavailable)
-        is_failed = any(pair.errors or pair.missing for pair in self.pairs)
+        is_failed = any(
+            pair.errors or pair.missing or pair.list_unproven() for pair in self.pairs
+        )
         if missing or self.dead or is_failed or self.unwritten:
             return 2
         if self.interrupted:

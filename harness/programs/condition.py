@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from msgspec import Struct, ValidationError, convert
 
 from lockstep.harness.backends.backend import Duty, Kind
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Config, Op
+from lockstep.harness.contracts.operation import Cell, Config, Op
 from lockstep.harness.core.document import Schema, check_field, get_named, show, suggest
 from lockstep.harness.core.errors import Problems, UsageError
 
@@ -245,10 +246,15 @@ def is_boolean(schema: Schema) -> bool:
 
 
 class ParsedDuty(NamedTuple):
-    """A duty (a precondition of callers) and its parsed condition."""
+    """A duty (a precondition of callers) and its parsed condition.
+
+    Attributes:
+        left_out: cell → the number of calls that broke the duty there.
+    """
 
     condition: Condition
     duty: Duty
+    left_out: Counter[Cell]
 
 
 def parse_duties(declared: Kind, rules: Contract, kind: str) -> list[ParsedDuty]:
@@ -264,18 +270,25 @@ def parse_duties(declared: Kind, rules: Contract, kind: str) -> list[ParsedDuty]
     where = f"duties of {kind}: when"
     return [
         ParsedDuty(
-            parse_condition(duty.when, rules, {**config, "kind": kind}, where), duty
+            parse_condition(duty.when, rules, {**config, "kind": kind}, where),
+            duty,
+            Counter(),
         )
         for duty in declared.duties
     ]
 
 
 def find_duty(op: Op, model: Any, duties: Sequence[ParsedDuty]) -> Duty | None:
-    """Returns the first duty that a call breaks, or None.
+    """Returns the first duty that a call breaks, or None, and counts the call.
 
     Args:
         op: the call, with all defaults filled in.
         model: the reference before the operation.
         duties: the duties of the model's kind.
     """
-    return next((duty for when, duty in duties if when.holds(op, model)), None)
+    for condition, duty, left_out in duties:
+        if condition.holds(op, model):
+            states = condition.rules.get_states(op, model)
+            left_out.update((state, condition.op) for state in states)
+            return duty
+    return None

@@ -76,6 +76,8 @@ STYLES = {
     "cut": "dim",
     "agrees": "green",
     "missing": "bold yellow",
+    "unproven": "bold yellow",
+    "covered": "dim",
     "outdated": "bold red",
     "dead": "bold yellow",
     "beside": "dim",

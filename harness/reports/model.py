@@ -21,8 +21,9 @@ class Note(NamedTuple):
     """A line about a gap or a problem that the matrix does not show.
 
     Attributes:
-        sort: "missing", "undeclared", "unchecked", "error", "stopped", "outdated",
-            "dead", "unavailable", "saved", "beside" or "folded".
+        sort: "missing", "undeclared", "unchecked", "error", "unproven", "stopped",
+            "outdated", "dead", "unavailable", "saved", "beside", "attention", "covered"
+            or "folded".
         subject: the backend, or backend × kind.
         message: a description of the gap, and advice.
     """
@@ -36,6 +37,7 @@ class Note(NamedTuple):
             return f"{self.subject} {self.message}"
         prefixes = {
             "error": "ERROR: ",
+            "unproven": "no tick: ",
             "dead": "ERROR: could not be loaded: ",
             "unavailable": f"not {verb}: ",
         }
@@ -59,6 +61,7 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
         for entry in pair.outdated:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
     yield from list_common_notes(outcome.pairs)
+    yield from list_coverage_notes(outcome.pairs)
     for backend, why in outcome.dead.items():
         yield Note("dead", backend, why)
     yield from list_unavailable_notes(outcome.unavailable)
@@ -109,6 +112,7 @@ def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
     for pair in pairs:
         unchecked = f"not checked: {', '.join(pair.unchecked)}"
         for sort, message, holds in (
+            ("unproven", "; ".join(pair.unproven), pair.unproven),
             ("unchecked", unchecked, pair.unchecked),
             ("beside", f"ran the programs of {pair.programs_of}", pair.programs_of),
             ("beside", f"ran alone: {pair.parted}", pair.parted),
@@ -148,6 +152,44 @@ def list_saved_notes(saved: Rerun) -> Iterator[Note]:
     if saved.left_out:
         subject = f"{saved.left_out:,} saved failures were not run"
         yield Note("saved", subject, "`lockstep replay` runs all of them")
+
+
+def list_coverage_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
+    """Lists notes on what the programs of all pairs compared, and how large they were."""
+    blind = [
+        pair.name
+        for pair in pairs
+        if pair.compared
+        and not pair.compared.get("attention")
+        and pair.contract in CONTRACTS
+        and pair.kind not in CONTRACTS[pair.contract].without_attention
+    ]
+    if blind:
+        yield Note("attention", shorten_list(blind), "attention: never compared")
+    if any(pair.sizes for pair in pairs):
+        yield Note("covered", "covered up to", format_covered(pairs))
+
+
+MEASURES = {
+    "heads": "{} heads",
+    "key_dim": "key_dim {}",
+    "value_dim": "value_dim {}",
+    "cache": "{} tokens in a cache",
+    "offset": "offset {}",
+    "update": "{} tokens in an update",
+    "updates": "{} updates in a program",
+}
+
+
+def format_covered(pairs: Sequence[PairSummary]) -> str:
+    """Formats the largest sizes; of several pairs, from the smallest to the largest."""
+    measures = []
+    for name, text in MEASURES.items():
+        sizes = sorted({pair.sizes[name] for pair in pairs if name in pair.sizes})
+        ends = dict.fromkeys([*sizes[:1], *sizes[-1:]])
+        measures += [text.format("–".join(f"{size:,}" for size in ends))] if sizes else []
+    dtypes = ", ".join(dict.fromkeys(name for pair in pairs for name in pair.dtypes))
+    return f"{', '.join(measures)}; {dtypes}; not checked: threads"
 
 
 MOST_LISTED = 3

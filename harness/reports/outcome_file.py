@@ -63,10 +63,12 @@ class Cells(Struct, frozen=True):
     Attributes:
         reachable: the number of cells that a complete run reaches.
         empty: state → operations that were never run in this state.
+        excluded: the number of other cells, in which duties exclude all drawn calls.
     """
 
     reachable: Natural = 0
     empty: dict[str, list[str]] = {}
+    excluded: Natural = 0
 
 
 class PairSummary(Struct, frozen=True, kw_only=True):
@@ -84,6 +86,9 @@ class PairSummary(Struct, frozen=True, kw_only=True):
             stopped the rest; else None.
         undeclared: operations that the backend does not declare.
         unchecked: promises that cannot be checked.
+        unproven: why complete programs that agree show too little.
+        compared, dtypes, sizes: see `Counts`. Attention, for example, was compared in
+            compared["attention"] steps.
         own_name: the name that a driver declares.
         programs_of: the backend whose programs this backend also ran, in the same worker.
         parted: why the backend ran alone although other backends declare equal kinds.
@@ -111,6 +116,10 @@ class PairSummary(Struct, frozen=True, kw_only=True):
     shortfall: str | None = None
     undeclared: list[str] = []
     unchecked: list[str] = []
+    unproven: list[str] = []
+    compared: dict[str, Natural] = {}
+    dtypes: dict[str, Natural] = {}
+    sizes: dict[str, Natural] = {}
     own_name: str = ""
     programs_of: str = ""
     parted: str = ""
@@ -142,13 +151,15 @@ class PairSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """One of "diverges", "unfinished", "error", "cut" and "agrees"."""
+        """One of "diverges", "unfinished", "error", "unproven", "cut" and "agrees"."""
         if self.outdated or self.failures:
             return "diverges"
         if self.missing:
             return "unfinished"
         if self.errors:
             return "error"
+        if self.unproven:
+            return "unproven"
         return "cut" if self.programs < self.wanted else "agrees"
 
     @property
@@ -159,6 +170,7 @@ class PairSummary(Struct, frozen=True, kw_only=True):
             "diverges": f"✗ {count} diverge" if count > 1 else "✗ diverges",
             "unfinished": "! unfinished",
             "error": "! ERROR",
+            "unproven": "! unproven",
             "cut": f"… {self.programs}",
             "agrees": f"✓ {self.programs}",
         }[self.verdict]
@@ -216,6 +228,13 @@ COPIED = (
 """Fields that have the same name in `Pair` and `PairSummary`."""
 
 
+SUMMED = (
+    "programs", "steps", "skipped", "margins", "signatures", "compared", "dtypes",
+    "sizes",
+)  # fmt: skip
+"""Fields that have the same name in `Counts` and `PairSummary`."""
+
+
 def summarize_pair(pair: Pair) -> PairSummary:
     total, digest = pair.total, hashlib.sha256()
     for _, shard in sorted(pair.digests.items()):
@@ -227,13 +246,18 @@ def summarize_pair(pair: Pair) -> PairSummary:
             f"{state} × {operation}": times
             for (state, operation), times in sorted(pair.coverage.items())
         },
-        cells=Cells(len(pair.cells), pair.group_empty_cells()),
+        cells=Cells(
+            len(pair.cells),
+            pair.group_empty_cells(),
+            len(pair.declared_cells) - len(pair.cells),
+        ),
         known_divergences=pair.known,
         known_programs=total.entered,
         undeclared=pair.list_undeclared(),
         unchecked=list(pair.unchecked),
+        unproven=pair.list_unproven(),
         failures=[summarize_failure(failure) for failure in pair.failures],
-        **get_fields(total, "programs", "steps", "skipped", "margins", "signatures"),
+        **get_fields(total, *SUMMED),
         **get_fields(pair, *COPIED),
     )
 

@@ -13,9 +13,11 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.core.payload import merge_margins
+from lockstep.harness.execution.evidence import measure
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.record import make_body
 from lockstep.harness.execution.shrink import make_busy_clock
+from lockstep.harness.programs.condition import ParsedDuty
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
@@ -65,6 +67,9 @@ class BackendRun:
         task: the slice.
         known: signature → the programs that have shown it before.
         number: the index of the backend among the backends of the slice.
+
+    Attributes:
+        duties: the duties that the generator heeded.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class BackendRun:
         self.reported_cells: set[Cell] = set()
         self.shown = dict(known)
         self.tried: Counter[str] = Counter()
+        self.duties: Sequence[ParsedDuty] = ()
         self.avoid = load_ledger(backend.ledger, backend.name, task.kind)
         self.known_count = 0
         self.agreed: defaultdict[str, list[Program]] = defaultdict(list)
@@ -133,6 +139,9 @@ class BackendRun:
         if result.divergence is not None:
             self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
+        if result.steps:
+            self.counts.grow(measure(program, result.evidence))
+            tally(self.counts.dtypes, str(program.config["dtype"]))
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
             self.report_progress()
@@ -160,10 +169,13 @@ class BackendRun:
         result = self.worker.run(
             program, self.backend, every_check, avoid=avoid, coverage=self.coverage
         )
-        return self.note_margins(result)
+        return self.note(result)
 
-    def note_margins(self, result: Result) -> Result:
+    def note(self, result: Result) -> Result:
+        """Adds the margins and the evidence of a run, and returns its result."""
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
+        for name, count in result.evidence.compared.items():
+            tally(self.counts.compared, name, count)
         return result
 
     def report(
@@ -290,8 +302,16 @@ class BackendRun:
         """Reports the ledger entries that agree, and returns the counts of the slice."""
         self.report_agreed()
         self.counts.seconds = self.get_seconds()
-        coverage = [(*cell, times) for cell, times in sorted(self.coverage.items())]
-        return messages.SliceDone(self.counts, coverage, self.digest.hexdigest())
+        left_out = Counter[Cell]()
+        for duty in self.duties:
+            left_out.update(duty.left_out)
+        cells = (
+            [(*cell, times) for cell, times in sorted(counted.items())]
+            for counted in (self.coverage, left_out)
+        )
+        coverage, excluded = cells
+        digest = self.digest.hexdigest()
+        return messages.SliceDone(self.counts, coverage, digest, excluded)
 
 
 def tidy(program: Program, result: Result) -> tuple[Program, Divergence]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
@@ -61,6 +62,9 @@ class Counts:
             entry describes, and showed its signature.
         missing: unimplemented method of the backend → operation that needs the method.
         undeclared: reason for skipping programs → number of programs.
+        compared: name → number of steps that compared it; see `Evidence.compared`.
+        dtypes: dtype → number of programs.
+        sizes: the largest sizes of programs; see `execution.evidence.Sizes`.
     """
 
     programs: Natural = 0
@@ -75,6 +79,9 @@ class Counts:
     entered: dict[str, Natural] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
+    compared: dict[str, Natural] = field(default_factory=dict)
+    dtypes: dict[str, Natural] = field(default_factory=dict)
+    sizes: dict[str, Natural] = field(default_factory=dict)
 
     def include(self, counts: Counts) -> None:
         """Adds the counts of another slice."""
@@ -82,13 +89,19 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(counts, name))
         self.margins = merge_margins(self.margins, counts.margins)
         self.missing.update(counts.missing)
+        self.grow(counts.sizes)
         for name in TALLIES:
             for key, count in getattr(counts, name).items():
                 tally(getattr(self, name), key, count)
 
+    def grow(self, sizes: Mapping[str, int]) -> None:
+        """Keeps the largest of each size."""
+        for name, size in sizes.items():
+            self.sizes[name] = max(size, self.sizes.get(name, 0))
+
 
 SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
-TALLIES = ("signatures", "entered", "undeclared")
+TALLIES = ("signatures", "entered", "undeclared", "compared", "dtypes")
 
 
 def tally(counts: dict[str, int], key: str, count: int = 1) -> None:
@@ -339,11 +352,13 @@ class SliceDone(Answer, frozen=True):
     Attributes:
         coverage: (state, operation, number of steps that ran the operation in the state).
         digest: the digest of all programs that ran.
+        left_out: (state, operation, number of drawn calls that broke a duty).
     """
 
     counts: Counts
     coverage: list[tuple[str, str, Natural]]
     digest: str
+    left_out: list[tuple[str, str, Natural]] = []
 
 
 OfSlice = Progress | Found | Agreed | SliceDone

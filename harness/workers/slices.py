@@ -161,7 +161,7 @@ def settle(member: BackendRun, run: Run, every_check: bool) -> Result:
     if divergence is None and not run.is_apart:
         member.digest.update(make_body(run.program))
         member.coverage.update(run.coverage or ())
-        return member.note_margins(run.result)
+        return member.note(run.result)
     alone = member.execute(run.program, every_check, member.avoid)
     if divergence is not None and alone.divergence is None:
         raise Unavailable(f"beside other backends only: {divergence.message}")
@@ -200,6 +200,8 @@ class RandomSlice(Slice):
         seed = get_seed(task.seed, task.contract, task.kind, task.number)
         self.drawer = make_drawer(self.backend, task, self.avoid)
         self.drawer.aim_at({*task.rare})
+        for member in self.group:  # with equal duties
+            member.duties = self.drawer.duties
         draw = self.drawer.draw
         generate(task.programs, seed, draw, self.consume)
 

@@ -7,13 +7,17 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from lockstep.harness.backends.backend import Backend, Duty
 from lockstep.harness.jobs.check import check as run_check
 from lockstep.harness.jobs.outcome import OFTEN, Outcome, Pair
 from lockstep.harness.jobs.settings import PROFILES, Settings
 from tests.harness.commands import CORRECT, HERE, Run
+from tests.harness.misbehaving import correct
 
 ALL = 400
 """Programs that reach every cell of the correct cache."""
+
+KIND = correct().contracts["layer"]["kv"]
 
 
 def check(run: Run, folder: Path, *more: object) -> tuple[int, str]:
@@ -44,6 +48,23 @@ def test_cells_that_no_program_has_reached(run: Run, tmp_path: Path) -> None:
         assert ended.status == 0
     shown = run("report", tmp_path, "--format", "markdown").out
     assert shown.startswith("## Lockstep: no failure, but incomplete\n")
+
+
+def dutiful() -> Backend:
+    """The correct cache, whose callers must not read before the first update."""
+    duty = Duty({"op": "state", "states": ["unwritten"]}, "state before the first update")
+    return replace(correct(), contracts={"layer": {"kv": replace(KIND, duties=(duty,))}})
+
+
+def test_cells_that_a_duty_excludes_are_not_wanted(run: Run, tmp_path: Path) -> None:
+    backend, size = "tests.harness.test_complete:dutiful", ("--programs", ALL)
+    more = ("--failures", tmp_path, "--require-complete")
+    ended = run("check", "--backend", backend, *size, *more)
+    assert ended.status == 0 and "never reached" not in ended.words
+    (pair,) = json.loads((tmp_path / "outcome.json").read_text())["pairs"]
+    assert pair["cells"] == {"reachable": 16, "empty": {}, "excluded": 1}
+    ended = run("check", "--backend", backend, "--programs", 1, *more)
+    assert ended.status == 2
 
 
 def test_programs_that_were_not_run(run: Run, tmp_path: Path) -> None:

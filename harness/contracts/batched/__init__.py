@@ -141,6 +141,7 @@ class BatchedContract(Contract):
     opt_in = OPT_IN | {"offsets", "ring"}
     operations = OPERATIONS
     required = ("open", "update")
+    without_attention = ("batch-state",)
     table = TABLE
     facts = FACTS
     next = NEXT

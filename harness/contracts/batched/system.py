@@ -449,6 +449,7 @@ class BatchedSystem(Batches):
         queries = self.spread(self.reader.queries, written, 0.0)
         got = self.arrays.to_numpy(self.arrays.attend(queries, keys, values, mask))
         filled = [row for row, tags in enumerate(written.tags) if tags]
+        self.compared["attention"] += bool(filled)
         for row in filled[:MOST_ATTENDING]:
             seen = get_tags(rows[row].visible(rows[row].offset - 1))
             query, tag = written.list_queries(row)[-1], written.tags[row][-1]

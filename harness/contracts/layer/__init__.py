@@ -144,6 +144,7 @@ class LayerContract(Contract):
     opt_in = OPT_IN
     operations = OPERATIONS
     required = ("update",)
+    without_attention = ("state",)
     table = TABLE
     facts = {
         "offset": "tokens in the cache",

@@ -278,6 +278,7 @@ class LayerSystem(System):
         queries = self.arrays.from_numpy(queries, self.config["dtype"])
         got = self.arrays.to_numpy(self.arrays.attend(queries, keys, values, mask))
         explain = partial(explain_nan, self.arrays, keys, values)
+        self.compared["attention"] += 1
         for row in {0, length // 3, 2 * length // 3, length - 1}:
             seen = [token.tag for token in visible(offset - length + row)]
             self.reader.judge(got[0, :, row], tags[row], seen, row, "update", explain)

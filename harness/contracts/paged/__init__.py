@@ -82,6 +82,7 @@ class PagedContract(Contract):
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
+    without_attention = ("paged-state",)
     table = TABLE
     tells = TELLS
     facts: ClassVar[Mapping[str, str]] = FACTS

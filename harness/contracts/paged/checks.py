@@ -369,6 +369,16 @@ def check_published(
                 )
 
 
+def may_publish(model: PagedModel, settled: Sequence[tuple[str, int, int]]) -> bool:
+    """Returns whether tokens that have just become known and computed can be hit; see
+    `check_published`."""
+    lengths = {name: len(item.tokens) for name, item in model.cache.requests.items()}
+    return model.cache.prefix_cache and any(
+        any(list_published(model, begin, min(end, lengths[name])))
+        for name, begin, end in settled
+    )
+
+
 def list_published(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yields (group, end) of each prefix that can be hit when [begin, end) are computed.
 

@@ -141,6 +141,7 @@ class PagedSystem(System):
             return
         blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
         self.end(op["transfer"])
+        self.compared["host_entries due"] += bool(model.landed and blocks)
         if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
             host = self.contents.host
             checks.check_landed(model, blocks, host, self.list_host_entries())
@@ -328,6 +329,7 @@ class PagedSystem(System):
     def verify_attention(self) -> None:
         """Compares the attention of a step, whose K and V were as expected, with double
         precision."""
+        self.compared["attention"] += bool(self.attended)
         for judge in self.attended:
             judge()
 
@@ -400,16 +402,22 @@ class PagedSystem(System):
             for name in holding:
                 checks.check_contents(model, name, tables[name], contents.device)
         entries = self.list_entries() if tells & {"entries", "reuse"} else []
+        self.compared["entries"] += bool(entries)
         checks.check_entries(model, entries, contents.device, tables)
         if "host_entries" in tells and self.config["host"]:
-            checks.check_entries(model, self.list_host_entries(), contents.host, {})
+            on_host = self.list_host_entries()
+            self.compared["host_entries"] += bool(on_host)
+            checks.check_entries(model, on_host, contents.host, {})
         if "events" in tells:
             events = reading.read_events(self.cache.events(), len(self.groups))
+            self.compared["events"] += bool(events)
             checks.follow_events(self.events, events)
             checks.check_events(self.events, entries)
 
     def check_published(self, settled: Step, model: PagedModel) -> None:
         """Checks that tokens which have just been computed, or confirmed, can be hit."""
+        is_due = int(checks.may_publish(model, settled))
+        self.compared.update({"entries due": is_due, "events due": is_due})
         if "reuse" in self.declared.tells:
             checks.check_published(model, settled, self.list_entries())
 

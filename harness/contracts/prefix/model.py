@@ -352,7 +352,7 @@ class RequestSystem:
 
     def __init__(self, setup: Setup) -> None:
         self.backend, self.config = setup.backend, setup.config
-        self.declared = setup.declared
+        self.declared, self.compared = setup.declared, setup.compared
         self.builds_on = self.declared.builds_on
 
     def open(self, caches: Sequence[Any], below: Sequence[Any]) -> None:

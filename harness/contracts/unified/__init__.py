@@ -125,6 +125,7 @@ class UnifiedContract(Contract):
     )
     operations = OPERATIONS
     required = ("forward",)
+    without_attention = ("encoder",)
     table = TABLE
     errors = ("cache-full", "not-supported", "shared")
     facts: ClassVar[Mapping[str, str]] = {

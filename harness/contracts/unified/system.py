@@ -382,6 +382,7 @@ class UnifiedSystem(System):
         """Runs the framework's attention on the pass in each layer, and compares the
         result with the reference."""
         assert model.batch is not None
+        self.compared["attention"] += bool(self.last)
         for view in self.last:
             cache = model.parts[view.which]
             assert isinstance(cache, CausalCache)

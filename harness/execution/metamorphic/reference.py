@@ -31,6 +31,7 @@ from lockstep.harness.execution.compare import (
     Difference,
     find_difference,
 )
+from lockstep.harness.execution.evidence import CONTENTS
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic import paged, prefix, rows, unified
 from lockstep.harness.execution.metamorphic.relations import (
@@ -309,7 +310,9 @@ def execute(
         message = f"raised {format_error(error)}"
         result.divergence = Divergence("error", number, operation, message)
         return result
-    result.divergence = find_contradiction(program, every, wanted=wanted)
+    applied = Counter[str]()
+    result.divergence = find_contradiction(program, every, applied, wanted)
+    result.evidence.compared[CONTENTS] = applied.total()
     return result
 
 

@@ -134,15 +134,17 @@ PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
 
 NAME = "lockstep"
 
-WARNINGS = ("unavailable", "undeclared", "unchecked", "saved")
-"""Sorts of notes that are warnings; the others are errors."""
+WARNINGS = ("unavailable", "undeclared", "unchecked", "saved", "attention")
+QUIET = ("beside", "covered")
+"""Sorts of notes that are warnings, or no annotations; the others are errors."""
 
 
 def render_annotations(report: ReportView) -> str:
     """Renders failures and problems as errors, gaps of the check as warnings.
 
     Errors are failures, files that cannot be read, and all notes whose sort is not in
-    `WARNINGS`. If there are too many errors, the last error counts the omitted errors.
+    `WARNINGS` or `QUIET`. If there are too many errors, the last error counts the omitted
+    errors.
     """
     notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
     errors = [
@@ -150,7 +152,9 @@ def render_annotations(report: ReportView) -> str:
         for failure in report.failures
     ]
     errors += [
-        (note.subject, note.message) for note in notes if note.sort not in WARNINGS
+        (note.subject, note.message)
+        for note in notes
+        if note.sort not in (*WARNINGS, *QUIET)
     ]
     errors += [(NAME, line) for line in report.broken]
     shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]

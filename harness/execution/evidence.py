@@ -1,0 +1,86 @@
+"""Counts what the steps of programs compare, and measures the programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.execution.compare import (
+    COLUMNS,
+    PARTS,
+    ROWS,
+    SLOTS,
+    STATE,
+    STATES,
+    STORED,
+    TAGS,
+)
+from lockstep.harness.programs.program import Program
+
+CONTENTS, MASKS = "contents", "masks"
+HELD = (TAGS, SLOTS, STATE, STATES, STORED)
+CONFIG_SIZES = ("heads", "key_dim", "value_dim")
+CACHE, OFFSET, UPDATE, UPDATES = "cache", "offset", "update", "updates"
+
+Sizes = Mapping[str, int]
+"""The largest `CONFIG_SIZES`; the largest number of tokens that an answer shows together
+("cache"), the largest offset or position, the largest number of tokens of an update, and
+the largest number of updates in a program. An update is any operation that brings new
+tokens."""
+
+
+@dataclass
+class Evidence:
+    """What the steps of a run compared.
+
+    Attributes:
+        compared: name → number of steps: "contents" (tokens were read), "masks" (several
+            rows see tokens through a mask), and the names in `System.compared`.
+        cache, offset: see `Sizes`.
+    """
+
+    compared: Counter[str] = field(default_factory=Counter)
+    cache: int = 0
+    offset: int = 0
+
+    def note(self, answer: Answer) -> None:
+        """Counts a step by the answer of the backend, which is as expected."""
+        has_contents = has_mask = False
+        for part in list_parts(answer):
+            length = position = 0
+            if rows := part.get(ROWS):
+                length = max(map(len, rows))
+                token = rows[-1][-1] if rows[-1] else None
+                position = token[0] if isinstance(token, tuple) else 0
+                has_mask |= len(rows) > 1 and COLUMNS in part
+            else:
+                for name in HELD:
+                    if isinstance(tokens := part.get(name), list):
+                        length = max(length, len(tokens))
+            has_contents |= length > 0
+            end = length + part.get("first", 0)
+            self.cache = max(self.cache, length)
+            self.offset = max(self.offset, position, end, int(part.get("offset") or 0))
+        self.compared[CONTENTS] += has_contents
+        self.compared[MASKS] += has_mask
+
+
+def list_parts(answer: Answer) -> Iterator[Answer]:
+    """Yields an answer, and the answers of all parts in it."""
+    yield answer
+    for part in answer.get(PARTS) or ():
+        yield from list_parts(part)
+
+
+def measure(program: Program, evidence: Evidence) -> dict[str, int]:
+    """Returns the `Sizes` of a program and of what its steps compared."""
+    operations = program.rules.operations
+    lengths: list[int] = [operations[op["op"]].count_tags(op) for op in program.ops]
+    sizes: dict[str, Any] = {name: program.config[name] for name in CONFIG_SIZES}
+    updates = len(lengths) - lengths.count(0)
+    read = {CACHE: evidence.cache, OFFSET: evidence.offset}
+    more = {**read, UPDATE: max(lengths, default=0), UPDATES: updates}
+    return {name: size for name, size in {**sizes, **more}.items() if size}
