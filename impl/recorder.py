@@ -34,7 +34,7 @@ def record(cache: Any, recording: Recording) -> None:
             raise UsageError(f"layer {number} is recorded already")
         if layer.offset:
             raise UsageError(
-                f"layer {number} is not empty; record a cache from its beginning"
+                f"layer {number} is not empty; start to record before its first update"
             )
         tape = recording.open_tape(f"layer {number}", form)
         Own(layer, [tape], tape.choose_name(), Snapshots())
@@ -54,7 +54,8 @@ def get_form(cache: Any) -> Form:
         case StateCacheBase():
             return Form(backend, "layer", {"kind": "state"})
     raise UsageError(
-        f"of our own caches those of layers are recorded, not a {type(cache).__name__}"
+        f"cannot record a {type(cache).__name__}; of Lockstep's own caches, only KV,"
+        " rotating and state caches of layers can be recorded"
     )
 
 

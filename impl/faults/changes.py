@@ -54,9 +54,15 @@ def remove_to_end_constant(cache: Any) -> None:
         check_range(sequence, begin, None, cache.sizes.sequences)
         cells, index = cache.cells, cache.cells.indexes[sequence]
         if cells.is_shared(sequence, index.cells):
-            raise SharedError("what follows position -1 is shared")
+            raise SharedError(
+                "remove: the tokens from position -1 on would move, but another"
+                " sequence shares them"
+            )
         if len(index) and not cache.can_shift:
-            raise NotSupportedError("keys cannot be turned to another position here")
+            raise NotSupportedError(
+                "remove: the tokens after a gap would move, but this cache cannot"
+                " rotate their keys"
+            )
         cache.close()
         positions, distance = index.positions, begin + 1
         positions += distance
@@ -184,7 +190,7 @@ def turning_is_refused_first(cache: Any) -> None:
         except SharedError as error:
             if cache.can_shift:
                 raise
-            raise NotSupportedError("keys cannot be turned here") from error
+            raise NotSupportedError("remove: this cache cannot rotate keys") from error
 
     cache.remove = remove_or_refuse
 

@@ -22,7 +22,7 @@ class Rope:
 
     def __init__(self, bases: Sequence[float], layers: int, dim: int) -> None:
         if dim % 2:
-            raise MisuseError(f"a key of {dim} numbers has no pairs to turn")
+            raise MisuseError(f"key_dim must be even to rotate keys, but is {dim}")
         self.rates = compute_rates(tuple(bases), layers, dim)
 
     def turn(self, keys: mx.array, distance: int) -> mx.array:

@@ -65,7 +65,9 @@ def record(cache: Any, recording: Recording) -> None:
             for label, member in iterate_parts(f"layer {number}", layer):
                 attach(label, member, recording)
     if not recording.tapes:
-        raise UsageError("pass the caches that make_prompt_cache(model) returns")
+        raise UsageError(
+            "nothing to record; pass the caches that make_prompt_cache(model) returns"
+        )
 
 
 def is_list(cache: Any) -> bool:
@@ -92,7 +94,7 @@ def attach(label: str, cache: Any, recording: Recording) -> None:
     if get_scribe(cache) is not None:
         raise UsageError(f"{label} is recorded already")
     if not cache.empty():
-        raise UsageError(f"{label} is not empty; record a cache from its beginning")
+        raise UsageError(f"{label} is not empty; start to record before its first update")
     tape = recording.open_tape(label, form)
     name = tape.choose_name()
     if form.contract == "layer":

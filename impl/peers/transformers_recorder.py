@@ -44,11 +44,16 @@ def record(cache: Any, recording: Recording) -> None:
         cache = cache.self_attention_cache
     if not isinstance(cache, Cache):
         kind = type(cache).__name__
-        raise UsageError(f"pass what the model takes as past_key_values, not a {kind}")
+        raise UsageError(
+            f"cannot record a {kind}; pass the cache that the model takes as"
+            " past_key_values"
+        )
     if get_scribe(cache) is not None:
         raise UsageError("the cache is recorded already")
     if any(layer.is_initialized for layer in cache.layers):
-        raise UsageError("the cache is not empty; record it from its beginning")
+        raise UsageError(
+            "the cache is not empty; start to record before the first update"
+        )
     rooms = [getattr(layer, "max_cache_len", 0) for layer in cache.layers]
     tapes = {}
     for number, layer in enumerate(cache.layers):

@@ -46,8 +46,8 @@ class Session(Requests):
         request = self.check_begin(tokens)
         if len(checkpoints):
             raise MisuseError(
-                f"begin: checkpoints {list(checkpoints)}; a session keeps one"
-                " conversation, and captures nothing on the way: give none"
+                f"begin: checkpoints {list(checkpoints)} were given, but a session"
+                " captures nothing inside a request; give no checkpoints"
             )
         matched = count_common(request, self.stored)
         reuse, reason = self.go(min(matched, len(request) - 1))

@@ -77,11 +77,11 @@ class Slots:
         refusals: tuple[type[Exception], ...] = REFUSALS,
     ) -> None:
         if count < 1:
-            raise MisuseError(f"count {count} is no number of slots; give 1 or more")
+            raise MisuseError(f"count must be at least 1 slot, not {count}")
         if not 0 <= keep < context:
             raise MisuseError(
-                f"keep {keep} is not in 0 … {context - 1}: of {context} tokens some must"
-                " be free to go"
+                f"keep must be in 0 … {context - 1}, not {keep}: at least one of the"
+                f" {context} tokens of a slot must be removable"
             )
         self._cache = cache
         self.context, self.keep = context, keep
@@ -211,9 +211,9 @@ class Slots:
         most = min(len(request.remaining), self.context - self.keep)
         if not 0 < count <= most:
             raise MisuseError(
-                f"reserve: {count} tokens cannot be computed now;"
-                f" {len(request.remaining)} are left, and"
-                f" {self.context - self.keep} fit at once"
+                f"reserve: count is {count}, but must be 1 or more, at most"
+                f" {len(request.remaining)} (the tokens that remain), and at most"
+                f" {self.context - self.keep} (context - keep)"
             )
         if len(request.tokens) + count > self.context:
             self.discard(slot, count)
@@ -243,8 +243,8 @@ class Slots:
         request = self.get_open(slot)
         if count != request.reserved:
             raise MisuseError(
-                f"commit: {count} tokens, but {request.reserved} were reserved;"
-                " commit these once they are computed"
+                f"commit: {count} tokens were given, but {request.reserved} were"
+                " reserved; commit exactly these, after they were computed"
             )
         request.reserved = 0
         request.tokens += request.remaining[:count]
@@ -262,7 +262,9 @@ class Slots:
 
     def get_slot(self, number: int) -> Slot:
         if not 0 <= number < len(self.slots):
-            raise MisuseError(f"slot {number} is none of 0 … {len(self.slots) - 1}")
+            raise MisuseError(
+                f"there is no slot {number}; the slots are 0 … {len(self.slots) - 1}"
+            )
         return self.slots[number]
 
     def get_open(self, number: int) -> Slot:

@@ -24,8 +24,8 @@ def check_tokens(tokens: Iterable[int]) -> list[int]:
             numbered for numbered in enumerate(checked) if type(numbered[1]) in wrong
         )
         raise MisuseError(
-            f"token {token!r} at place {index} is not an integer; give the numbers"
-            " that the tokenizer made as Python integers"
+            f"token {token!r} (at index {index}) is not an integer; convert the token"
+            " numbers to Python integers, for instance with tolist()"
         )
     return checked
 

@@ -40,7 +40,7 @@ class Trie(Requests):
         super().__init__(layers)
         check_limit(limit)
         if interval is not None and interval < 1:
-            raise MisuseError(f"interval {interval} has no multiples; give 1 or more")
+            raise MisuseError(f"interval must be at least 1 token, not {interval}")
         self.limit, self.interval = limit, interval
         self.tree = Tree(layers)
         self.eviction = Eviction(self.tree)
@@ -224,13 +224,15 @@ class Trie(Requests):
 
 def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 0:
-        raise MisuseError(f"a limit of {limit} bytes; give 0 or more, or None for none")
+        raise MisuseError(
+            f"limit must be 0 bytes or more, or None for no limit, not {limit}"
+        )
 
 
 def check_checkpoints(checkpoints: Collection[int]) -> None:
     for checkpoint in checkpoints:
         if type(checkpoint) is not int or checkpoint < 1:
             raise MisuseError(
-                f"begin: checkpoint {checkpoint!r} is not behind any token; give numbers"
-                " of tokens from 1 on"
+                "begin: a checkpoint must be an integer of at least 1 (a number of"
+                f" tokens), not {checkpoint!r}"
             )

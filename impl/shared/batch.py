@@ -95,11 +95,16 @@ class PassRows:
     ) -> None:
         rows = len(positions)
         if len(sequences) != rows:
-            raise MisuseError(f"{rows} positions, but {len(sequences)} sequences")
+            raise MisuseError(
+                f"the batch has {rows} positions, but {len(sequences)} sequences; give"
+                " one of each for each row"
+            )
         if rows == 0:
             raise MisuseError("the batch is empty; it needs at least one row")
         if rows > most:
-            raise MisuseError(f"a batch of {rows} rows; at most {most} were announced")
+            raise MisuseError(
+                f"the batch has {rows} rows, but the cache was opened for at most {most}"
+            )
         # Copied since masks are made later, when the caller may have changed its arrays.
         self.positions = np.array(positions, np.int64)
         if np.count_nonzero(self.positions < 0):
@@ -124,7 +129,8 @@ class PassRows:
         for row in rows:
             if not 0 <= row < len(self):
                 raise MisuseError(
-                    f"row {row} is named, but the rows are 0 … {len(self) - 1}"
+                    f"there is no row {row}; the rows of the batch are 0 …"
+                    f" {len(self) - 1}"
                 )
         return np.array(rows, np.int64)
 
@@ -187,7 +193,9 @@ def as_slice(numbers: Ints) -> Ints | slice:
 
 def check_sequence(sequence: int, count: int) -> None:
     if not 0 <= sequence < count:
-        raise MisuseError(f"sequence {sequence} is none of 0 … {count - 1}")
+        raise MisuseError(
+            f"there is no sequence {sequence}; the sequences are 0 … {count - 1}"
+        )
 
 
 def check_copy(source: int, target: int, length: int, count: int) -> None:
@@ -204,7 +212,9 @@ def check_range(sequence: int, begin: int, end: int | None, count: int) -> None:
     if begin < 0:
         raise MisuseError(f"begin {begin} is negative")
     if end is not None and begin > end:
-        raise MisuseError(f"begin {begin} lies behind end {end}")
+        raise MisuseError(
+            f"begin must not be greater than end, but [begin, end) is [{begin}, {end})"
+        )
 
 
 def check_position(sequence: int, position: int, count: int) -> None:

@@ -41,7 +41,7 @@ class CacheBatch(ABC):
 
     def __init__(self, rows: int) -> None:
         if rows < 1:
-            raise MisuseError(f"open: {rows} rows; a batch has at least one")
+            raise MisuseError(f"open: a batch needs at least 1 row, not {rows}")
         self.lengths = (0,) * rows
         self.left: tuple[int, ...] | None = None
         self.coming: tuple[int, ...] | None = None
@@ -62,8 +62,9 @@ class CacheBatch(ABC):
         wrong = len(padding) != len(self.lengths) or min(padding)
         if wrong or any(self.lengths):
             raise MisuseError(
-                f"pad_left: {list(padding)} before {list(self.lengths)} tokens; only an"
-                " empty batch is padded, each row by 0 or more columns, one by 0"
+                f"pad_left: padding {list(padding)} before rows of {list(self.lengths)}"
+                " tokens; the batch must be empty, and get 0 or more columns for each"
+                " row, with 0 for at least one"
             )
         self.left = tuple(map(index, padding))
 
@@ -73,8 +74,8 @@ class CacheBatch(ABC):
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(
-                f"pad_right: {list(lengths)} tokens for {len(self.lengths)} rows; each"
-                " row gets at least one"
+                f"pad_right: {list(lengths)} tokens for {len(self.lengths)} rows; give"
+                " one number for each row, at least 1"
             )
         self.coming = tuple(map(index, lengths))
 
@@ -82,9 +83,10 @@ class CacheBatch(ABC):
         """Ends the padding on the right."""
         if self.coming is None or any(self.coming):
             raise MisuseError(
-                "finalize: no padding was announced by pad_right"
+                "finalize: no padding was announced; call pad_right first"
                 if self.coming is None
-                else f"finalize: {list(self.coming)} tokens are still to come"
+                else f"finalize: {list(self.coming)} announced tokens of the rows are"
+                " missing; update with them first"
             )
         self.coming = None
 
@@ -92,8 +94,8 @@ class CacheBatch(ABC):
         """Raises MisuseError if announced padding has not arrived yet."""
         if self.left is not None or self.coming is not None:
             raise MisuseError(
-                f"{operation}: padding was announced; update, and finalize if it is on"
-                " the right, come first"
+                f"{operation}: announced padding is not complete; first update, and"
+                " finalize if it is on the right"
             )
 
     def count_tokens(self, length: int) -> tuple[int, ...]:
@@ -101,8 +103,8 @@ class CacheBatch(ABC):
         most = None if self.coming is None else max(self.coming)
         if length < 1 or (most is not None and length > most):
             raise MisuseError(
-                f"update: {length} columns; "
-                + ("at least 1" if most is None else f"{most} are still announced")
+                f"update: {length} columns were given; give at least 1"
+                + ("" if most is None else f", at most the {most} still announced")
             )
         if self.coming is not None:
             return tuple(min(length, coming) for coming in self.coming)
@@ -110,8 +112,9 @@ class CacheBatch(ABC):
             return (length,) * len(self.lengths)
         if max(self.left) >= length:
             raise MisuseError(
-                f"update: {length} columns, of which {list(self.left)} were announced as"
-                " padding; each row gets at least one token"
+                f"update: the rows get {length} columns, of which {list(self.left)}"
+                f" were announced as padding; give more than {max(self.left)} columns,"
+                " so that each row gets a token"
             )
         return tuple(length - padding for padding in self.left)
 
@@ -161,7 +164,11 @@ class CacheBatch(ABC):
             count not in range(length + 1)
             for count, length in zip(counts, self.lengths, strict=True)
         ):
-            raise MisuseError(f"rollback: {list(counts)} of {list(self.lengths)} tokens")
+            raise MisuseError(
+                f"rollback: cannot remove {list(counts)} tokens from rows of"
+                f" {list(self.lengths)}; give one number for each row, at most its"
+                " tokens"
+            )
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -169,7 +176,9 @@ class CacheBatch(ABC):
         """Keeps these rows, in this order, each at most once."""
         self.check_rows("filter", rows)
         if len(set(rows)) < len(rows):
-            raise MisuseError(f"filter: a row twice in {list(rows)}; see select")
+            raise MisuseError(
+                f"filter: rows has a row twice: {list(rows)}; select can repeat rows"
+            )
         self.select(rows)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -183,7 +192,7 @@ class CacheBatch(ABC):
     def repeat(self, times: int) -> None:
         """Repeats each row `times` times; the copies are adjacent."""
         if times < 1:
-            raise MisuseError(f"repeat: {times} times keeps no row")
+            raise MisuseError(f"repeat: times must be at least 1, not {times}")
         self.select([row for row in range(len(self.lengths)) for _ in range(times)])
 
     def extend(self, joined: Self) -> None:
@@ -197,9 +206,14 @@ class CacheBatch(ABC):
         """Raises MisuseError if the rows of the other batch do not fit into this
         batch."""
         if joined is self:
-            raise MisuseError("extend: a batch cannot be extended by itself")
+            raise MisuseError(
+                "extend: a batch cannot be extended by itself; clone it first"
+            )
         if type(joined) is not type(self):
-            raise MisuseError(f"extend: a {type(joined).__name__} has other rows")
+            raise MisuseError(
+                f"extend: a {type(self).__name__} cannot get the rows of a"
+                f" {type(joined).__name__}; both must be of the same class"
+            )
         self.check_settled("extend")
         joined.check_settled("extend")
         self.check_join(joined)
@@ -229,7 +243,10 @@ class CacheBatch(ABC):
         self.check_settled(operation)
         count = len(self.lengths)
         if not rows or any(row not in range(count) for row in rows):
-            raise MisuseError(f"{operation}: rows {list(rows)} of a batch of {count}")
+            raise MisuseError(
+                f"{operation}: rows must be one or more of 0 … {count - 1}, not"
+                f" {list(rows)}"
+            )
 
     def load(self, saved: Saved) -> None:
         """Replaces the rows of an empty batch by rows that `save` returned."""
@@ -241,7 +258,7 @@ class CacheBatch(ABC):
         """Raises MisuseError if this batch cannot load a result of `save`."""
         self.check_settled("load")
         if any(self.lengths):
-            raise MisuseError("load: the batch has tokens; open another one")
+            raise MisuseError("load: the batch has tokens; load into an empty batch")
         self.check_form(saved)
 
     @abstractmethod
@@ -308,13 +325,13 @@ def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
     """Raises MisuseError unless the caches are different objects of one class, which is
     in `kinds`."""
     if not caches:
-        raise MisuseError("stack: no cache; a batch has at least one row")
+        raise MisuseError("stack: no cache was given; a batch needs at least 1 row")
     kinds_found = {type(cache) for cache in caches}
     if len(kinds_found) > 1 or not kinds_found <= set(kinds):
         names = sorted(kind.__name__ for kind in kinds_found)
         raise MisuseError(
-            f"stack: {', '.join(names)}; all are of one kind:"
-            f" {' or '.join(kind.__name__ for kind in kinds)}"
+            "stack: all caches must be of the same class,"
+            f" {' or '.join(kind.__name__ for kind in kinds)}, not {', '.join(names)}"
         )
     if len({id(cache) for cache in caches}) < len(caches):
-        raise MisuseError("stack: a cache twice; clone it first")
+        raise MisuseError("stack: a cache was given twice; clone it first")

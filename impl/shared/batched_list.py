@@ -27,7 +27,7 @@ class Parts:
 
     def __init__(self, caches: Sequence[Any]) -> None:
         if not caches:
-            raise MisuseError("a list has at least one cache")
+            raise MisuseError("a list needs at least one cache, but none was given")
         self.parts = tuple(caches)
 
     def clone(self) -> Self:
@@ -115,7 +115,8 @@ class ListBatch(Parts):
         """Appends the rows of another batch, and consumes that batch."""
         if len(self.parts) != len(joined.parts):
             raise MisuseError(
-                f"extend: lists of {len(self.parts)} and {len(joined.parts)} caches"
+                f"extend: the other list has {len(joined.parts)} caches, but must have"
+                f" {len(self.parts)}, as this list has"
             )
         pairs = [*zip(self.parts, joined.parts, strict=True)]
         for cache, joined_cache in pairs:
@@ -139,7 +140,10 @@ class ListBatch(Parts):
         """
         counts = [len(cache.parts) for cache in caches]
         if set(counts) - {len(batches)}:
-            raise MisuseError(f"stack: lists of {counts} caches, not of {len(batches)}")
+            raise MisuseError(
+                f"stack: the lists have {counts} caches, but each must have"
+                f" {len(batches)}"
+            )
         columns = [[cache.parts[at] for cache in caches] for at in range(len(batches))]
         pairs = [*zip(batches, columns, strict=True)]
         for batch, column in pairs:
@@ -154,7 +158,8 @@ class ListBatch(Parts):
         """Replaces the rows of an empty batch by rows that `save` returned."""
         if len(saved) != len(self.parts):
             raise MisuseError(
-                f"load: {len(saved)} caches were saved, not {len(self.parts)}"
+                f"load: {len(saved)} caches were saved, but this list has"
+                f" {len(self.parts)}"
             )
         pairs = [*zip(self.parts, map(dict, saved), strict=True)]
         for cache, content in pairs:

@@ -109,8 +109,10 @@ class StateBatch(CacheBatch):
         for mine, its in zip(self.arrays, arrays, strict=True):
             if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):
                 raise MisuseError(
-                    f"{operation}: states {its.dtype} {list(its.shape)}; this batch has"
-                    f" {mine.dtype} {list(mine.shape)}"
+                    f"{operation}: the states are {its.dtype} of shape"
+                    f" {list(its.shape)}, but must be like those of this batch,"
+                    f" {mine.dtype} of shape {list(mine.shape)}, except for the number"
+                    " of rows"
                 )
 
     def put_together(self, batches: Sequence[Arrays]) -> None:
@@ -158,7 +160,11 @@ class StateBatch(CacheBatch):
         rows, arrays = len(saved["lengths"]), (saved["conv"], saved["delta"])
         self.check_forms("load", arrays)
         if {array.shape[0] for array in arrays} != {rows}:
-            raise MisuseError(f"load: the states are not those of {rows} rows")
+            raise MisuseError(
+                f"load: conv and delta have {arrays[0].shape[0]} and"
+                f" {arrays[1].shape[0]} rows, but both must have {rows}, as many as"
+                " `lengths`"
+            )
 
     def replace_rows(self, saved: Saved) -> None:
         rows = range(len(saved["lengths"]))

@@ -37,7 +37,7 @@ class TokenBatch(CacheBatch):
         self, rows: int, window: int | None, step: int, fill: Any, mask: Any
     ) -> None:
         if window is not None and window < 1:
-            raise MisuseError(f"window {window} holds no token")
+            raise MisuseError(f"window must be at least 1 token, not {window}")
         super().__init__(rows)
         self.window, self.step, self.fill, self.mask = window, step, fill, mask
 
@@ -117,8 +117,9 @@ class TokenBatch(CacheBatch):
         arrays, shape = (keys, values), keys.shape
         if len(shape) != 4 or shape[0] != len(self.lengths):
             raise MisuseError(
-                f"update: K {list(shape)} is not [{len(self.lengths)}, heads, length,"
-                " key_dim], with a row for each of the batch"
+                f"update: K has shape {list(shape)}, but must have"
+                f" [{len(self.lengths)}, heads, length, key_dim]: one row for each row"
+                " of the batch"
             )
         counts = self.count_tokens(shape[2])
         self.pool.accept(arrays)
@@ -201,10 +202,16 @@ class TokenBatch(CacheBatch):
 
     def check_join(self, joined: Self) -> None:
         if self.window != joined.window:
-            raise MisuseError(f"extend: windows of {self.window} and {joined.window}")
+            raise MisuseError(
+                f"extend: the window of the other batch is {joined.window}, but must be"
+                f" {self.window}, as in this batch"
+            )
         forms = [self.pool.form, joined.pool.form]
         if None not in forms and forms[0][1:] != forms[1][1:]:
-            raise MisuseError(f"extend: rows of the form {forms[1]} to {forms[0]}")
+            raise MisuseError(
+                "extend: heads, key_dim, value_dim and dtypes of the other batch are"
+                f" {forms[1][1:]}, but must be {forms[0][1:]}, as in this batch"
+            )
 
     def join(self, joined: Self) -> None:
         pool, pool_joined = self.pool, joined.pool
@@ -229,10 +236,15 @@ class TokenBatch(CacheBatch):
         check_stack(caches, cls.singles)
         windows = [cache.window for cache in caches]
         if len(set(windows)) > 1:
-            raise MisuseError(f"stack: different windows: {windows}")
+            raise MisuseError(
+                f"stack: all caches must have the same window, but have {windows}"
+            )
         forms = {cache.form for cache in caches} - {None}
         if len(forms) > 1:
-            raise MisuseError(f"stack: caches of different forms: {[*forms]}")
+            raise MisuseError(
+                "stack: all caches must have the same heads, key_dim, value_dim and"
+                f" dtypes, but have {[*forms]}"
+            )
 
     @classmethod
     def join_singles(cls, caches: Sequence[Any]) -> Self:
@@ -288,13 +300,19 @@ class TokenBatch(CacheBatch):
 
     def check_form(self, saved: Saved) -> None:
         if saved["window"] != self.window:
-            raise MisuseError(f"load: a window of {saved['window']}, not {self.window}")
+            raise MisuseError(
+                f"load: the saved window is {saved['window']}, but must be"
+                f" {self.window}, as in this batch"
+            )
         keys, rows = saved["keys"], len(saved["lengths"])
         end = self.find_saved_end(saved) if len(saved["starts"]) == rows else None
         fits = keys is not None and tuple(keys.shape[:3:2]) == (rows, end)
         if end is None or (end and not fits):
             lengths = tuple(saved["lengths"])
-            raise MisuseError(f"load: keys are not those of rows of {lengths} tokens")
+            raise MisuseError(
+                f"load: the saved keys and starts do not fit rows of {lengths} tokens;"
+                " pass what save returned"
+            )
 
     def find_saved_end(self, saved: Saved) -> int:
         """Returns the number of columns that were saved."""

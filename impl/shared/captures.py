@@ -38,12 +38,18 @@ class Captures:
                 ascend, or one is less than `offset`.
         """
         if self.boundaries:
-            raise MisuseError("prepare: captures of an earlier one were not taken yet")
+            raise MisuseError(
+                "prepare: the captures of the previous prepare were not taken yet;"
+                " call take first"
+            )
         if any(a >= b for a, b in pairwise(offsets)):
-            raise MisuseError(f"prepare: the offsets {list(offsets)} do not ascend")
+            raise MisuseError(
+                f"prepare: the offsets must ascend, but are {list(offsets)}"
+            )
         if offsets and offsets[0] < offset:
             raise MisuseError(
-                f"prepare: offset {offsets[0]} is behind the cache, at {offset}"
+                f"prepare: the offsets must be at least {offset}, the offset of the"
+                f" cache, but begin with {offsets[0]}"
             )
         self.boundaries = dict(zip(offsets, [offset, *offsets], strict=False))
 

@@ -75,8 +75,8 @@ class Sizes:
             return None
         if memory < window:
             raise MisuseError(
-                f"memory {self.memory} is smaller than the window of"
-                f" {self.window or 'all tokens'}"
+                "memory must be at least as large as the window"
+                f" ({self.window or 'all tokens'}), but is {self.memory}"
             )
         return int(memory)
 
@@ -253,7 +253,9 @@ class CausalCacheBase(ABC):
         """
         current = self.get_pass()
         if not 0 <= layer < self.layers:
-            raise MisuseError(f"layer {layer} is none of 0 … {self.layers - 1}")
+            raise MisuseError(
+                f"there is no layer {layer}; the layers are 0 … {self.layers - 1}"
+            )
         self.check_tokens(len(current.batch), keys, values)
         self.written[layer] = True
         return current
@@ -268,8 +270,8 @@ class CausalCacheBase(ABC):
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 4 or shape[0] != 1 or shape[2] != rows:
                 raise MisuseError(
-                    f"{name} has shape {list(shape)}; the pass has {rows} rows, so"
-                    f" [1, heads, {rows}, dim]"
+                    f"{name} has shape {list(shape)}, but must have [1, heads, {rows},"
+                    f" dim], because the pass has {rows} rows"
                 )
         if keys[1] != values[1]:
             raise MisuseError(f"K has {keys[1]} heads, V has {values[1]}")
@@ -283,14 +285,15 @@ class CausalCacheBase(ABC):
             self.form = form
         if self.form != form:
             raise MisuseError(
-                f"heads, key_dim and value_dim are {form}; the first put had {self.form}"
+                f"heads, key_dim and value_dim are {form}, but must be {self.form}, as"
+                " in the first put"
             )
 
     def check_get(self, layer: int) -> Pass:
         """Returns the open pass; raises MisuseError if nothing was put into the layer."""
         current = self.get_pass()
         if not 0 <= layer < self.layers or not self.written[layer]:
-            raise MisuseError(f"layer {layer} was never put")
+            raise MisuseError(f"layer {layer} has no content; put K and V into it first")
         return current
 
     # --- between passes -----------------------------------------------------------------
@@ -322,10 +325,14 @@ class CausalCacheBase(ABC):
         following = self.cells.indexes[sequence].list_behind(end)
         if len(following) and self.cells.is_shared(sequence, following):
             raise SharedError(
-                f"what follows position {end} of sequence {sequence} is shared"
+                f"remove: the tokens from position {end} on would move, but sequence"
+                f" {sequence} shares them with another sequence"
             )
         if len(following) and not self.can_shift:
-            raise NotSupportedError("keys cannot be turned to another position here")
+            raise NotSupportedError(
+                "remove: the tokens after a gap would move, but this cache cannot"
+                " rotate their keys to another position"
+            )
         self.close()
         moved = self.cells.close_gap(sequence, begin, end)
         if len(moved) and begin < end:
@@ -353,7 +360,8 @@ class CausalCacheBase(ABC):
         """Replaces the content by the result of `save` of a cache with the same sizes."""
         if saved.table.shape[1] > self.cells.count:
             raise MisuseError(
-                f"{saved.table.shape[1]} cells were saved; here are {self.cells.count}"
+                f"load: {saved.table.shape[1]} cells were saved, but this cache has"
+                f" only {self.cells.count}; open it with the sizes of the saved cache"
             )
         if saved.form is not None:
             self.fix_form(saved.form)

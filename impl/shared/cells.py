@@ -60,7 +60,9 @@ class Cells:
 
     def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
-            raise MisuseError(f"{sequences} sequences; 1 … {MAX_SEQUENCES} are possible")
+            raise MisuseError(
+                f"the number of sequences must be 1 … {MAX_SEQUENCES}, not {sequences}"
+            )
         self.count, self.few = count, few
         self.stored = np.zeros((2, count), np.int64)
         self.positions, _ = self.stored
@@ -113,7 +115,7 @@ class Cells:
     def check(self, rows: int) -> None:
         if rows > self.free:
             raise CacheFullError(
-                f"{rows} tokens, and {self.free} of {self.count} cells are free"
+                f"{rows} tokens do not fit: {self.free} of {self.count} cells are free"
             )
 
     def find_free(self, count: int) -> Ints:

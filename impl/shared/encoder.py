@@ -89,8 +89,9 @@ class EncoderCacheBase:
         old = self.stored.get(layer)
         if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
             raise MisuseError(
-                f"K {list(keys.shape)} and V {list(values.shape)}; the first put into"
-                f" layer {layer} had {list(old[0].shape)} and {list(old[1].shape)}"
+                f"K has shape {list(keys.shape)} and V {list(values.shape)}, but must"
+                f" have {list(old[0].shape)} and {list(old[1].shape)}, as in the first"
+                f" put into layer {layer}"
             )
         if self.accept():
             self.stored[layer] = self.keep(old, (keys, values))
@@ -113,7 +114,10 @@ class EncoderCacheBase:
         if self.is_reserving:
             return False
         if self.image is None:
-            raise MisuseError("no row of the open pass stands for an image")
+            raise MisuseError(
+                "put: no row of the open pass is an image; name the row in"
+                " `multimodal` of forward"
+            )
         self.position, self.cached = self.image, True
         return True
 
@@ -124,11 +128,13 @@ class EncoderCacheBase:
 
     def check_open(self) -> None:
         if not self.is_open:
-            raise MisuseError("no pass is open: announce one with forward")
+            raise MisuseError("no pass is open; forward opens one")
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         check_copy(source, target, length, self.sequences)
-        raise NotSupportedError("an encoded image belongs to one sequence")
+        raise NotSupportedError(
+            "copy_prefix: an encoded image cannot belong to two sequences"
+        )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Removes the image if its position is in [begin, end)."""

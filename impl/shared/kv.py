@@ -79,8 +79,8 @@ class KVCacheBase(TokenCache):
             return None
         if parent.end != child.begin:
             raise MisuseError(
-                f"merge: [{parent.begin}, {parent.end}) and [{child.begin}, {child.end})"
-                " are not adjacent"
+                f"merge: the parent, [{parent.begin}, {parent.end}), must end where the"
+                f" child, [{child.begin}, {child.end}), begins"
             )
         if parent.memory is not None and parent.memory is child.memory:
             merged = Snapshot(parent.memory, parent.begin, parent.begin, child.end)

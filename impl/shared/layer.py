@@ -103,21 +103,21 @@ class Form:
             return
         if len(keys.shape) != 4 or len(values.shape) != 4:
             raise MisuseError(
-                f"K {list(keys.shape)} and V {list(values.shape)} are not [batch, heads,"
-                " tokens, dim]"
+                f"K has shape {list(keys.shape)} and V {list(values.shape)}, but both"
+                " must have [batch, heads, tokens, dim]"
             )
         if keys.shape[:3] != values.shape[:3]:
             raise MisuseError(
-                f"K {list(keys.shape)} and V {list(values.shape)} differ in batch, heads"
-                " or length"
+                f"K has shape {list(keys.shape)} and V {list(values.shape)}, but batch,"
+                " heads and length must be equal"
             )
         form = (*keys.shape[:2], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
         if self.form is None:
             self.form = form
         elif form != self.form:
             raise MisuseError(
-                f"batch, heads, key_dim, value_dim, dtypes are {list(form)}; this cache"
-                f" holds {list(self.form)}"
+                f"batch, heads, key_dim, value_dim and dtypes are {list(form)}, but"
+                f" must be {list(self.form)}, as in the first update"
             )
         self.accepted = looks
 

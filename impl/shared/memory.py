@@ -206,7 +206,9 @@ class Snapshot:
         if self.memory is not None:
             return self.memory.read(self.first, self.end)
         if self.arrays is None:
-            raise MisuseError(f"snapshot [{self.begin}, {self.end}) has been closed")
+            raise MisuseError(
+                f"snapshot [{self.begin}, {self.end}) cannot be read: it has been closed"
+            )
         return self.arrays
 
     def read_first(self, end: int) -> Arrays:
@@ -242,7 +244,10 @@ class Snapshot:
     def close(self) -> None:
         """Releases the memory or the copy. A later read or a second close is an error."""
         if self.memory is None and self.arrays is None:
-            raise MisuseError(f"snapshot [{self.begin}, {self.end}) was closed before")
+            raise MisuseError(
+                f"snapshot [{self.begin}, {self.end}) has been closed already; close it"
+                " only once"
+            )
         if self.memory is not None:
             self.memory.named.discard(ref(self))
         self.memory = self.arrays = None

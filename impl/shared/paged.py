@@ -89,18 +89,25 @@ class BlockManager:
     def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
         self.check_new(request, tokens)
         if namespace == "":
-            raise MisuseError("open: a namespace has at least one character")
+            raise MisuseError(
+                "open: the namespace is an empty text; give at least one character, or"
+                " None"
+            )
         self.requests[request] = PagedRequest(tokens, self.unit, namespace)
 
     def check_new(self, name: str, tokens: Sequence[int]) -> None:
         if name in self.requests:
             raise MisuseError(f"there is a request {name} already")
         if not 0 < len(tokens) <= self.max_length:
-            raise MisuseError(f"{len(tokens)} tokens; there may be {self.max_length}")
+            raise MisuseError(
+                f"request {name} has {len(tokens)} tokens, but must have 1 …"
+                f" {self.max_length}"
+            )
         needed = sum(-(-len(tokens) // block) for block in self.full_blocks)
         if needed > self.blocks.count:
             raise MisuseError(
-                f"{needed} blocks are needed; there are {self.blocks.count}"
+                f"request {name} needs {needed} blocks, but the cache has only"
+                f" {self.blocks.count}"
             )
 
     def get(self, name: str) -> PagedRequest:
@@ -132,16 +139,22 @@ class BlockManager:
         """Assigns slots to the next `count` tokens; see `harness.backends.paged`."""
         request = self.get(name)
         if request.is_scheduled:
-            raise MisuseError(f"{name} is in this step already")
+            raise MisuseError(f"request {name} is already scheduled in this step")
         if request.awaited:
-            raise MisuseError(f"{name} waits for transfer {request.transfer}")
+            raise MisuseError(
+                f"request {name} cannot be scheduled: it waits for transfer"
+                f" {request.transfer}"
+            )
         tables, start = request.tables, request.computed
         if tables is None:
             start = self.match(name)
             tables = [group.claim(request.hash.keys, start) for group in self.groups]
         end = min(start + count, request.known)
         if count < 1 or end <= start:
-            raise MisuseError(f"{name} has no token to compute")
+            raise MisuseError(
+                f"schedule: request {name} has no token left to compute, or count is"
+                f" less than 1 ({count})"
+            )
         reused: list[int] = []
         if request.tables is None:
             reused = [block for table in tables for block in list_held(table)]
@@ -242,9 +255,15 @@ class BlockManager:
             or request.is_scheduled
             or request.computed < request.known
         ):
-            raise MisuseError(f"{name} has tokens that are not computed")
+            raise MisuseError(
+                f"accept: not all tokens of request {name} are computed yet; schedule"
+                " and run them first"
+            )
         if not 0 <= accepted <= len(request.drafts):
-            raise MisuseError(f"{accepted} of the {len(request.drafts)} drafts of {name}")
+            raise MisuseError(
+                f"accept: accepted must be 0 … {len(request.drafts)}, the number of"
+                f" drafts of request {name}, not {accepted}"
+            )
         request.tokens += [*request.drafts[:accepted], sampled]
         request.computed = request.end = len(request.tokens) - 1
         request.drafts = list(drafts)
@@ -311,10 +330,16 @@ class BlockManager:
         """
         request = self.get(source)
         if request.tables is None or request.is_scheduled or not request.computed:
-            raise MisuseError(f"fork: the step of {source} is not computed")
+            raise MisuseError(
+                f"fork: request {source} has no computed tokens, or its step has not"
+                " run yet"
+            )
         tokens_known = [*request.tokens, *request.drafts][: request.computed]
         if not tokens:
-            raise MisuseError("fork: the new request has no token to compute")
+            raise MisuseError(
+                f"fork: tokens is empty; give request {target} at least one token to"
+                " compute"
+            )
         self.check_new(target, [*tokens_known, *tokens])
         branch = PagedRequest([*tokens_known, *tokens], self.unit, request.namespace)
         branch.tables = [list(table) for table in request.tables]
@@ -332,9 +357,15 @@ class BlockManager:
             or request.is_scheduled
             or not 0 < to <= request.computed
         ):
-            raise MisuseError(f"rewind: {name} to {to}")
+            raise MisuseError(
+                f"rewind: request {name} must have run its step, and can go back to 1 …"
+                f" {request.computed} tokens, not to {to}"
+            )
         if not tokens:
-            raise MisuseError("rewind: the request has no token to compute")
+            raise MisuseError(
+                f"rewind: tokens is empty; give request {name} at least one token to"
+                " compute"
+            )
         pairs = list(zip(self.groups, request.tables, strict=True))
         if not all(
             group.can_go_back(table, to, request.computed) for group, table in pairs

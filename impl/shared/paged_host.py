@@ -104,7 +104,7 @@ class TieredManager(BlockManager):
         """
         request = self.get(name)
         if not request.computed:
-            raise MisuseError(f"offload: {name} has computed nothing")
+            raise MisuseError(f"offload: request {name} has no computed tokens")
         self.check_transfer(transfer)
         settled = min(request.computed, len(request.tokens))
         keys = list(request.hash.extend(request.tokens))
@@ -140,7 +140,9 @@ class TieredManager(BlockManager):
         """
         request = self.get(name)
         if request.tables is not None:
-            raise MisuseError(f"load: {name} holds slots already")
+            raise MisuseError(
+                f"load: request {name} holds slots already; load before it is scheduled"
+            )
         self.check_transfer(transfer)
         end = self.find_hit(self.both, request)
         keys = request.hash.keys

@@ -49,8 +49,8 @@ class RecurrentCacheBase(CausalCacheBase):
         lengths = set(batch.count_rows())
         if len(lengths) > 1:
             raise NotSupportedError(
-                f"the sequences of the batch have {sorted(lengths)} rows; recurrent"
-                " layers take the same number of each"
+                f"the sequences of the batch have {sorted(lengths)} rows, but recurrent"
+                " layers need the same number of rows for each sequence"
             )
 
     def refuse(self, batch: PassRows) -> None:
@@ -82,7 +82,8 @@ class RecurrentCacheBase(CausalCacheBase):
             wanted = (len(current.batch.owners), *buffer.shape[1:])
             if array.shape != wanted:
                 raise MisuseError(
-                    f"states of shape {list(array.shape)}, not {list(wanted)}"
+                    f"the states have shape {list(array.shape)}, but must have"
+                    f" {list(wanted)}"
                 )
         if current.cells is not None:
             self.store_states(layer, conv, delta)
@@ -115,7 +116,10 @@ class RecurrentCacheBase(CausalCacheBase):
         slot = self.slots.assigned.get(sequence)
         position = slot.position if slot else -1
         if end is not None and position >= end:
-            raise NotSupportedError("a state cannot forget what came before its end")
+            raise NotSupportedError(
+                f"remove: the range ends at {end}, but a state can lose only its last"
+                f" tokens; end after position {position}"
+            )
         if begin == 0 or position < begin:
             super().remove(sequence, begin, end)
             if begin == 0:
@@ -123,7 +127,10 @@ class RecurrentCacheBase(CausalCacheBase):
             return
         checkpoint = self.slots.find(sequence, begin - 1)
         if checkpoint is None:
-            raise NotSupportedError(f"there is no checkpoint at position {begin - 1}")
+            raise NotSupportedError(
+                f"remove: there is no checkpoint at position {begin - 1}, to which the"
+                " state would go back"
+            )
         index = self.slots.rewind(sequence, checkpoint)
         super().remove(sequence, begin, end)
         self.restore_slot(index, checkpoint.arrays)

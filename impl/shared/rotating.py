@@ -49,5 +49,5 @@ def check_window(window: int) -> int:
         MisuseError: the window is smaller than one token.
     """
     if window < 1:
-        raise MisuseError(f"window {window} holds no token")
+        raise MisuseError(f"window must be at least 1 token, not {window}")
     return window

@@ -69,8 +69,8 @@ class Slots:
         }
         if len(owners) + len(used) > self.count:
             raise CacheFullError(
-                f"{len(owners)} states, and {self.count - len(used)} of {self.count}"
-                " slots are left"
+                f"{len(owners)} states do not fit: {self.count - len(used)} of"
+                f" {self.count} slots are free"
             )
 
     def own(self, owners: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -134,7 +134,8 @@ class Slots:
         old = self.assigned[owner]
         if old.owners > 1 and not self.free:
             raise CacheFullError(
-                f"the state is shared, and all {self.count} slots are in use"
+                f"the state is shared and would be copied, but all {self.count} slots"
+                " are in use"
             )
         earlier = [
             saved for saved in old.checkpoints if saved.position <= checkpoint.position

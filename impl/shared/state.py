@@ -14,8 +14,8 @@ def check_form(stored: Arrays, arrays: Arrays) -> None:
     for old, new, name in zip(stored, arrays, ("conv", "delta"), strict=True):
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise MisuseError(
-                f"write: {name} is {new.dtype} of shape {list(new.shape)}; this cache"
-                f" holds {old.dtype} of shape {list(old.shape)}"
+                f"write: {name} is {new.dtype} of shape {list(new.shape)}, but must be"
+                f" {old.dtype} of shape {list(old.shape)}, as in this cache"
             )
 
 
@@ -38,7 +38,7 @@ class StateCacheBase(WholeSnapshots):
     def boundaries(self, length: int) -> list[int]:
         """Returns the lengths of the writes that add the next `length` tokens."""
         if length < 1:
-            raise MisuseError(f"boundaries: length {length} is less than 1")
+            raise MisuseError(f"boundaries: length must be at least 1, not {length}")
         return self.captures.cut(self.offset, length)
 
     def write(self, conv: object, delta: object, length: int) -> None:
@@ -51,8 +51,8 @@ class StateCacheBase(WholeSnapshots):
         if len(self.boundaries(length)) > 1:
             at = self.offset + self.boundaries(length)[0]
             raise MisuseError(
-                f"write: the state at offset {at} is scheduled for capture;"
-                f" write up to it first (see boundaries)"
+                f"write: a capture is prepared at offset {at}; end a write there"
+                " (`boundaries` returns the lengths of the writes)"
             )
         check_form(self.read(), (conv, delta))
         self.capture(self.offset, self.offset)

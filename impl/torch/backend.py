@@ -215,7 +215,9 @@ def triton() -> Backend:
         Unavailable: TRITON_INTERPRET was not set before the kernels were imported.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
-        raise Unavailable("set TRITON_INTERPRET=1: kernels run on the CPU only so")
+        raise Unavailable(
+            "set TRITON_INTERPRET=1; without it, Triton kernels do not run on the CPU"
+        )
     from lockstep.impl.torch.kernels.fused import TritonKernels
 
     return declare("torch-triton", "cpu", TritonKernels())

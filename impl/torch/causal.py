@@ -93,8 +93,8 @@ class CausalCache(CausalCacheBase):
         for shape, name in ((keys, "K"), (values, "V")):
             if len(shape) != 5 or shape[0] != self.layers:
                 raise MisuseError(
-                    f"{name} has shape {list(shape)}; there are {self.layers} layers, so"
-                    f" [{self.layers}, 1, heads, rows, dim]"
+                    f"{name} has shape {list(shape)}, but must have [{self.layers}, 1,"
+                    f" heads, rows, dim], because there are {self.layers} layers"
                 )
 
     def write(

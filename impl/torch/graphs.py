@@ -98,7 +98,10 @@ class FixedStep:
         self, cache: CausalCache, rows: int, columns: int, changes: int | None = None
     ) -> None:
         if isinstance(cache, RecurrentCacheBase):
-            raise MisuseError("the states of sequences have no fixed places")
+            raise MisuseError(
+                "a recurrent cache cannot be captured: its states have no fixed places"
+                " in memory"
+            )
         if cache.like.is_cuda and isinstance(cache.kernels, PlainKernels):
             raise RuntimeError("a CUDA graph of a cache needs Triton")
         for name, number, most in (
@@ -106,7 +109,9 @@ class FixedStep:
             ("columns", columns, cache.cells.count),
         ):
             if not 0 < number <= most:
-                raise MisuseError(f"{number} {name}; 1 … {most} are possible")
+                raise MisuseError(
+                    f"the number of {name} must be 1 … {most}, not {number}"
+                )
         self.cache, self.rows, self.columns = cache, rows, columns
         table = cache.table.read(cache.cells)
         # Later positions may need 64 bits, so a graph cannot rely on 32 bits.
@@ -128,7 +133,9 @@ class FixedStep:
         Rows beyond the rows of the pass are not stored.
         """
         if not 0 <= layer < self.cache.layers:
-            raise MisuseError(f"layer {layer} is none of 0 … {self.cache.layers - 1}")
+            raise MisuseError(
+                f"there is no layer {layer}; the layers are 0 … {self.cache.layers - 1}"
+            )
         self.cache.check_tokens(self.rows, keys.shape, values.shape)
         self.cache.written[layer] = True
         self.write(self.cache.pools[layer], (keys, values))
@@ -149,7 +156,7 @@ class FixedStep:
         The tensors are always the same.
         """
         if not 0 <= layer < self.cache.layers or not self.cache.written[layer]:
-            raise MisuseError(f"layer {layer} was never put")
+            raise MisuseError(f"layer {layer} has no content; put K and V into it first")
         return *self.cache.view(layer, 0, self.columns), self.mask
 
     def execute(self, work: Callable[[], Any]) -> Any:
@@ -197,7 +204,7 @@ class FixedStep:
             MisuseError: no pass is open, or it only reserves memory.
         """
         if self.work is None:
-            raise MisuseError("nothing was captured")
+            raise MisuseError("nothing was captured; call capture first")
         current = self.cache.get_pass()
         self.check(current)
         self.send(current)
@@ -209,16 +216,18 @@ class FixedStep:
     def check(self, current: Pass) -> None:
         rows = len(current.batch)
         if current.cells is None:
-            raise MisuseError("a pass that only reserves stores nothing and sees nothing")
+            raise MisuseError(
+                "the open pass only reserves memory: there is nothing to replay"
+            )
         if rows > self.rows:
             raise DoesNotFitError(
-                f"a pass of {rows} rows; {self.rows} were captured. Capture again with"
-                " more"
+                f"the pass has {rows} rows, but the graph was captured for {self.rows};"
+                " capture again with more rows"
             )
         if current.end > self.columns:
             raise DoesNotFitError(
-                f"the pass sees cells up to {current.end}; {self.columns} columns were"
-                " captured. Capture again with more"
+                f"the pass sees cells up to {current.end}, but the graph was captured"
+                f" for {self.columns} columns; capture again with more columns"
             )
 
     def send(self, current: Pass) -> None:

@@ -24,7 +24,7 @@ class Rope:
         self, bases: Sequence[float], layers: int, dim: int, device: torch.device
     ) -> None:
         if dim % 2:
-            raise MisuseError(f"a key of {dim} numbers has no pairs to turn")
+            raise MisuseError(f"key_dim must be even to rotate keys, but is {dim}")
         self.rates = compute_rates(tuple(bases), layers, dim).to(device)
 
     def compute_turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -27,16 +27,16 @@ def refuse(on: Framework, batch: Any, call: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda on, batch: batch.filter([0, 0]), r"a row twice in \[0, 0\]"),
-        (lambda on, batch: batch.repeat(0), "repeat: 0 times"),
+        (lambda on, batch: batch.filter([0, 0]), r"a row twice: \[0, 0\]"),
+        (lambda on, batch: batch.repeat(0), "at least 1, not 0"),
         (lambda on, batch: batch.extend(batch), "by itself"),
-        (lambda on, batch: batch.trim(4), r"\[4, 4\] of \[5, 3\] tokens"),
-        (lambda on, batch: batch.rollback([1]), r"\[1\] of \[5, 3\] tokens"),
-        (lambda on, batch: batch.update(*on.feed_rows([[1]])), "not .2, heads"),
+        (lambda on, batch: batch.trim(4), r"\[4, 4\] tokens from rows of \[5, 3\]"),
+        (lambda on, batch: batch.rollback([1]), r"\[1\] tokens from rows of \[5, 3\]"),
+        (lambda on, batch: batch.update(*on.feed_rows([[1]])), "must have .2, heads"),
         (lambda on, batch: batch.update(*on.feed_rows([[], []])), "0 columns"),
         (lambda on, batch: batch.update(*on.feed_wide(1, rows=2, heads=3)), "heads"),
         (lambda on, batch: batch.load(batch.save()), "has tokens"),
-        (lambda on, batch: batch.extend(fill(on, [2], 5)), "extend: windows of"),
+        (lambda on, batch: batch.extend(fill(on, [2], 5)), "extend: the window of"),
     ],
 )
 def test_bad_input_is_refused(
@@ -50,11 +50,11 @@ def test_what_is_no_batch_is_not_opened(on: Framework) -> None:
     full, ring = on.layer("kv"), on.layer("rotating")
     state = on.layer("state")
     for call, words in (
-        (lambda: on.batch(0), "0 rows"),
-        (lambda: on.batch(1, 0), "holds no token"),
+        (lambda: on.batch(0), "at least 1 row, not 0"),
+        (lambda: on.batch(1, 0), "at least 1 token, not 0"),
         (lambda: on.stack([]), "no cache"),
-        (lambda: on.stack([full, ring]), "all are of one kind"),
-        (lambda: on.stack([state]), "StateCache; all are of one kind"),
+        (lambda: on.stack([full, ring]), "same class, .*KVCache, RotatingCache"),
+        (lambda: on.stack([state]), "same class, .*not StateCache"),
         (lambda: on.stack([full, full]), "twice"),
         (lambda: on.stack([ring, on.layer("rotating", window=5)]), r"\[4, 5\]"),
     ):
@@ -63,24 +63,24 @@ def test_what_is_no_batch_is_not_opened(on: Framework) -> None:
     on.append(full, [1])
     other = on.layer("kv")
     other.update(*on.feed([2], heads=3))
-    with pytest.raises(MisuseError, match="different forms"):
+    with pytest.raises(MisuseError, match="the same heads"):
         on.stack([full, other])
     assert full.offset == other.offset == 1
     half = on.layer("kv")
     half.update(*(on.array(on.numpy(array), "float16") for array in on.feed([2])))
-    with pytest.raises(MisuseError, match="different forms"):
+    with pytest.raises(MisuseError, match="the same heads"):
         on.stack([full, half])
     wide = on.stack([other])
     batch = on.stack([full])
-    refuse(on, batch, lambda: batch.extend(wide), "extend: rows of the form")
+    refuse(on, batch, lambda: batch.extend(wide), "extend: heads, key_dim")
     assert wide.offsets == (1,)
 
 
 def test_what_was_saved_of_others_is_not_loaded(on: Framework) -> None:
     saved = fill(on, [2, 1], 4).save()
     for batch, change, words in (
-        (on.batch(2), {}, "window of 4, not None"),
-        (on.batch(2, 4), {"lengths": [2]}, "are not those of rows"),
-        (on.batch(2, 4), {"lengths": [3, 1]}, "are not those of rows"),
+        (on.batch(2), {}, "window is 4, but must be None"),
+        (on.batch(2, 4), {"lengths": [2]}, "do not fit rows of"),
+        (on.batch(2, 4), {"lengths": [3, 1]}, "do not fit rows of"),
     ):
         refuse(on, batch, lambda b=batch, c=change: b.load({**saved, **c}), words)

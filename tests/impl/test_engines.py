@@ -136,8 +136,8 @@ def test_another_version(install: Install) -> None:
     with pytest.raises(Unavailable) as refused:
         open_engine(install("1.3"))
     assert str(refused.value) == (
-        "unsupported version: toyengine 1.3 is installed; tested with 1.2, whose modules"
-        " are loaded one by one: pip install --no-deps -r ci/engines/toyengine.txt"
+        "unsupported version: toyengine 1.3 is installed; only 1.2 is tested:"
+        " pip install --no-deps -r ci/engines/toyengine.txt"
     )
 
 

@@ -132,7 +132,7 @@ def test_a_mistake_is_told_in_words(on: Framework, make: Callable[..., Any]) -> 
     cache.begin([1, 2, 3, 4])
     refuses("a request is open", cache.free)
     refuses("a request is open", cache.begin, [1])
-    refuses("'x' at place 1", cache.extend, [5, "x"])
+    refuses("'x' .at index 1", cache.extend, [5, "x"])
     engine.feed(1)
     assert cache.close() == 4
 
@@ -142,7 +142,7 @@ def test_what_only_one_of_them_takes(on: Framework) -> None:
     refuses("checkpoints", session.cache.begin, [1, 2], [1])
     for checkpoint in (0, -1, "x"):
         refuses("checkpoint", trie.cache.begin, [1], [checkpoint])
-    refuses("limit of -1", trie.cache.set_limit, -1)
+    refuses("limit .* not -1", trie.cache.set_limit, -1)
     for settings in ({"limit": -1}, {"interval": 0}):
         refuses(r"limit|interval", Trie, trie.layers, **settings)
 
@@ -292,16 +292,16 @@ def test_a_mistake_with_slots_is_told_in_words() -> None:
     ask(slots, [1, 2, 3])
     for tokens in ([], [True], [1, "x"]):
         refuses("token", slots.begin, tokens)
-    for slot, why in ((0, "open in slot 0"), (2, "slot 2 is none"), (-1, "-1 is none")):
+    for slot, why in ((0, "open in slot 0"), (2, "no slot 2;"), (-1, "no slot -1;")):
         for call, *given in ((slots.close,), (slots.cancel,), (slots.extend, [1])):
             refuses(why, call, slot, *given)
     slots.begin([1, 2, 3, 4])
     assert slots.reserve(0, 1) == range(3, 4)
     slots.close(0)
     slots.begin([1, 2, 3, 4])
-    refuses("1 tokens, but 0 were reserved", slots.commit, 0, 1)  # it is another request
+    refuses("but 0 were reserved", slots.commit, 0, 1)  # it is another request
     for count in (0, -1, 2):
-        refuses("cannot be computed now", slots.reserve, 0, count)
+        refuses(f"count is {count}, but", slots.reserve, 0, count)
     refuses("not an integer", slots.extend, 0, [None])
     slots.begin([5])
     with pytest.raises(NoSlotError, match="slots are in use"):

@@ -328,7 +328,7 @@ def test_what_no_backend_of_transformers_has_is_told() -> None:
     assert len(replay(recording)[0].ops) == 2
     assert "cross attention: its cache is written once" in recording.lines[0]
     assert "crop raised ValueError" in recording.lines[1]
-    with pytest.raises(UsageError, match="not a LlamaConfig"):
+    with pytest.raises(UsageError, match="cannot record a LlamaConfig"):
         lockstep.record(LlamaConfig(), "other.json")
 
 

@@ -122,16 +122,18 @@ def test_a_pass_that_no_longer_fits_is_refused(kernels: Any) -> None:
     with pytest.raises(ValueError, match="no pass is open"):
         decoding.step.run()
     cache.forward([0, 1, 2], [0, 0, 0])
-    with pytest.raises(DoesNotFitError, match="a pass of 3 rows; 2 were captured"):
+    with pytest.raises(
+        DoesNotFitError, match=r"the pass has 3 rows, but the graph .* for 2;"
+    ):
         decoding.step.run()
     put_each(cache, *draw(3))  # the pass is open all the same
     for position in range(3, 8):
         cache.forward([position], [0])
         decoding.run(*draw(1, position))
     cache.forward([8], [0])
-    with pytest.raises(DoesNotFitError, match="sees cells up to 12; 8 columns were"):
+    with pytest.raises(DoesNotFitError, match=r"cells up to 12, .* for 8 columns"):
         decoding.run(*draw(1))
-    with pytest.raises(DoesNotFitError, match="sees cells up to 12; 11 columns were"):
+    with pytest.raises(DoesNotFitError, match=r"cells up to 12, .* for 11 columns"):
         Decoding(cache, 2, columns=11).run(*draw(1))
     wider = Decoding(cache, 2, columns=16)
     _, _, mask = wider.run(*draw(1))[0]
@@ -156,18 +158,18 @@ def test_a_step_sees_positions_that_were_far_away_when_it_was_captured(
 @both
 def test_steps_are_checked(kernels: Any) -> None:
     cache = make(kernels)
-    with pytest.raises(ValueError, match=r"0 rows; 1 … 6 are possible"):
+    with pytest.raises(ValueError, match="number of rows must be 1 … 6, not 0"):
         FixedStep(cache, 0, 8)
-    with pytest.raises(ValueError, match=r"99 columns; 1 … 36 are possible"):
+    with pytest.raises(ValueError, match="number of columns must be 1 … 36, not 99"):
         FixedStep(cache, 2, 99)
     step = FixedStep(cache, 2, 8)
     cache.forward([0], [0])
     with pytest.raises(ValueError, match="nothing was captured"):
         step.run()
     keys, values = draw(2)
-    with pytest.raises(ValueError, match="layer 0 was never put"):
+    with pytest.raises(ValueError, match="layer 0 has no content"):
         step.get(0)
-    with pytest.raises(ValueError, match="layer 2 is none of"):
+    with pytest.raises(ValueError, match="there is no layer 2"):
         step.put(2, keys[0], values[0])
     with pytest.raises(ValueError, match="the pass has 2 rows"):
         step.put(0, keys[0, :, :, :1], values[0, :, :, :1])

@@ -37,7 +37,7 @@ def test_sixty_four_sequences_and_positions_beyond_32_bits(on: Framework) -> Non
 
 @pytest.mark.parametrize("count", [0, 65])
 def test_each_sequence_has_a_bit(on: Framework, count: int) -> None:
-    with pytest.raises(ValueError, match=f"{count} sequences; 1 … 64"):
+    with pytest.raises(ValueError, match=f"sequences must be 1 … 64, not {count}"):
         on.causal(sequences=count)
 
 
@@ -70,7 +70,7 @@ def test_what_follows_a_gap_turns_in_all_layers_at_once(
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda on, c: c.put(2, *on.feed([1, 2])), "layer 2 is none of 0 … 1"),
+        (lambda on, c: c.put(2, *on.feed([1, 2])), "no layer 2; the layers are 0 … 1"),
         (lambda on, c: c.put(0, *on.feed([1, 2, 3])), r"\[1, 2, 3, 4\].* 2 rows"),
         (lambda on, c: c.put(0, *on.feed([1, 2], heads=3)), r"\(3, 4, 3\).*\(2, 4, 3\)"),
         (lambda on, c: c.put(0, *on.feed([1, 2], key_dim=6)), r"\(2, 6, 3\)"),
@@ -83,8 +83,8 @@ def test_what_follows_a_gap_turns_in_all_layers_at_once(
             lambda on, c: c.put(0, on.feed([1, 2])[0][0], on.feed([1, 2])[1]),
             "K has shape",
         ),
-        (lambda on, c: c.get(1), "layer 1 was never put"),
-        (lambda on, c: c.forward([0] * 9, [0] * 9), "9 rows; at most 8"),
+        (lambda on, c: c.get(1), "layer 1 has no content"),
+        (lambda on, c: c.forward([0] * 9, [0] * 9), "9 rows, but .* at most 8"),
     ],
 )
 def test_a_mistake_is_named_and_changes_nothing(
@@ -101,14 +101,18 @@ def test_a_mistake_is_named_and_changes_nothing(
 def test_a_refusal_gives_its_reason(on: Framework) -> None:
     cache = on.causal(sequences=2, capacity=3, rope=None)
     on.step(cache, [0, 1, 2, 3])
-    with pytest.raises(NotSupportedError, match="cannot be turned"):
+    with pytest.raises(NotSupportedError, match="cannot rotate their keys"):
         cache.remove(0, 1, 2)
-    with pytest.raises(CacheFullError, match="3 tokens, and 2 of 6 cells are free"):
+    with pytest.raises(
+        CacheFullError, match="3 tokens do not fit: 2 of 6 cells are free"
+    ):
         cache.forward([4, 5, 6], [0] * 3)
     cache = on.causal(sequences=2)
     on.step(cache, [0, 1, 2, 3])
     cache.copy_prefix(0, 1, 3)
-    with pytest.raises(SharedError, match="follows position 1 of sequence 0 is shared"):
+    with pytest.raises(
+        SharedError, match="position 1 on would move, but sequence 0 shares"
+    ):
         cache.remove(0, 0, 1)
 
 
@@ -124,7 +128,7 @@ def test_a_first_put_of_two_forms_fixes_none(on: Framework) -> None:
 def test_a_key_of_odd_length_has_no_pairs(on: Framework) -> None:
     cache = on.causal()
     cache.forward([0], [0])
-    with pytest.raises(ValueError, match="a key of 5 numbers has no pairs"):
+    with pytest.raises(ValueError, match="must be even to rotate keys, but is 5"):
         cache.put(0, *on.feed([0], key_dim=5))
 
 
@@ -133,13 +137,13 @@ def test_an_image_needs_a_row_and_keeps_the_shape_of_its_layer(on: Framework) ->
     with pytest.raises(ValueError, match="no pass is open"):
         cache.put(0, *on.feed([5]))
     cache.forward([0], [0])
-    with pytest.raises(ValueError, match="no row of the open pass stands for an image"):
+    with pytest.raises(ValueError, match="no row of the open pass is an image"):
         cache.put(0, *on.feed([5]))
     cache.forward([0], [0], multimodal=[0])
     cache.put(0, *on.feed([5] * 3))
     cache.put(1, *on.feed([6] * 2))
     cache.forward([1], [0], multimodal=[0])
-    with pytest.raises(ValueError, match=r"\[1, 2, 4, 4\].*layer 0 had \[1, 2, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"\[1, 2, 4, 4\].*must have \[1, 2, 3, 4\]"):
         cache.put(0, *on.feed([7] * 4))
     assert [on.hold(cache.get(layer)) for layer in (0, 1)] == [[5] * 3, [6] * 2]
 
@@ -150,7 +154,7 @@ def test_states_that_are_refused_change_nothing(on: Framework) -> None:
     cache.write_states(0, *on.states(5, 6))
     conv, delta = on.states(7, 8)
     for bad in ((conv[:1], delta), (conv, delta[:, :1]), (delta, delta)):
-        with pytest.raises(ValueError, match="states of shape"):
+        with pytest.raises(ValueError, match="the states have shape"):
             cache.write_states(0, *bad)
     assert on.read(cache) == [5, 6]
     for call, error, words in (
@@ -159,7 +163,7 @@ def test_states_that_are_refused_change_nothing(on: Framework) -> None:
             NotSupportedError,
             r"\[1, 2\] rows",
         ),
-        (lambda: cache.forward([0], [2]), CacheFullError, "0 of 2 slots are left"),
+        (lambda: cache.forward([0], [2]), CacheFullError, "0 of 2 slots are free"),
     ):
         with pytest.raises(error, match=words):
             call()
@@ -168,6 +172,9 @@ def test_states_that_are_refused_change_nothing(on: Framework) -> None:
     cache.write_states(0, *on.states(7, 8))
     for position in (2, 3):
         on.step(cache, [position] * 2, [0, 1])
-    for end, words in ((None, "no checkpoint at position 1"), (3, "cannot forget")):
+    for end, words in (
+        (None, "no checkpoint at position 1"),
+        (3, "can lose only its last"),
+    ):
         with pytest.raises(NotSupportedError, match=words):
             cache.remove(0, 2, end)

@@ -70,8 +70,8 @@ def require_installed(engine: Engine) -> None:
         raise Unavailable(f"{name} is not installed: {engine.install}") from None
     if Version(installed).public != engine.version:
         raise Unavailable(
-            f"unsupported version: {engine.package} {installed} is installed; tested with"
-            f" {engine.version}, whose modules are loaded one by one: {engine.install}"
+            f"unsupported version: {engine.package} {installed} is installed; only"
+            f" {engine.version} is tested: {engine.install}"
         )
     for needed in engine.needs:
         if not is_installed(Requirement(needed)):

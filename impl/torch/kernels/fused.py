@@ -39,7 +39,9 @@ class TritonKernels:
         self, pools: Pair, tokens: Pair, index: torch.Tensor, permuted: bool
     ) -> None:
         if torch.is_grad_enabled() and any(array.requires_grad for array in tokens):
-            raise MisuseError("no gradient flows through these kernels; use no_grad")
+            raise MisuseError(
+                "these kernels compute no gradients; call them inside torch.no_grad()"
+            )
         if tokens[0].ndim == 4:  # one layer
             pools, tokens = (
                 (pools[0][None], pools[1][None]),
