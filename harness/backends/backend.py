@@ -115,7 +115,7 @@ class Planted:
         kind: the kind of cache with the mistake.
         mistake: a description of the mistake.
         shortest: the number of operations in the shortest known program that shows the
-            mistake.
+            mistake; None if it is unknown.
         backend: the backend with the mistake, as "package.module:factory".
         correct: the same backend without the mistake.
     """
@@ -125,9 +125,13 @@ class Planted:
     contract: str
     kind: str
     mistake: str
-    shortest: int
-    backend: str
-    correct: str
+    shortest: int | None = None
+    backend: str = ""
+    correct: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.backend or not self.correct:
+            raise TypeError(f"Planted {self.id}: names no backend, or no correct one")
 
 
 @dataclass(frozen=True)

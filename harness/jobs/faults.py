@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from statistics import median
 from typing import Any
@@ -13,19 +13,15 @@ from typing import Any
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.jobs.failures import describe_stop
+from lockstep.harness.jobs.failures import Failure, describe_stop, make_failure, save
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.settings import GENERATOR, Settings
+from lockstep.harness.programs.program import MAX_OPERATIONS
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import Pool
 
 SLICE = 50
 """The number of programs in a slice."""
-
-FAR, MORE = 2, 4
-"""A fault may have several symptoms, and the first one found may need many operations. If
-the program found has over FAR operations more than the shortest known program, up to MORE
-further slices run, as in a check, and may find a shorter program."""
 
 
 @dataclass
@@ -37,7 +33,9 @@ class Search:
         seconds: the run time of these programs on one core.
         operations: the number of operations of the shortest program that shows the fault.
         signature: the signature of this program.
-        more: the number of slices that ran after the slice that found the fault.
+        more: 0; a search ends when the fault is found and the program is shrunk.
+        shown: the last event about a program that shows the fault.
+        failure: the saved program; None if programs are not saved.
     """
 
     backend: str
@@ -49,6 +47,8 @@ class Search:
     error: str | None = None
     more: int = 0
     is_over: bool = False
+    shown: messages.Found | None = None
+    failure: Failure | None = None
 
     @property
     def is_found(self) -> bool:
@@ -57,14 +57,27 @@ class Search:
     @property
     def excess(self) -> int | None:
         """The number of operations beyond the shortest known program."""
-        if self.operations is None:
+        if self.operations is None or self.planted.shortest is None:
             return None
         return self.operations - self.planted.shortest
 
+    def save(self, settings: Settings) -> None:
+        """Saves the program that shows the fault, if there is one."""
+        if self.shown is None:
+            return
+        source = {"front": GENERATOR, "seed": settings.seed, "programs": self.programs}
+        meta = {"found": source, "fault": self.planted.id, **self.shown.get_meta()}
+        about = self.shown.parsed, self.shown.divergence, self.planted.backend, {}, meta
+        self.failure = save(make_failure(settings.failures, *about))
+
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        del fields["is_over"]
-        return {**fields, "found": self.is_found, "excess": self.excess}
+        fields = asdict(replace(self, shown=None, failure=None))
+        for name in ("is_over", "shown", "failure"):
+            del fields[name]
+        path = None
+        if self.failure is not None and self.failure.unsaved is None:
+            path = str(self.failure.path)
+        return {**fields, "found": self.is_found, "excess": self.excess, "path": path}
 
 
 @dataclass
@@ -123,7 +136,7 @@ def summarize_searches(searches: Searches) -> dict[str, Any]:
         return counts
     programs = [search.programs for search in found]
     seconds = [search.seconds for search in found]
-    excess = [search.excess or 0 for search in found]
+    excess = [search.excess for search in found if search.excess is not None] or [0]
     return {
         **counts,
         "median_programs": median(programs),
@@ -140,6 +153,7 @@ def find_faults(
     names: Sequence[str],
     ids: Sequence[str] = (),
     watch: Callable[[Searches], None] = lambda _: None,
+    saves: bool = False,
 ) -> Searches:
     """Searches until every fault is found or given up, or until Ctrl-C.
 
@@ -148,6 +162,7 @@ def find_faults(
         names: the registered backends, if the settings name none.
         ids: the faults to look for; empty for all.
         watch: called with the searches whenever they may have changed.
+        saves: whether to save the programs that show faults.
     """
     searches = Searches(settings)
     try:
@@ -165,6 +180,8 @@ def find_faults(
     except KeyboardInterrupt as interrupt:
         searches.interrupted = get_interrupt_status(interrupt)
     searches.seconds = time.monotonic() - searches.started
+    for search in searches.all if saves else ():
+        search.save(settings)
     return searches
 
 
@@ -198,7 +215,7 @@ def make_task(search: Search, number: int, settings: Settings) -> messages.Rando
         *(planted.backend, planted.contract, planted.kind, number),
         seed=settings.seed,
         programs=min(SLICE, settings.programs - number * SLICE),
-        enough=planted.shortest + FAR,
+        enough=MAX_OPERATIONS,
     )
 
 
@@ -212,18 +229,14 @@ def fold(
             search.programs = before + event.programs
             search.seconds += event.seconds
         operations = len(event.parsed.ops)
-        if search.operations is None or operations < search.operations:
-            search.operations = operations
+        if search.operations is None or operations <= search.operations:
+            search.operations, search.shown = operations, event
             search.signature = event.divergence.get_signature(event.parsed)
     elif isinstance(event, messages.SliceDone):
-        search.is_over = before + SLICE >= settings.programs
-        if search.excess is None:
+        search.is_over = search.is_found or before + SLICE >= settings.programs
+        if not search.is_found:
             search.programs = before + event.counts.programs
             search.seconds += event.counts.seconds
-        else:
-            is_enough = search.excess <= FAR or search.more == MORE
-            search.is_over = search.is_over or is_enough
-            search.more += not search.is_over
     elif isinstance(event, messages.Stopped):
         # Shrinking a found fault may also crash or hang the worker.
         search.is_over = True

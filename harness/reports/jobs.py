@@ -205,6 +205,10 @@ def print_searches(console: Console, searches: Searches) -> None:
         console.print(Text(text, "bold yellow"))
     for backend, reason in searches.unavailable.items():
         console.print(Text(f"{backend}: not searched: {reason}", "yellow"))
+    failures = [search.failure for search in searches.all if search.failure]
+    for failure in failures:
+        why = failure.unsaved and f"{failure.path}: cannot be saved: {failure.unsaved}"
+        console.print(why or failure.replay, soft_wrap=True)
     console.print(format_searches(searches))
 
 

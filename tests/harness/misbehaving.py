@@ -530,7 +530,7 @@ plain_with_variants = partial(declare, Cache, {**PLAIN, "variant": (0, 1)})
 cannot_open = partial(declare, lambda: throw(OSError("no device")))
 
 
-def plant(id: str, factory: str, shortest: int = 1) -> Planted:
+def plant(id: str, factory: str, shortest: int | None = 1) -> Planted:
     here, mistake = "tests.harness.misbehaving", f"as in {factory}"
     names = f"{here}:{factory}", f"{here}:correct"
     return Planted(id, "constructed", "layer", "kv", mistake, shortest, *names)
@@ -552,6 +552,14 @@ def list_survivor() -> list[Planted]:
     return [plant("one-less", "one_column_less"), plant("no-mistake", "correct")]
 
 
+def list_unknown() -> list[Planted]:
+    return [plant("raises-late", "raises_at_length", None)]
+
+
+def list_too_short() -> list[Planted]:
+    return [plant("raises-late", "raises_at_length", -9)]
+
+
 def list_broken() -> list[Planted]:
     return [plant("no-factory", "there_is_no_such_factory")]
 
@@ -564,5 +572,7 @@ def declare_faults(name: str) -> Callable[[], Backend]:
 has_faults = declare_faults("list_found")
 has_a_survivor = declare_faults("list_survivor")
 has_a_deadly_fault = declare_faults("list_deadly")
+has_a_fault_of_unknown_length = declare_faults("list_unknown")
+has_a_fault_that_is_never_so_short = declare_faults("list_too_short")
 has_a_broken_fault = declare_faults("list_broken")
 names_no_function = declare_faults("there_is_none")

@@ -54,6 +54,37 @@ def test_one_fault_as_json(run: Run) -> None:
     assert 0 < fault["programs"] <= 50
 
 
+def test_programs_are_saved_where_the_command_says(run: Run, tmp_path: Path) -> None:
+    """Each fails with the mistake, and not without it. Without the option, none is."""
+    chosen = "--backend", f"{HERE}:has_faults"
+    run("faults", *chosen)
+    assert not (tmp_path / "failures").exists()
+    ended = run("faults", *chosen, "--failures", "found", "--json")
+    faults = json.loads(ended.out)["faults"]
+    assert len(faults) == len({fault["path"] for fault in faults}) == 3
+    for fault in faults:
+        path, planted = fault["path"], fault["planted"]
+        assert path.startswith(f"found/{fault['signature']}/")
+        for backend, status in (
+            (planted["backend"], "FAILED"),
+            (planted["correct"], "FIX"),
+        ):
+            assert run("replay", path, "--backend", backend).out.startswith(status)
+    ended = run("faults", *chosen, "--failures", "found")
+    assert f"lockstep replay {faults[0]['path']} --backend {HERE}:" in ended.words
+
+
+def test_a_search_ends_once_its_mistake_is_found_and_shrunk(run: Run) -> None:
+    """Whether the shortest program is unknown, or said to be shorter than it is."""
+    for name in ("has_a_fault_of_unknown_length", "has_a_fault_that_is_never_so_short"):
+        ended = run("faults", "--backend", f"{HERE}:{name}", "--json")
+        (fault,) = json.loads(ended.out)["faults"]
+        assert (ended.status, fault["found"], fault["more"]) == (0, True, 0)
+        assert fault["excess"] == (None if "unknown" in name else fault["operations"] + 9)
+        ended = run("faults", "--backend", f"{HERE}:{name}")
+        assert "1 of 1 faults found" in ended.words
+
+
 UNKNOWN = "lockstep: there is no fault one-les; known: one-less"
 
 
