@@ -121,8 +121,9 @@ class Pair(Counts):
         if not total.programs or total.programs < self.wanted:
             return []
         ran = {name for _, name in (*self.coverage, *self.reached)}
-        required = CONTRACTS[self.contract].required
-        idle = ", ".join(name for name in required if name not in ran)
+        counted = {name for _, name in self.declared_cells}
+        required = counted.intersection(CONTRACTS[self.contract].required)
+        idle = ", ".join(sorted(required - ran))
         why = ", maybe because of a duty" if self.declared.duties else ""
         reasons = [f"{idle} never ran{why}"] if idle else []
         if not total.compared.get(CONTENTS):

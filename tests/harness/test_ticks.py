@@ -60,7 +60,7 @@ def returns_none() -> Backend:
 
 def check(run: Run, folder: Path, name: str, *more: object) -> tuple[int, str, Any]:
     """The exit status, what was printed, and the pair in the file."""
-    backend = name if ":" in name else f"{HERE}:{name}"
+    backend = f"{HERE}:{name}" if name in globals() else name
     ended = run("check", "--backend", backend, "--failures", folder, *more)
     (pair,) = json.loads((folder / "outcome.json").read_text())["pairs"]
     return ended.status, ended.words, pair
@@ -72,7 +72,7 @@ def check(run: Run, folder: Path, name: str, *more: object) -> tuple[int, str, A
         (
             "no_schedule",
             20,
-            "schedule, run never ran, maybe because of a duty; contents: never compared",
+            "run, schedule never ran, maybe because of a duty; contents: never compared",
         ),
         ("silent", 20, "entries: always empty, in "),
         ("executes_nothing", 5, "update never ran"),
@@ -91,6 +91,13 @@ def test_no_tick_without_a_look(
     assert why in "; ".join(pair["unproven"])
     report = run("report", tmp_path, "--format", "markdown").words
     assert "! unproven" in report and why in report
+
+
+def test_a_tick_of_a_kind_whose_cells_lack_an_operation(run: Run, tmp_path: Path) -> None:
+    """No cell of a session counts `feed`."""
+    more = "--kind", "session", "--programs", 3
+    status, _, pair = check(run, tmp_path, "torch-cpu", *more)
+    assert (status, pair["unproven"]) == (0, [])
 
 
 @pytest.mark.parametrize("name", ["talking", CORRECT])
