@@ -12,7 +12,9 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op, advance
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.generate.exhaustive import ROOT, Walk, World, fit, make_key
+from lockstep.harness.programs.program import Program, parse_program
 from tests.harness.building import KINDS, declare_all
 
 EVERY_KIND = [(CONTRACTS[contract], kind) for contract, kind in KINDS]
@@ -51,6 +53,16 @@ def complete(rules: Contract, world: World, moves: Sequence[Op]) -> list[Op] | N
     return ops
 
 
+def reread(program: Program) -> str:
+    """Returns why a file with this program does not give it back; empty if it does."""
+    try:
+        again = parse_program(program.to_json(), "here")
+    except UsageError as error:
+        return str(error)
+    same = (again.config, [*again.ops]) == (program.config, [*program.ops])
+    return "" if same else "it is another"
+
+
 def list_beginnings(programs: Sequence[Sequence[Op]]) -> set[Any]:
     return {make_key(ops[:end]) for ops in programs for end in range(1, len(ops) + 1)}
 
@@ -63,7 +75,9 @@ def test_every_program_is_run_or_stands_for_one_that_is(
     """All programs that there are: each is a beginning of one that is run, or is so with
     its names exchanged."""
     world = ask_for_all(rules, kind, size)
-    found = list(make_walk(rules, world).find_longest(ROOT, depth))
+    walk = make_walk(rules, world)
+    found = list(walk.find_longest(ROOT, depth))
+    assert set(map(reread, map(walk.make_program, found))) == {""}
     run = list_beginnings([branch.ops for branch in found])
     assert sum(branch.covered for branch in found) == len(run)
     renamings = rules.get_domain(kind, size).renamings
@@ -88,6 +102,19 @@ def test_parts_make_the_whole(rules: Contract, kind: str) -> None:
         for branch in walk.find_longest(walk.follow(start.path, start.covered), 4)
     ]
     assert parts == whole
+
+
+@pytest.mark.parametrize(("rules", "kind"), EVERY_KIND, ids=[k for _, k in EVERY_KIND])
+def test_every_move_can_be_made(rules: Contract, kind: str) -> None:
+    world = ask_for_all(rules, kind, "standard")
+    walk, made, starts = make_walk(rules, world), set[int](), [ROOT]
+    for _ in range(6):
+        longer = [branch for start in starts for branch in walk.list_longer(start)]
+        fresh = [branch for branch in longer if branch.path[-1] not in made]
+        made |= {branch.path[-1] for branch in longer}
+        starts = (fresh + longer)[:40]
+        assert {reread(walk.make_program(start)) for start in starts} == {""}
+    assert made == set(range(len(world.moves)))
 
 
 def test_what_a_backend_does_not_declare_is_left_out() -> None:
