@@ -347,11 +347,11 @@ class BatchedSystem(Batches):
             for row_columns, column in zip(columns, masks, strict=True)
         ]
 
-    def write_wrongly(self, name: str, rows: int, length: int) -> None:
-        """Makes an update with wrong arrays, which the backend must refuse."""
+    def write_wrongly(self, name: str, rows: int, length: int, wrong: str | None) -> None:
+        """Makes an update that the backend must refuse; `wrong`: see `Update`."""
         batch, single = self.batches[name], self.singles.config
         batch.make_mask(length)
-        pair = self.singles.make_zeros(single, rows, length, single["dtype"])
+        pair = self.singles.make_wrong(single, wrong, rows, length)
         if single["kind"] == "state":
             batch.write(*pair, length)
         else:

@@ -34,7 +34,7 @@ from lockstep.harness.contracts.batched.model import (
     list_parts,
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem, Written
-from lockstep.harness.contracts.layer.operations import count
+from lockstep.harness.contracts.layer.operations import FORMS, count
 from lockstep.harness.contracts.operation import (
     Answer,
     Effect,
@@ -47,6 +47,9 @@ from lockstep.harness.contracts.operation import (
 from lockstep.harness.core.document import INTEGER, LENGTH
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.rotating import RotatingCache
+
+WRONG = tuple(form for form in FORMS if form != "length")
+"""The properties of arrays that can be wrong in an update of a batch."""
 
 PLACE = {"position": NUMBER, "offset": NUMBER}
 UPDATED_ROWS = list_of(
@@ -93,7 +96,9 @@ class Update(OnEither):
     """Appends `length` columns to each row, or `length` tokens to a single cache. In row
     b, the first `left[b]` columns are padding (null: no padding). Left padding is allowed
     only in an empty batch, and at least one row must have none. After `pad_right`, the
-    columns after the announced tokens of a row are padding.
+    columns after the announced tokens of a row are padding. If `wrong` is set, passes
+    arrays with this property wrong, which the batch or the single cache must refuse, as
+    in the layer contract; a batch takes no "length" or "capture".
 
     Answer: `caches`: for each row, `position` of the first new token, if there is any;
     `offset` after the update, unless padding is announced; and `visible`: the tags that
@@ -103,13 +108,14 @@ class Update(OnEither):
     name, weight = "update", 24
     effect = Effect.ADDS
     messages = {"update": ({**PAIR, **PART}, PAIR)}
-    answer = record(caches=UPDATED_ROWS)
+    answer = any_of(record(caches=UPDATED_ROWS), USAGE)
     writes = True
     is_method = False
     fields = {
         "length": LENGTH,
         "left": {**COUNTS, "type": ["array", "null"], "default": None},
         **CACHE,
+        "wrong": {"enum": [None, *FORMS, "capture"], "default": None},
     }
 
     def why_illegal_here(self, op: Op, model: BatchedModel) -> str | None:
@@ -117,7 +123,14 @@ class Update(OnEither):
             return "the cache takes no padding on the left"
         if max(op["left"] or [0]) >= op["length"]:
             return "a row gets padding only"
-        return None
+        if op.get("wrong") is None:
+            return None
+        if op["wrong"] not in WRONG or op["left"] is not None:
+            return f"a batch takes no {op['wrong']}"
+        if not all(model.batches[op["cache"]].offsets):
+            return "an empty row takes arrays of any form"
+        is_only = op["wrong"] == "dtype" and model.config["dtype"] == "float32"
+        return "there may be no other dtype" if is_only else None
 
     def count_tags(self, op: Op) -> int:
         """Counts `MOST_ROWS` tags for each column, so that tags do not depend on the
@@ -156,6 +169,9 @@ class Update(OnEither):
             wrong.append((2, [0] * rows))
         if batch.coming is not None:
             wrong = [(max(batch.coming) + 1, None), (1, [0] * rows)]
+        if all(batch.offsets) and source.below(2):
+            form = {"length": source.between(1, 2), "wrong": source.pick(WRONG)}
+            return {"op": self.name, **form, "cache": name}
         length, padded = source.pick(wrong)
         padded = padded if padded is None else padded[:MOST_ROWS]
         return {"op": self.name, "length": length, "left": padded, "cache": name}
@@ -165,6 +181,8 @@ class Update(OnEither):
         batch = model.batches[name]
         model.written = []
         answer = ask(lambda: batch.count_tokens(length, padded))
+        if op.get("wrong"):
+            answer = {"error": "usage"}
         if "error" in answer:
             return answer
         model.written = get_row_tags(model.tag, length, answer["result"], padded)
@@ -197,7 +215,7 @@ class Update(OnEither):
             def update_wrongly() -> None:
                 if padded is not None:
                     system.pad_left(name, padded)
-                system.parts[0].write_wrongly(name, len(rows), length)
+                system.parts[0].write_wrongly(name, len(rows), length, op.get("wrong"))
 
             return system.ask(update_wrongly)
         if padded is not None and any(padded):
@@ -216,7 +234,8 @@ class Update(OnEither):
     def describe_here(self, op: Op) -> str:
         padded = op.get("left")
         padding = f", padding of {padded} on the left" if padded else ""
-        return f"update with {count(op['length'], 'column')}{padding}"
+        wrong = f" of another {op['wrong']}" if op.get("wrong") else ""
+        return f"update with {count(op['length'], 'column')}{wrong}{padding}"
 
 
 def get_written(op: Op, model: BatchedModel) -> Written:

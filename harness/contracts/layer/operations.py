@@ -120,16 +120,17 @@ def count(number: int, noun: str) -> str:
 CACHES = ("a", "b", "c")
 
 
-FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype")
-"""The properties of arrays that can be invalid: a size, the dtype, or the length (K and V
-differ). For a state, "length" means a length of 0 or a write past a capture."""
+FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype", "rank")
+"""The properties of arrays that can be invalid: a size, the dtype, the length (K and V
+differ), or the number of axes. For a state, "length" means a length of 0."""
 
 
 class Update(LayerOperation):
     """Appends the K and V of `length` tokens. If `wrong` is set, passes invalid arrays,
     which the cache must refuse. `wrong` names the invalid property: a batch, heads,
     key_dim, value_dim or dtype that differs from earlier arrays; "length": K and V of
-    different lengths (for a state, no tokens); "capture": a state that is written
+    different lengths (for a state, no tokens); "rank": arrays without their first axis,
+    or with one more before it if `length` is even; "capture": a state that is written
     past a scheduled capture.
 
     Answer: `offset`: the offset after the update; `visible`: for each new token, the

@@ -162,32 +162,44 @@ class LayerSystem(System):
 
     def update_wrongly(self, name: str, wrong: str, length: int) -> Answer:
         """Writes arrays of a wrong form; see `operations.FORMS`."""
-        cache, config = self.get(name), dict(self.config)
-        batch = 2 if wrong == "batch" else 1
-        dtype = "float32" if wrong == "dtype" else config["dtype"]
-        if wrong in ("heads", "key_dim", "value_dim"):
-            config[wrong] += 1
+        cache, config = self.get(name), self.config
         if config["kind"] == "state" and wrong == "length":
             return self.ask(lambda: cache.boundaries(0) and None)
-        pair = self.make_zeros(config, batch, length, dtype, wrong == "length")
+        pair = self.make_wrong(config, wrong, 1, length)
         if config["kind"] == "state":
             return self.ask(lambda: cache.write(*pair, length))
         cache.make_mask(length, length)
         return self.ask(lambda: cache.update(*pair) and None)
 
-    def make_zeros(
-        self, config: Config, batch: int, length: int, dtype: str, is_longer: bool = False
+    def make_wrong(
+        self, config: Config, wrong: str | None, batch: int, length: int
     ) -> tuple[Array, Array]:
-        """Makes K and V of a length, or a state; V may be longer than K."""
-        if config["kind"] == "state":
-            conv, delta = get_state_shapes(config, batch)
-            return self.make_array(conv, dtype), self.make_array(delta, "float32")
-        keys = batch, config["heads"], length, config["key_dim"]
-        values = batch, config["heads"], length + is_longer, config["value_dim"]
-        return self.make_array(keys, dtype), self.make_array(values, dtype)
+        """Makes K and V, or a state, of which one property is wrong.
 
-    def make_array(self, shape: Sequence[int], dtype: str) -> Array:
-        return self.arrays.from_numpy(np.zeros(shape, np.float32), dtype)
+        Args:
+            config: the config of the cache.
+            wrong: see `operations.FORMS`; None if nothing is wrong.
+            batch, length: the correct sizes.
+        """
+        sizes = dict(config)
+        if wrong in ("heads", "key_dim", "value_dim"):
+            sizes[wrong] += 1
+        batch += wrong == "batch"
+        dtypes = ["float32" if wrong == "dtype" else config["dtype"]] * 2
+        if config["kind"] == "state":
+            shapes: Sequence[Sequence[int]] = get_state_shapes(sizes, batch)
+            dtypes[1] = "float32"
+        else:
+            lengths = length, length + (wrong == "length")
+            dims = sizes["key_dim"], sizes["value_dim"]
+            pairs = zip(lengths, dims, strict=True)
+            shapes = [(batch, sizes["heads"], *pair) for pair in pairs]
+        if wrong == "rank":
+            shapes = [shape[1:] if length % 2 else (1, *shape) for shape in shapes]
+        keys, values = (np.zeros(shape, np.float32) for shape in shapes)
+        first, second = dtypes
+        made = self.arrays.from_numpy(keys, first), self.arrays.from_numpy(values, second)
+        return made
 
     def read_all(self, operation: str, name: str, reference: Cache) -> Answer:
         """Reads the result of `state` or `view`, without the reference's older tokens.

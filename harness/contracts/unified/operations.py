@@ -268,6 +268,7 @@ FORM: Mapping[str, Schema] = {
     **dict.fromkeys(
         ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 64))
     ),
+    "axes": optional(integer(3, 5)),
 }
 
 
@@ -334,8 +335,8 @@ class Get(Again):
 
 class Put(Again):
     """Puts K and V of a layer again: with the announced sizes (null), or with another
-    size, which must be refused. If `states` is set, writes the recurrent states of this
-    number of sequences instead.
+    size or number of axes, which must be refused. If `states` is set, writes the
+    recurrent states of this number of sequences instead.
 
     Answer: `{}` or `error`.
     """
@@ -380,6 +381,8 @@ class Put(Again):
             {"value_heads": config["heads"] + 1},
             {"key_dim": config["key_dim"] + 2},
             {"value_dim": config["value_dim"] + 1},
+            {"axes": 3},
+            {"axes": 5},
             {"layer": config["layers"]},
             {"layer": -1},
             {},
@@ -395,6 +398,8 @@ class Put(Again):
         if op.get("states") is not None:
             return {"error": "usage"}
         if model.batch is None or op["layer"] not in range(config["layers"]):
+            return {"error": "usage"}
+        if op.get("axes") not in (None, 4):
             return {"error": "usage"}
         sizes = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
         sizes |= {"rows": len(model.batch), "value_heads": config["heads"]}

@@ -331,7 +331,8 @@ class UnifiedSystem(System):
         form = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
         form |= {"rows": rows, "value_heads": op["heads"] or config["heads"]}
         sizes = {name: op[name] if op[name] is not None else form[name] for name in form}
-        is_right, at_once = batch and sizes == form, self.puts_at_once(op["type"], model)
+        axes, at_once = op.get("axes") or 4, self.puts_at_once(op["type"], model)
+        is_right = batch and sizes == form and axes == 4
         is_known = op["layer"] in range(config["layers"])
         if at_once and is_right and is_known:
             return self.ask(lambda: self.put_all(op["type"], model))
@@ -339,7 +340,7 @@ class UnifiedSystem(System):
             reader = self.get_reader(kind, op["type"], op["layer"] % config["layers"])
             pair = reader.make(range(first, first + rows), positions)
         else:
-            pair = make_zeros(sizes)
+            pair = make_zeros(sizes, axes)
         if at_once:  # an unknown layer is passed as an additional layer
             count = config["layers"] + (not is_known)
             pair = np.stack([pair[0]] * count), np.stack([pair[1]] * count)
@@ -390,10 +391,11 @@ class UnifiedSystem(System):
         self.last = []
 
 
-def make_zeros(sizes: Mapping[str, int]) -> tuple[F32, F32]:
-    """Makes K and V with any shapes, which need not fit together."""
-    keys = 1, sizes["heads"], sizes["rows"], sizes["key_dim"]
-    values = 1, sizes["value_heads"], sizes["rows"], sizes["value_dim"]
+def make_zeros(sizes: Mapping[str, int], axes: int) -> tuple[F32, F32]:
+    """Makes K and V with any shapes, which need not fit together, and 3 to 5 axes."""
+    first = (1,) * (axes - 3)
+    keys = *first, sizes["heads"], sizes["rows"], sizes["key_dim"]
+    values = *first, sizes["value_heads"], sizes["rows"], sizes["value_dim"]
     return np.zeros(keys, np.float32), np.zeros(values, np.float32)
 
 
