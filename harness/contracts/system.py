@@ -502,6 +502,11 @@ class System:
         """Calls the backend, which may refuse the call; see `ask_backend`."""
         return ask_backend(call, self.backend.errors)
 
+    def declares(self, sizes: Mapping[str, Any]) -> bool:
+        """Tells whether the kind may be opened with these values of config fields."""
+        declared = self.declared.config
+        return all(value in declared.get(name, [value]) for name, value in sizes.items())
+
     def tell_held(self) -> Mapping[str, Sequence[tuple[str, str]]]:
         """Returns named contents that the backend reported after the last operation.
 

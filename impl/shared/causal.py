@@ -120,12 +120,14 @@ class Saved:
         arrays: keys and values of these cells; None before the first put.
         form: heads and dimensions of the arrays; None before the first put.
         written: for each layer, whether it was put.
+        limits: sequences, window, memory, chunk and whether keys can be rotated.
     """
 
     table: Ints
     arrays: Any
     form: Form | None
     written: Sequence[bool]
+    limits: tuple[Any, ...]
 
 
 class CausalCacheBase(ABC):
@@ -354,10 +356,26 @@ class CausalCacheBase(ABC):
         used = self.cells.list_used()
         arrays = None if self.form is None else self.copy_cells(used)
         table = self.cells.table[:, used]
-        return Saved(table, arrays, self.form, tuple(self.written))
+        return Saved(table, arrays, self.form, tuple(self.written), self.get_limits())
+
+    def get_limits(self) -> tuple[Any, ...]:
+        """Returns what a cache must have in common with a save that it loads."""
+        limits = self.sizes.sequences, self.window, self.memory, self.chunk
+        return (*limits, self.can_shift)
 
     def load(self, saved: Saved) -> None:
-        """Replaces the content by the result of `save` of a cache with the same sizes."""
+        """Replaces the content by the result of `save` of a cache with the same sizes.
+
+        Raises:
+            MisuseError: the other cache had other sizes. Nothing changes.
+        """
+        mine = (self.layers, *self.get_limits())
+        its = (len(saved.written), *saved.limits)
+        if its != mine:
+            raise MisuseError(
+                f"load: layers, sequences, window, memory, chunk and shift were {its};"
+                f" here they are {mine}"
+            )
         if saved.table.shape[1] > self.cells.count:
             raise MisuseError(
                 f"load: {saved.table.shape[1]} cells were saved, but this cache has"

@@ -28,7 +28,13 @@ from lockstep.harness.contracts.unified.forward import (
     Side,
     UnifiedOperation,
 )
-from lockstep.harness.contracts.unified.model import CAUSAL, IMAGE, MAX_ROWS, UnifiedModel
+from lockstep.harness.contracts.unified.model import (
+    CAUSAL,
+    IMAGE,
+    MAX_ROWS,
+    UnifiedModel,
+    get_tokens,
+)
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.encoder import EncoderCache
@@ -226,23 +232,58 @@ class Save(UnifiedOperation):
         return {}
 
 
+OTHER: Mapping[str, Schema] = dict.fromkeys(
+    ("heads", "key_dim", "value_dim", "layers", "sequences", "window", "chunk"),
+    optional(integer(1, 64)),
+)
+"""The sizes of a cache whose saved content another cache must refuse."""
+
+
 class Load(UnifiedOperation):
-    """Loads the content that was saved as `from`; if `fresh`, into a new cache."""
+    """Loads the content that was saved as `from`; if `fresh`, into a new cache. If one of
+    `heads`, `key_dim`, `value_dim`, `layers`, `sequences`, `window` and `chunk` is set,
+    loads in its place the content of a cache with this size and one token, which must be
+    refused.
+
+    Answer: `{}` or `error`.
+    """
 
     name, weight = "load", 3
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
-    answer = schemas.NOTHING
+    answer = schemas.NOTHING_OR_USAGE
     kinds = CAUSAL
-    writes = True
+    writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "from": SAVED,
         "fresh": {"type": "boolean", "default": False},
+        **OTHER,
     }
 
+    def get_other(self, op: Op) -> dict[str, int]:
+        return {name: op[name] for name in OTHER if op.get(name) is not None}
+
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        is_saved = op["from"] in model.saved
-        return None if is_saved else f"nothing was saved as {op['from']}"
+        if op["from"] not in model.saved:
+            return f"nothing was saved as {op['from']}"
+        other = self.get_other(op)
+        if not other:
+            return None
+        config = model.config
+        if op["fresh"] or len(other) > 1 or not any(map(get_tokens, model.parts)):
+            return "only a cache with tokens has a size that differs from one other"
+        [(name, size)] = other.items()
+        if config[name] in (None, 0, size):
+            return f"{name} {size} is no other size of this cache"
+        needs_more = (config["memory"] or size) < size
+        return "the memory is smaller than the window" if needs_more else None
+
+    def draw_misuse(self, source: Source, model: UnifiedModel) -> Op | None:
+        if not model.saved:
+            return None
+        name, of = source.pick(list(OTHER)), source.pick(list(model.saved))
+        size = source.pick((1, 2, 3)) if name != "key_dim" else source.pick((4, 6, 8))
+        return {"op": self.name, "from": of, name: size}
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         if not model.saved:
@@ -254,7 +295,17 @@ class Load(UnifiedOperation):
     def run(self, op: Op, side: Side) -> Answer:
         return side.ask(lambda: side.load(side.saved[op["from"]], op["fresh"]))
 
+    def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
+        is_other = bool(self.get_other(op))
+        return {"error": "usage"} if is_other else super().run_on_content(op, model)
+
+    def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
+        other = self.get_other(op)
+        return system.load_other(other) if other else super().run_backend(op, system, model)
+
     def describe(self, op: Op) -> str:
+        if other := format_fields(op, self.get_other(op)):
+            return f"load what a cache with {other} has saved"
         where = " into a fresh cache" if op["fresh"] else ""
         return f"load {op['from']}{where}"
 

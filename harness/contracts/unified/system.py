@@ -106,6 +106,19 @@ class UnifiedSystem(System):
             self.cache = self.backend.open(self.config)
         self.cache.load(saved)
 
+    def load_other(self, sizes: Mapping[str, int]) -> Answer:
+        """Loads what a cache with other sizes has saved, which must be refused."""
+        if not self.declares(sizes):
+            return {"error": "usage"}  # there is no such cache
+        config = {**self.config, **sizes}
+        other = self.backend.open(config)
+        other.forward([0], [0], [], [], False)
+        for layer in range(config["layers"]):
+            pair = make_zeros({**config, "rows": 1, "value_heads": config["heads"]}, 4)
+            put = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
+            other.put(layer, *put)
+        return self.ask(lambda: self.cache.load(other.save()))
+
     # --- a pass -------------------------------------------------------------------------
 
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
