@@ -367,7 +367,8 @@ class BatchCache(Protocol):
         """Returns the content as the library stores it; it outlives the batch."""
 
     def load(self, saved: Any) -> None:
-        """Replaces the content of a batch that `open` has just made."""
+        """Replaces the content of a batch that `open` has just made. Raises the "usage"
+        error for what a batch of another config has saved, if that can be known."""
 
     def held(self) -> Held:
         """Returns the memory usage of the cache, see `Held`; only if the kind declares
@@ -554,7 +555,11 @@ class UnifiedCache(Protocol):
         """Returns a copy of all content. Later changes of the cache do not change it."""
 
     def load(self, saved: Any) -> None:
-        """Restores a result of `save` of this cache or another of the same config."""
+        """Restores a result of `save` of this cache or another of the same config.
+
+        Raises:
+            "usage" error: the other cache had another config. Nothing changes.
+        """
 
     def of(self, layer_type: int) -> UnifiedCache:
         """(wrapper) Returns the cache with the layers of this type."""

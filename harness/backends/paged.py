@@ -190,7 +190,11 @@ class PagedCache(Protocol):
 
     def restore(self, saved: Any) -> None:
         """Loads the result of `save` of a cache with the same config into this new
-        cache. Each block has the same content as before."""
+        cache. Each block has the same content as before.
+
+        Raises:
+            "usage" error: the other cache had another config.
+        """
 
     # --- what it tells ------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class TieredManager(BlockManager):
         host: number of blocks of the host.
 
     Attributes:
+        sizes: the groups, the number of blocks, the unit, and the number of host blocks.
         pinned: device block → number of transfers that hold it.
     """
 
@@ -85,6 +86,7 @@ class TieredManager(BlockManager):
         self, groups: Sequence[Mapping[str, Any]], *options: Any, host: int = 0
     ) -> None:
         super().__init__(groups, *options)
+        self.sizes = [dict(group) for group in groups], self.blocks.count, self.unit, host
         self.host = BlockPool(host, len(groups))
         both = BothPools(self.blocks, self.host)
         self.both, self.host_groups = (
@@ -285,11 +287,22 @@ class TieredManager(BlockManager):
 
         Returns None while a request holds slots or a transfer is running.
         """
-        return (self.blocks.save(), self.host.save()) if self.is_idle else None
+        if not self.is_idle:
+            return None
+        return self.sizes, self.blocks.save(), self.host.save()
 
     def restore(self, saved: Any) -> None:
-        """Loads the contents that another manager saved; this manager must be new."""
-        device, host = saved
+        """Loads the contents that another manager saved; this manager must be new.
+
+        Raises:
+            MisuseError: the other manager had other sizes. Nothing changes.
+        """
+        sizes, device, host = saved
+        if sizes != self.sizes:
+            raise MisuseError(
+                f"restore: groups, blocks, unit and host blocks were {sizes}; here they"
+                f" are {self.sizes}"
+            )
         self.blocks.restore(device)
         self.host.restore(host)
 

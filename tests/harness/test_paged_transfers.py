@@ -119,10 +119,10 @@ class MixesUp(Manager):
     """Restores the keys of the host's blocks in another order."""
 
     def restore(self, saved: Any) -> None:
-        (device, host), prefixes = saved
+        (sizes, device, host), prefixes = saved
         blocks = [block for block, *_ in reversed(host)]
         mixed = [(block, *rest) for block, (_, *rest) in zip(blocks, host, strict=True)]
-        super().restore(((device, mixed), prefixes))
+        super().restore(((sizes, device, mixed), prefixes))
 
 
 class NeverLends(Manager):

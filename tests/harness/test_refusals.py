@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
-from tests.harness.building import make, trim, update
+from tests.harness.building import forward, make, trim, update
 from tests.harness.misbehaving import Cache, correct, throw
 
 MISUSE = make(update(1), trim(-1), **{"step": 1})
@@ -94,3 +96,68 @@ def test_an_exception_of_transformers_is_no_refusal() -> None:
     assert divergence.get_signature(program) == "layer-rotating-trim-error"
     assert "RuntimeError: `crop` was called, but" in divergence.message
     assert "activate_past_recording" in str(why_unsupported(program, backend))
+
+
+# --- arrays of another rank, and what other caches have saved ---------------------------
+
+
+class Careless:
+    """A cache that ignores each refusal of one of its methods."""
+
+    def __init__(self, cache: Any, method: str) -> None:
+        self._cache, self._method = cache, method
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._cache, name)
+        return partial(ignore_refusal, attribute) if name == self._method else attribute
+
+
+def ignore_refusal(call: Any, *args: Any) -> Any:
+    with suppress(ValueError):
+        return call(*args)
+
+
+OPEN = {"op": "open", "rows": 2}
+FED = forward([0], [0])
+SAVE = {"op": "save", "into": "x"}
+LOAD = {"op": "load", "from": "x"}
+INVALID: list[tuple[str, Any, list[Any], dict[str, Any]]] = [
+    # method, contract and kind, program, config
+    ("update", "layer-kv", [update(1), update(1, wrong="rank")], {}),
+    ("update", "layer-rotating", [update(1), update(2, wrong="rank")], {"window": 2}),
+    ("write", "layer-state", [update(1), update(1, wrong="rank")], {}),
+    ("update", "batched-batch-kv", [OPEN, update(1), update(1, wrong="rank")], {}),
+    ("update", "batched-batch-kv", [OPEN, update(1), update(1, wrong="heads")], {}),
+    ("write", "batched-batch-state", [OPEN, update(1), update(2, wrong="rank")], {}),
+    ("put", "unified-causal", [FED, {"op": "put", "axes": 3}], {}),
+    ("put", "unified-causal", [FED, {"op": "put", "axes": 5}], {}),
+    *(
+        ("load", "unified-swa", [FED, SAVE, {**LOAD, name: 3}], {"window": 2})
+        for name in ("heads", "value_dim", "layers", "sequences", "window")
+    ),
+    (
+        "load",
+        "batched-batch-rotating",
+        [OPEN, SAVE, {**LOAD, "window": 3}],
+        {"window": 2},
+    ),
+    ("load", "batched-batch-state", [OPEN, SAVE, {**LOAD, "heads": 2}], {}),
+    ("restore", "paged-paged-full", [{"op": "save"}, {"op": "restore", "blocks": 9}], {}),
+]
+
+
+@pytest.mark.parametrize(("method", "what", "ops", "config"), INVALID)
+@pytest.mark.parametrize("name", ["torch", "mlx"])
+def test_invalid_calls_are_refused(
+    name: str, method: str, what: str, ops: Any, config: Any
+) -> None:
+    pytest.importorskip(name)
+    contract, _, kind = what.partition("-")
+    backend = load(f"{name}-cpu")
+    program = make(*ops, contract=contract, kind=kind, **config)
+    result = run(program, backend)
+    assert (result.divergence, result.skipped) == (None, 0), result.why_skipped
+    careless = replace(backend, open=lambda it: Careless(backend.open(it), method))
+    divergence = run(program, careless).divergence
+    assert divergence is not None
+    assert "did not refuse; expected usage" in divergence.message

@@ -34,8 +34,15 @@ from lockstep.harness.contracts.batched.model import (
 )
 from lockstep.harness.contracts.batched.system import BatchedSystem
 from lockstep.harness.contracts.layer.model import answer_offset, answer_tags
-from lockstep.harness.contracts.operation import Answer, Effect, Fields, Op, Source
-from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Effect,
+    Fields,
+    Op,
+    Source,
+    format_fields,
+)
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 
 SAVED: Schema = {**NAME, NAMES: "saved"}
 CONTENTS = ("s", "t")
@@ -246,6 +253,12 @@ class Stack(BatchedOperation):
         model.note_stacked(model.batches[op["cache"]], op["caches"])
 
 
+OTHER = {"batch-rotating": "window", "batch-state": "heads"}
+"""Kind → a size of another batch whose saved content an empty batch must refuse."""
+
+SIZE = optional(integer(1, 64))
+
+
 class Save(BatchedOperation):
     """Stores all content as `into`."""
 
@@ -266,22 +279,40 @@ class Save(BatchedOperation):
 
 
 class Load(BatchedOperation):
-    """Opens a batch with the content that was saved as `from`.
+    """Opens a batch with the content that was saved as `from`. If `window` or `heads` is
+    set, loads in its place what a batch with another window, or states of other heads,
+    has saved, which must be refused.
 
-    Answer: `offsets`.
+    Answer: `offsets`, or `error`.
     """
 
     name, weight, happened = "load", 3, "loaded"
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
     answer = ROWS_OFFSETS
-    has_misuse = False
     text = "load {from}"
-    fields = {"from": SAVED, **CACHE}
+    fields = {"from": SAVED, **CACHE, **dict.fromkeys(OTHER.values(), SIZE)}
+
+    def get_other(self, op: Op) -> dict[str, int]:
+        return {name: op[name] for name in OTHER.values() if op.get(name) is not None}
 
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
-        missing = op["from"] not in model.saved
-        return f"nothing was saved as {op['from']}" if missing else None
+        if op["from"] not in model.saved:
+            return f"nothing was saved as {op['from']}"
+        kind, config = model.config["kind"], model.config
+        wrong = any(
+            name != OTHER.get(kind) or config[name] == size
+            for name, size in self.get_other(op).items()
+        )
+        return f"no {kind} is refused for this size" if wrong else None
+
+    def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
+        name, legal = OTHER.get(model.config["kind"]), self.draw(source, model)
+        return {**legal, name: source.pick((1, 2, 3))} if name and legal else None
+
+    def describe_here(self, op: Op) -> str:
+        other = format_fields(op, self.get_other(op))
+        return f"load what a batch with {other} saved" if other else f"load {op['from']}"
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         if not model.saved:
@@ -290,6 +321,8 @@ class Load(BatchedOperation):
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
+        if self.get_other(op):
+            return {"error": "usage"}
         batch = model.saved[op["from"]].clone()
         batch.is_loaded = True
         model.put_batch(op["cache"], batch)
@@ -298,6 +331,8 @@ class Load(BatchedOperation):
 
     def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
+        if other := self.get_other(op):
+            return system.load_other(other, rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
 
 

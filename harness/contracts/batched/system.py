@@ -127,6 +127,14 @@ class Batches(System):
         self.open_batch(name, rows)
         self.batches[name].load(self.saved[saved])
 
+    def load_other(self, sizes: Mapping[str, int], rows: int) -> Answer:
+        """Loads what a batch with other sizes has saved, which must be refused."""
+        if not self.declares(sizes):
+            return {"error": "usage"}  # there is no such batch
+        config = get_open_config({**self.config, **sizes}, rows, None)
+        saved, batch = self.backend.open(config).save(), self.open(rows)
+        return self.ask(lambda: batch.load(saved))
+
     def ask_for(self, name: str, call: Callable[[], Any]) -> Answer:
         """Calls the backend; returns the offsets of a batch, or the refusal."""
         answer = self.ask(call)

@@ -78,8 +78,9 @@ class PagedSystem(System):
             self.capacity = len(references) + len(free) + len(cached)
             self.host_capacity = len(idle)
 
-    def open_cache(self) -> Any:
-        return self.backend.open({**self.config, "tells": self.declared.tells})
+    def open_cache(self, **sizes: int) -> Any:
+        config = {**self.config, **sizes, "tells": self.declared.tells}
+        return self.backend.open(config)
 
     def read_pool(self) -> Pool | None:
         tells = "pool" in self.declared.tells
@@ -164,8 +165,16 @@ class PagedSystem(System):
         if before is not None and after is not None:
             checks.check_unpinned(transfer, blocks, before, after)
 
-    def restore(self) -> Answer:
-        """Restores the saved store into a fresh cache, with the saved contents."""
+    def restore(self, blocks: int | None) -> Answer:
+        """Restores the saved store into a fresh cache, with the saved contents.
+
+        With `blocks`, restores the store of a cache with this number of blocks.
+        """
+        if blocks is not None:
+            if not self.declares({"blocks": blocks}):
+                return {"error": "usage"}  # there is no such cache
+            fresh, other = self.open_cache(), self.open_cache(blocks=blocks)
+            return self.ask(lambda: fresh.restore(other.save()))
         assert self.saved is not None
         store, contents = self.saved
         self.contents = contents.clone()

@@ -18,8 +18,8 @@ from lockstep.harness.contracts.paged.base import (
     chosen,
     leave,
 )
-from lockstep.harness.contracts.paged.model import PagedModel
-from lockstep.harness.core.document import NAME, NAMES, Schema, integer
+from lockstep.harness.contracts.paged.model import MOST_BLOCKS, PagedModel
+from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 from lockstep.reference.paged import Content, Request
 
 TRANSFER: Schema = {**NAME, NAMES: "transfer"}
@@ -375,22 +375,39 @@ class Save(PagedOperation):
 
 
 class Restore(PagedOperation):
-    """Opens a new cache with the content that was stored last; all requests end."""
+    """Opens a new cache with the content that was stored last; all requests end. If
+    `blocks` is set, restores in its place what an empty cache with this number of blocks
+    has stored, which must be refused and changes nothing.
 
-    name, has_misuse = "restore", False
+    Answer: `{}` or `error`.
+    """
+
+    name = "restore"
     effect = Effect.REMOVES | Effect.MOVES
     messages = {"restore": (SAVED, {})}
-    answer = schemas.NOTHING
-    text = "open another cache with what was saved"
+    answer = schemas.NOTHING_OR_USAGE
+    fields: ClassVar[Mapping[str, Schema]] = {"blocks": optional(integer(1, MOST_BLOCKS))}
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        if op.get("blocks") == model.config["blocks"]:
+            return "the cache has as many blocks"
         return None if model.saved else "nothing was saved"
 
+    def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
+        return {"op": self.name, "blocks": model.config["blocks"] + source.pick((1, 2))}
+
+    def describe(self, op: Op) -> str:
+        blocks = op.get("blocks")
+        saved = f"a cache with {blocks} blocks has" if blocks else "was"
+        return f"open another cache with what {saved} saved"
+
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
+        if op.get("blocks"):
+            return {"error": "usage"}
         model.restore()
         model.happened.add("restored")
         return {}
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.restore()
+        answer: Answer = system.restore(op.get("blocks"))
         return answer

@@ -301,7 +301,9 @@ class Load(UnifiedOperation):
 
     def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
         other = self.get_other(op)
-        return system.load_other(other) if other else super().run_backend(op, system, model)
+        return (
+            system.load_other(other) if other else super().run_backend(op, system, model)
+        )
 
     def describe(self, op: Op) -> str:
         if other := format_fields(op, self.get_other(op)):

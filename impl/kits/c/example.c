@@ -647,7 +647,12 @@ static void save(void *cache) {
 
 static void load(void *cache) {
     struct causal *causal = cache;
-    copy_content(&causal->content, lockstep_get_saved("saved"));
+    struct content *content = &causal->content;
+    const struct content *saved = lockstep_get_saved("saved");
+    if (memcmp(&saved->form, &content->form, sizeof saved->form) != 0 ||
+        saved->layers != content->layers || saved->cell_count != content->cell_count)
+        lockstep_refuse("usage", "load: a cache of other sizes has saved this");
+    copy_content(content, saved);
     close_pass(causal);
 }
 

@@ -318,12 +318,21 @@ class Causal {
     return first >= Math.min(...positions) && position <= Math.max(...positions) + 1;
   }
 
+  // A save is loaded by a cache of the same sizes.
+  getSizes() {
+    const { layers, heads, keyDim, valueDim, sequences, window, chunk, memory } = this;
+    return [layers, heads, keyDim, valueDim, sequences, window, chunk, memory].join();
+  }
+
   save(_, answer) {
-    answer.putSaved(copyCells(this.cells));
+    answer.putSaved({ sizes: this.getSizes(), cells: copyCells(this.cells) });
   }
 
   load(message) {
-    this.cells = copyCells(message.getSaved("saved"));
+    const { sizes, cells } = message.getSaved("saved");
+    if (sizes !== this.getSizes())
+      usage(`sizes ${sizes} were saved, not ${this.getSizes()}`);
+    this.cells = copyCells(cells);
     this.pass = null;
   }
 

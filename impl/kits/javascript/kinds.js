@@ -138,6 +138,8 @@ class TokenRows {
     this.window = limit("window");
     this.chunk = limit("chunk");
     this.isAdditive = config.getText("mask_form") === "additive";
+    this.heads = config.getInteger("heads");
+    this.dims = ["key_dim", "value_dim"].map((name) => config.getInteger(name));
     this.offsets = Array(count).fill(0);
     this.width = 0;
   }
@@ -164,8 +166,13 @@ class TokenRows {
   }
 
   update(message, answer) {
-    for (const name of ["keys", "values"]) {
-      const array = message.getArray(name);
+    const arrays = ["keys", "values"].map((name) => message.getArray(name));
+    arrays.forEach(({ shape }, place) => {
+      const wanted = [this.offsets.length, this.heads, shape[2], this.dims[place]];
+      if (`${shape}` !== `${wanted}`) usage(`shape [${shape}], not [${wanted}]`);
+    });
+    for (const [place, name] of ["keys", "values"].entries()) {
+      const array = arrays[place];
       this[name] = this.width ? join(this[name], array) : array;
       answer.putArray(name, this[name]);
     }
