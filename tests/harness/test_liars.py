@@ -1,0 +1,539 @@
+"""Caches that lie about one thing, each of which one check of the harness alone finds.
+
+Each removal of such a check, or of a call of it, must let a test here fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.execution.executor import run
+from lockstep.impl.shared.batched import CacheBatch
+from lockstep.impl.torch.backend import cpu
+from tests.harness.building import forward, make, trim, update
+from tests.harness.misbehaving import throw
+from tests.harness.paging import RUN, ask, declare, open_request
+
+Change = Callable[..., Any]
+"""change(result, *arguments) returns what a method returns in the place of its result."""
+
+
+class Lying:
+    """Relays everything to a cache; changes the results of some methods or attributes."""
+
+    def __init__(self, cache: Any, changes: Mapping[str, Change]) -> None:
+        self._cache, self._changes = cache, changes
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._cache, name)
+        change = self._changes.get(name)
+        if change is None:
+            return attribute
+        if not callable(attribute):
+            return change(attribute)
+        return partial(call_and_change, attribute, change)
+
+
+def call_and_change(method: Any, change: Change, *args: Any, **options: Any) -> Any:
+    return change(method(*args, **options), *args)
+
+
+def lie(changes: Mapping[str, Change], backend: Backend) -> Backend:
+    """Each cache above all others lies, but no cache below."""
+
+    def open_cache(config: Mapping[str, Any]) -> Any:
+        below = [cache for cache in config.get("caches") or () if not is_config(cache)]
+        if config["kind"] in ("session", "trie", "slots"):
+            return Lying(backend.open(config), changes)
+        if below:
+            return backend.open(config)
+        return Lying(backend.open(config), changes)
+
+    return replace(backend, open=open_cache)
+
+
+def is_config(cache: Any) -> bool:
+    return isinstance(cache, Mapping)
+
+
+# --- the programs -----------------------------------------------------------------------
+
+BATCH = [{"op": "open", "rows": 2}, update(3)]
+LISTED = {"caches": [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}]}
+FED = [forward([0, 1], [0, 0])]
+WRAPPED = {"caches": [{"kind": "causal"}, {"kind": "swa", "window": 2}]}
+BEGIN = {"op": "begin", "user": "a", "tokens": [1, 2, 3]}
+FEED = {"op": "feed", "user": "a", "count": 8}
+CLOSE = {"op": "close", "user": "a"}
+LAYERS = {"layers": ["kv", "kv"]}
+SLOTS = {"layers": ["causal"]}
+STEP = [open_request("a", 1, 2, 3), ask("schedule", "a"), RUN]
+STORED = {"data": "backend"}
+PROGRAMS: Mapping[str, tuple[Sequence[Op], Mapping[str, Any]]] = {
+    "layer-kv": ([update(3)], {}),
+    "layer-rotating": ([update(3)], {"window": 2}),
+    "batched-batch-kv": (BATCH, {}),
+    "batched-batch-list": (BATCH, LISTED),
+    "unified-causal": (FED, {"sequences": 2}),
+    "unified-wrapper": (FED, WRAPPED),
+    "unified-recurrent": (FED, {}),
+    "prefix-session": ([BEGIN, FEED, CLOSE], LAYERS),
+    "prefix-trie": ([BEGIN, FEED, CLOSE], LAYERS),
+    "prefix-slots": ([BEGIN, FEED, CLOSE], SLOTS),
+    "paged-paged-full": (STEP, STORED),
+}
+
+
+def find(
+    backend: Backend, what: str, ops: Sequence[Op] | None = None, **config: Any
+) -> tuple[str, str]:
+    """Returns what the last of the programs' operations finds, and the message."""
+    contract, _, kind = what.partition("-")
+    usual, fields = PROGRAMS.get(what, ((), {}))
+    chosen = usual if ops is None else ops
+    program = make(*chosen, contract=contract, kind=kind, **{**fields, **config})
+    divergence = run(program, backend, every=True).divergence
+    return ("", "") if divergence is None else (divergence.what, divergence.message)
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_cache_that_tells_the_truth_agrees(what: str) -> None:
+    assert find(lie({}, cpu()), what) == ("", "")
+
+
+# --- attention --------------------------------------------------------------------------
+
+
+class LyingArrays:
+    """Attention is off by one."""
+
+    def __init__(self, arrays: Any) -> None:
+        self._arrays = arrays
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arrays, name)
+
+    def attend(self, *args: Any) -> Any:
+        return self._arrays.attend(*args) + 1
+
+
+@pytest.mark.parametrize("what", [what for what in PROGRAMS if "recurrent" not in what])
+def test_attention_is_looked_at(what: str) -> None:
+    backend: Any = replace(cpu(), arrays=LyingArrays(cpu().arrays))
+    if what.startswith("paged"):
+        backend = lie({"attend": lambda result, *_: result + 1}, cpu())
+    kind, message = find(backend, what)
+    assert (kind, "is off by 1" in message) == ("attention", True)
+
+
+# --- arrays that the caller owns, and those that a cache has handed out -----------------
+
+
+def write_first(_: Any, *args: Any) -> Any:
+    """Writes to the last array that the caller passed."""
+    arrays = [array for array in args if isinstance(array, torch.Tensor)]
+    arrays[-1].add_(1)
+    return _
+
+
+@pytest.mark.parametrize(
+    ("what", "method"),
+    [
+        ("layer-kv", "update"),
+        ("layer-state", "write"),
+        ("batched-batch-kv", "update"),
+        ("batched-batch-state", "write"),
+        ("unified-causal", "put"),
+        ("unified-causal", "put_all"),
+        ("unified-recurrent", "write_states"),
+        ("paged-paged-full", "update"),
+        ("paged-paged-full", "attend"),
+        ("paged-paged-state", "write_states"),
+    ],
+)
+def test_what_was_passed_is_not_written_to(what: str, method: str) -> None:
+    usual = {"layer-state": [update(2)], "batched-batch-state": BATCH}
+    config: dict[str, Any] = {}
+    if what == "paged-paged-state":
+        config = {"groups": [{"type": "state", "block": 2, "layers": 1}], **STORED}
+        usual[what] = STEP
+    if method == "put_all":
+        config = {"at_once": True}
+    backend = lie({method: write_first}, cpu())
+    kind, message = find(backend, what, usual.get(what), **config)
+    assert (kind, "was given has changed before the call ended" in message) == (
+        "alias",
+        True,
+    )
+
+
+class Reusing:
+    """Writes to the arrays that a method has handed out when another method is called."""
+
+    def __init__(self, cache: Any, handing: str, writing: str) -> None:
+        self._cache, self._handing, self._writing = cache, handing, writing
+        self._handed: list[torch.Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._cache, name)
+        if name == self._handing:
+            return partial(self._hand_out, attribute)
+        if name == self._writing:
+            for array in self._handed:
+                array.add_(1)
+            self._handed = []
+        return attribute
+
+    def _hand_out(self, method: Any, *args: Any) -> Any:
+        result = method(*args)
+        copies = copy_arrays(result)
+        self._handed += [copy for copy in flatten(copies) if copy.dtype != torch.bool]
+        return copies
+
+
+def copy_arrays(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(map(copy_arrays, value))
+    return value
+
+
+def flatten(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value if isinstance(value, list | tuple) else ()
+    return [array for part in parts for array in flatten(part)]
+
+
+@pytest.mark.parametrize(
+    ("what", "handing", "writing", "ops"),
+    [
+        ("layer-kv", "update", "trim", [update(2), trim(0)]),
+        ("layer-kv", "state", "trim", [update(2), {"op": "state"}, trim(0)]),
+        ("layer-kv", "view", "trim", [update(2), {"op": "view"}, trim(0)]),
+        ("batched-batch-kv", "update", "trim", [*BATCH, trim(0)]),
+        ("batched-batch-kv", "state", "trim", [*BATCH, {"op": "state"}, trim(0)]),
+        ("unified-causal", "get", "can_resume",
+         [*FED, {"op": "can_resume", "sequence": 0, "position": 2}]),
+    ],
+)  # fmt: skip
+def test_what_was_handed_out_stays_as_it_is(
+    what: str, handing: str, writing: str, ops: Sequence[Op]
+) -> None:
+    backend = replace(cpu(), lifetime="forever")
+    opened = backend.open
+    backend = replace(backend, open=lambda it: Reusing(opened(it), handing, writing))
+    kind, message = find(backend, what, ops)
+    assert (kind, f"array that {handing} returned has changed" in message) == (
+        "alias",
+        True,
+    )
+
+
+# --- the form of answers ----------------------------------------------------------------
+
+
+class Liar(NamedTuple):
+    """A lie, and the check that finds it.
+
+    Attributes:
+        what: contract and kind.
+        changes: method → change.
+        found: what is found.
+        words: in the message.
+        ops: of the program; None for the usual ones.
+        config: further config fields.
+    """
+
+    what: str
+    changes: Mapping[str, Change]
+    found: str
+    words: str
+    ops: Sequence[Op] | None = None
+    config: Mapping[str, Any] = {}
+
+
+def cut(triple: Any, columns: int = 1) -> Any:
+    """Leaves the last columns out of K, V and the mask."""
+    keys, values, mask = triple
+    return keys[:, :, :-columns], values[:, :, :-columns], mask[..., :-columns]
+
+
+def show_padding(triple: Any, *_: Any) -> Any:
+    """Shows the first column to the last row of the mask."""
+    keys, values, mask = triple
+    mask = mask.clone()
+    mask[..., -1, 0] = 0
+    return keys, values, mask
+
+
+def cut_reserved(result: Any, *_: Any) -> Any:
+    """A reserving pass has as many columns as the first pass."""
+    keys, values, mask = result
+    return cut(result, keys.shape[2] - 1) if keys.shape[2] > 2 else (keys, values, mask)
+
+
+def shared_offsets() -> Mapping[str, Change]:
+    """The list of offsets that was handed out changes with an update."""
+    handed_out: list[int] = []
+
+    def hand_out(offsets: Any) -> list[int]:
+        handed_out[:] = offsets
+        return handed_out
+
+    def change(pair: Any, *_: Any) -> Any:
+        handed_out[:] = [9, 9]
+        return pair
+
+    return {"offsets": hand_out, "update": change}
+
+
+RESERVED = [forward([0], [0], reserve=True), *FED]
+LIARS = [
+    Liar("unified-causal", {"get": show_padding}, "mask",
+         "row 3 belongs to padding, but sees columns", config={"mask_padding": 4}),
+    Liar("unified-causal", {"get": lambda triple, *_: cut(triple)}, "mask",
+         "3 columns; a multiple of 4 was asked for", config={"cache_padding": 4}),
+    Liar("unified-causal", {"get": cut_reserved}, "mask",
+         "2 columns, but a pass that reserved had 1", RESERVED),
+    Liar("unified-causal", {"get": lambda *_: None}, "malformed",
+         "get returned None, not K, V and a mask"),
+    Liar("unified-causal", {"get": lambda triple, *_: (*triple[:2], None)}, "malformed",
+         "get returned None in the place of an array"),
+    Liar("unified-causal", {"get": lambda triple, *_: (triple[0], *triple[1:])[::-1]},
+         "malformed", "K of get has shape", [forward([0], [0], reserve=True)]),
+    Liar("layer-state", {"boundaries": lambda *_: [0, 1]}, "malformed",
+         "boundaries(1) returned [0, 1]", [update(1)]),
+    Liar("layer-state", {"boundaries": lambda *_: [1]}, "malformed",
+         "boundaries(2) returned [1]", [update(2)]),
+    Liar("layer-state", {"read": lambda pair: (pair[0], pair[1].half())}, "malformed",
+         "not float32 of shape", [update(1)]),
+    Liar("batched-batch-kv", {"offsets": lambda _: ["x", "y"]}, "malformed",
+         "offsets returned", BATCH),
+    Liar("batched-batch-kv", {"make_mask": lambda mask, *_: torch.ones(3, 3, 3)}, "mask",
+         "shape", [BATCH[0], update(1), update(2)]),
+    Liar("prefix-slots", {"begin": lambda *_: "x"}, "malformed",
+         "begin returned 'x', not the number of a slot"),
+    Liar("prefix-session", {"begin": lambda *_: 5}, "malformed",
+         "begin returned 5, not a list of tokens"),
+    Liar("paged-paged-full", {"schedule": lambda start, *_: (start, "x")}, "malformed",
+         "schedule returned x for a number of tokens"),
+    Liar("paged-paged-full", {"schedule": lambda start, *_: (start, 2)}, "result",
+         "took 2 tokens; 3 were asked for"),
+    Liar("paged-paged-full", {"attend": lambda out, *_: out[..., :-1]}, "malformed",
+         "attend returned shape [1, 1, 3, 3], not [1, 1, 3, 4]"),
+    Liar("paged-paged-full", {"evict": lambda count, *_: 9}, "result",
+         "evicted 9 blocks, but 1 could be hit",
+         [*STEP, ask("free", "a"), {"op": "evict", "count": 9}]),
+    Liar("paged-paged-full", {"schedule": lambda *_: None}, "result",
+         "got no slots: it needs 2 blocks at most, and 12 were held by no request"),
+    Liar("layer-kv", {"close": lambda *_: throw(RuntimeError("no"))}, "error",
+         "closing snapshot s, at the end: raised RuntimeError: no",
+         [update(1), {"op": "snapshot", "from": 0, "into": "s"}]),
+    Liar("layer-kv", {"free": lambda *_: throw(RuntimeError("no"))}, "error",
+         "freeing a cache, at the end: raised RuntimeError: no"),
+    Liar("batched-batch-kv", {"free": lambda *_: throw(RuntimeError("no"))}, "error",
+         "freeing a, at the end: raised RuntimeError: no"),
+    Liar("batched-batch-kv", shared_offsets(), "alias",
+         "the offsets that were handed out before the update have changed from"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("liar", LIARS, ids=lambda liar: liar.words[:40])
+def test_a_lie_is_found(liar: Liar) -> None:
+    backend = lie(liar.changes, cpu())
+    kind, message = find(backend, liar.what, liar.ops, **liar.config)
+    assert (kind, liar.words in message) == (liar.found, True), message
+
+
+# --- memory -----------------------------------------------------------------------------
+
+
+def tell_more(more: int, first: int) -> Callable[[Any], Any]:
+    """Tells more bytes than there are from call number `first` on, of each cache."""
+
+    def make_change(cache: Any) -> Any:
+        calls: list[Any] = []
+
+        def change(sizes: Any) -> Any:
+            calls.append(sizes)
+            more_now = more if len(calls) > first else 0
+            return {**sizes, "bytes": sizes["bytes"] + more_now}
+
+        return Lying(cache, {"held": change})
+
+    return make_change
+
+
+HOLDING = ["layer-kv", "layer-rotating", "batched-batch-kv"]
+
+
+@pytest.mark.parametrize("what", [*HOLDING, "unified-causal", "prefix-session"])
+def test_memory_is_looked_at(what: str) -> None:
+    backend, lying = cpu(), tell_more(1 << 20, 0)
+    opened = backend.open
+
+    def open_cache(config: Any) -> Any:
+        cache = opened(config)
+        return cache if config["kind"] == "session" else lying(cache)
+
+    kind, message = find(replace(backend, open=open_cache), what)
+    assert (kind, "bytes, allowed" in message) == ("memory", True)
+
+
+@pytest.mark.parametrize("what", HOLDING)
+def test_what_was_freed_is_looked_at(what: str) -> None:
+    backend, lying = cpu(), tell_more(8, 1)
+    opened = backend.open
+    kind, message = find(replace(backend, open=lambda it: lying(opened(it))), what)
+    assert (kind, "after everything was closed and freed" in message) == ("memory", True)
+
+
+def test_the_memory_of_a_list_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, kind = CacheBatch.held, "batched-batch-list"
+    monkeypatch.setattr(CacheBatch, "held", lambda _: {"bytes": 1 << 20})
+    assert "bytes, allowed" in find(cpu(), kind)[1]
+    calls: list[Any] = []
+
+    def tell_later(batch: Any) -> Any:
+        calls.append(batch)
+        return {"bytes": held(batch)["bytes"] + 8 * (calls.count(batch) > 1)}
+
+    monkeypatch.setattr(CacheBatch, "held", tell_later)
+    assert "after everything was closed and freed" in find(cpu(), kind)[1]
+
+
+# --- snapshots of a trie ----------------------------------------------------------------
+
+
+def without_held(backend: Backend) -> Backend:
+    kinds = {
+        kind: replace(declared, held=None)
+        for kind, declared in backend.contracts["prefix"].items()
+    }
+    return replace(backend, contracts={**backend.contracts, "prefix": kinds})
+
+
+def test_a_snapshot_that_a_trie_leaves_open() -> None:
+    backend, kept = without_held(cpu()), []
+    opened = backend.open
+
+    def open_cache(config: Any) -> Any:
+        def take(stored: int, *_: Any) -> int:
+            kept.append(config["caches"][0].snapshot(0))
+            return stored
+
+        cache = opened(config)
+        return Lying(cache, {"close": take}) if config["kind"] == "trie" else cache
+
+    kind, message = find(replace(backend, open=open_cache), "prefix-trie")
+    assert (kind, "the open snapshots of layer 0 take" in message) == ("snapshots", True)
+
+
+def test_a_snapshot_that_is_open_after_free() -> None:
+    backend = without_held(cpu())
+    opened = backend.open
+
+    def open_cache(config: Any) -> Any:
+        cache = opened(config)
+        if config["kind"] == "trie":
+            cache.tree.clear = lambda: None
+        return cache
+
+    kind, message = find(replace(backend, open=open_cache), "prefix-trie")
+    assert (kind, "snapshots are open after free" in message) == ("snapshots", True)
+
+
+# --- block managers ---------------------------------------------------------------------
+
+
+def later(change: Change) -> Change:
+    """The first answer, before the first operation, is true."""
+    calls: list[Any] = []
+
+    def change_later(result: Any, *args: Any) -> Any:
+        calls.append(result)
+        return change(result, *args) if len(calls) > 1 else result
+
+    return change_later
+
+
+def free_pinned(pool: Any) -> Any:
+    """The blocks of transfers may be given out."""
+    held = Counter(pool.references) - Counter(pool.pinned)
+    free = [*pool.free, *(pool.references.keys() - held.keys())]
+    return pool._replace(references=held, free=free, pinned=())
+
+
+def keep_pins() -> Change:
+    """What was pinned once stays so."""
+    pins: list[int] = []
+
+    def change(pool: Any) -> Any:
+        pins[:] = pins or pool.pinned
+        missing = [block for block in pins if block not in pool.pinned]
+        held = dict(pool.references)
+        for block in missing:
+            held[block] = held.get(block, 0) + 1
+        free = [block for block in pool.free if block not in missing]
+        cached = [block for block in pool.cached if block not in missing]
+        pinned = [*pool.pinned, *missing]
+        return pool._replace(references=held, free=free, cached=cached, pinned=pinned)
+
+    return change
+
+
+OFFLOAD = [*STEP, ask("offload", "a", transfer="t"), ask("free", "a")]
+LANDED = [*OFFLOAD, {"op": "landed", "transfer": "t"}]
+AGAIN = [*STEP, open_request("b", 1, 2, 7), ask("match", "b")]
+NONE: Change = lambda *_: []  # noqa: E731
+
+
+def move(entries: Any) -> Any:
+    return [entry._replace(block=entry.block + 1) for entry in entries]
+
+
+OF_BLOCKS: Sequence[tuple[str, Mapping[str, Change], str, str, Sequence[Op]]] = [
+    # what it tells, changes, what is found, words, program
+    ("", {"tables": lambda tables, *_: [table[:1] * 2 for table in tables]},
+     "table", "has block 0 2 times", STEP),
+    ("pool", {"pool": later(lambda pool: pool._replace(free=pool.free[1:]))},
+     "references", "11 of 12", STEP[:1]),
+    ("pool", {"pool": free_pinned},
+     "references", "may be given out, and transfer t", OFFLOAD),
+    ("pool", {"pool": later(lambda pool: pool._replace(idle=pool.idle[1:]))},
+     "references", "of other memory are free or can be evicted", STEP[:1]),
+    ("pool", {"pool": keep_pins()},
+     "references", "transfer t has ended, and block", LANDED),
+    ("entries", {"entries": move}, "hash", "names block 1, which holds", STEP),
+    ("host_entries", {"host_entries": move},
+     "hash", "names block 1, which holds", LANDED),
+    ("entries events", {"events": NONE}, "events", "by its events 0 blocks", STEP),
+    ("reuse entries", {"entries": NONE},
+     "reuse", "has computed 3 tokens, and there is no", STEP),
+    ("reuse entries", {"match": lambda *_: 0},
+     "reuse", "reuses 0 tokens; there are", AGAIN),
+    ("reuse entries host_entries", {"host_entries": NONE},
+     "reuse", "of other memory has landed", [*LANDED[:-2], LANDED[-1]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tells", "changes", "found", "words", "ops"), OF_BLOCKS)
+def test_a_lie_about_blocks_is_found(
+    tells: str, changes: Any, found: str, words: str, ops: Sequence[Op]
+) -> None:
+    backend = declare(tells=frozenset(tells.split()))
+    assert find(backend, "paged-paged-full", ops, data="tags", host=2) == ("", "")
+    lying = lie(changes, backend)
+    kind, message = find(lying, "paged-paged-full", ops, data="tags", host=2)
+    assert (kind, words in message) == (found, True), message
