@@ -1,4 +1,5 @@
-"""Makes mutants of our caches, and searches for each mutant with generated programs.
+"""Makes mutants of our caches, and searches for each mutant with generated programs; of
+the harness, with the nearest tests.
 
     python ci/mutants.py --count 100 --seed 1
 
@@ -25,6 +26,7 @@ sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
 
+from ci.mutation import nearest  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKENDS,
@@ -35,6 +37,10 @@ from ci.mutation.trial import (  # noqa: E402
 )
 
 FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
+HARNESS = (
+    *("harness/contracts", "harness/execution", "harness/core"),
+    "harness/programs/generate",
+)
 VERDICTS = "found", "explained", "survived", "not reached"
 EXPLAINED = "file", "function", "original", "mutated"
 
@@ -42,6 +48,7 @@ EXAMPLES = """\b
 Examples:
   python ci/mutants.py --count 100 --seed 1            a sample of all caches
   python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
+  python ci/mutants.py harness/contracts               a sample of the harness
   python ci/mutants.py --mutant impl/shared/sequence_index.py:54:44-46:drop-sign
 """
 
@@ -55,9 +62,9 @@ class Outcome:
 
     Attributes:
         verdict: one of VERDICTS.
-        how: the signature of the divergence that found the mutant, or the explanation why
-            no program finds it; empty if there is neither.
-        programs: the number of programs that ran.
+        how: the signature of the divergence, or the test, that found the mutant, or the
+            explanation why none finds it; empty if there is neither.
+        programs: the number of programs, or of phases of tests, that ran.
         seconds: the time of all programs, including imports.
     """
 
@@ -71,7 +78,8 @@ class Outcome:
         mutant, by = self.mutant, f" by {self.how}" if self.verdict == "found" else ""
         return (
             f"{mutant.id}  {mutant.old} → {mutant.new}  {self.verdict}{by} after"
-            f" {self.programs} programs, {self.seconds:.1f} s"
+            f" {self.programs} {'phases' if is_tested(mutant) else 'programs'},"
+            f" {self.seconds:.1f} s"
         )
 
     def describe_survivor(self) -> str:
@@ -85,15 +93,23 @@ def get_key(mutant: Mutant) -> tuple[str, ...]:
     return tuple(getattr(mutant, name) for name in EXPLAINED)
 
 
+def is_tested(mutant: Mutant) -> bool:
+    """Tells whether tests look for a mutant, and not programs."""
+    return mutant.file.startswith("harness")
+
+
 def try_mutant(
     mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
 ) -> Outcome:
-    """Runs the programs that run the mutated line, then other programs of the
-    same kinds."""
+    """Runs the programs that run the mutated line, then other programs of the same kinds;
+    for the harness, the nearest tests."""
     started = time.monotonic()
     runs = baseline.list_runs(mutant.file, mutant.lines)
     ended = None
-    if runs:
+    if is_tested(mutant):
+        tests = nearest.list_tests(ROOT, mutant.file)
+        ended = call(nearest.check_tests, mutant.module, mutant.source, tests)
+    elif runs:
         ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
     programs, taken = ended.beats if ended else 0, time.monotonic() - started
     if ended and (how := ended.answer or ended.why):
@@ -119,13 +135,14 @@ def list_files(paths: Sequence[str]) -> list[str]:
     """Lists the Python files at these paths, relative to the root.
 
     Raises:
-        UsageError: a path does not exist, or is not in one of FOLDERS.
+        UsageError: a path does not exist, or is not in one of FOLDERS and HARNESS.
     """
     files: list[Path] = []
     for name in paths:
         path = (ROOT / name).resolve()
-        if not any(path.is_relative_to(ROOT / folder) for folder in FOLDERS):
-            raise click.UsageError(f"{name} is not in one of {', '.join(FOLDERS)}")
+        folders = FOLDERS + HARNESS
+        if not any(path.is_relative_to(ROOT / folder) for folder in folders):
+            raise click.UsageError(f"{name} is not in one of {', '.join(folders)}")
         if not path.exists():
             raise click.UsageError(f"{name}: there is no such file or folder")
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
@@ -198,7 +215,7 @@ def list_used(files: Sequence[str], baseline: Baseline) -> list[str]:
     type=click.FloatRange(0.1),
     default=10.0,
     show_default=True,
-    help="CPU seconds for each mutant.",
+    help="CPU seconds for each mutant of a cache.",
 )
 @click.option(
     "--explained",
@@ -219,7 +236,8 @@ def main(
 
     Mutates the given files, by default all of our caches, in memory only. Each mutant
     runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
-    generated programs that run the changed line.
+    generated programs that run the changed line. For a mutant of the harness, the nearest
+    tests run: of caches that lie, and those that name the module or its package.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.
@@ -233,10 +251,11 @@ def main(
     outcomes: list[Outcome] = []
     is_complete = False
     try:
-        baseline = measure(programs, seed)
+        caches = [file for file in files if not file.startswith("harness")]
+        baseline = measure(programs, seed) if caches else Baseline([], {})
         if not sample:
-            used = list_used(files, baseline)
-            drawn = [mutant for mutant in mutants if mutant.file in used]
+            unused = {*caches} - {*list_used(caches, baseline)}
+            drawn = [mutant for mutant in mutants if mutant.file not in unused]
             sample = Random(seed).sample(drawn, min(count, len(drawn)))
         for number, mutant in enumerate(sample, 1):
             outcomes.append(try_mutant(mutant, baseline, explanations, seconds))

@@ -230,15 +230,7 @@ def check_mutant(
         The signature of the first divergence, or the error if the backend cannot be
         loaded; None if no program diverges.
     """
-    get_code = SourceFileLoader.get_code
-
-    def get_mutated(self: SourceFileLoader, name: str) -> CodeType | None:
-        if name == module:
-            return compile(source, self.path, "exec", dont_inherit=True)
-        return get_code(self, name)
-
-    SourceFileLoader.get_code = get_mutated  # type: ignore[method-assign, assignment]
-    assert module not in sys.modules
+    plant(module, source)
     try:
         backends = {name: load(name) for name in {single.backend for single in runs}}
     except Unloadable as error:
@@ -251,6 +243,19 @@ def check_mutant(
         if signature := single.find_divergence(backends[single.backend]):
             return signature
     return None
+
+
+def plant(module: str, source: bytes) -> None:
+    """Replaces the source of a module that is not imported yet."""
+    get_code = SourceFileLoader.get_code
+
+    def get_mutated(self: SourceFileLoader, name: str) -> CodeType | None:
+        if name == module:
+            return compile(source, self.path, "exec", dont_inherit=True)
+        return get_code(self, name)
+
+    SourceFileLoader.get_code = get_mutated  # type: ignore[method-assign, assignment]
+    assert module not in sys.modules
 
 
 def draw_more(runs: Sequence[Run]) -> Iterator[Run]:

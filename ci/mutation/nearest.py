@@ -1,0 +1,46 @@
+"""Runs the nearest tests on mutants of the harness."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ci.mutation.trial import Beat, plant
+
+LIARS = "tests/harness/test_liars.py"
+RELATED = {"metamorphic": "relation", "generate": "every", "recording": "kept"}
+"""Package → how the names of further tests begin."""
+
+OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
+"""Rewritten assertions would be loaded from the files, without the mutation."""
+
+
+def list_tests(root: Path, file: str) -> list[str]:
+    """Lists the tests of caches that lie, the tests that have the name of a module or of
+    its package in theirs, and the tests that import the module."""
+    module = f"lockstep.{file.removesuffix('.py').replace('/', '.')}"
+    *_, package, stem = module.split(".")
+    names = f"test_({package}|{stem}|{RELATED.get(package, package)})"
+    tests = sorted((root / "tests/harness").rglob("test_*.py"))
+    named = [test for test in tests if re.match(names, test.name)]
+    named += [test for test in tests if re.search(rf"{module}\b", test.read_text())]
+    listed = (test.relative_to(root).as_posix() for test in named)
+    return [LIARS, *dict.fromkeys(test for test in listed if test != LIARS)]
+
+
+def check_tests(beat: Beat, module: str, source: bytes, tests: Sequence[str]) -> str:
+    """Returns the first test that fails with a mutant, or ""."""
+    failed = []
+
+    class Watch:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            beat()
+            failed.extend([report.nodeid] if report.failed else [])
+
+    for name in [name for name in sys.modules if name.startswith("lockstep")]:
+        del sys.modules[name]  # this process has used the harness itself
+    plant(module, source)
+    status = pytest.main([*OPTIONS, *tests], plugins=[Watch()])
+    return (failed or [f"pytest ended with status {status}"])[0] if status else ""
