@@ -13,6 +13,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import (
     Cell,
     Config,
+    Effect,
     Op,
     Operation,
     Simplest,
@@ -135,6 +136,12 @@ class Contract(ABC):
             for name in self.list_operations(kind)
         }
         return frozenset(name for name in methods if methods[name] in (None, *dir(cache)))
+
+    def list_essential(self) -> list[str]:
+        """Lists the required operations that bring or move tokens, without which a
+        program compares nothing."""
+        brings = Effect.ADDS | Effect.MOVES
+        return [name for name in self.required if self.operations[name].effect & brings]
 
     def list_methods(self, kind: str, operations: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `kind` needs to declare `operations`."""

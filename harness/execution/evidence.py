@@ -39,15 +39,18 @@ class Evidence:
     Attributes:
         compared: name → number of steps: "contents" (tokens were read), "masks" (several
             rows see tokens through a mask), and the names in `System.compared`.
+        operations: operation → the number of its steps.
         cache, offset: see `Sizes`.
     """
 
+    operations: Counter[str] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
     cache: int = 0
     offset: int = 0
 
-    def note(self, answer: Answer) -> None:
-        """Counts a step by the answer of the backend, which is as expected."""
+    def note(self, operation: str, answer: Answer) -> None:
+        """Counts a step, whose answer is as expected."""
+        self.operations[operation] += 1
         has_contents = has_mask = False
         for part in list_parts(answer):
             length = position = 0

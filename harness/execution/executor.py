@@ -250,7 +250,7 @@ class Run:
             expected, observed, lambda row: operation.describe_row(op, row)
         )
         if difference is None:
-            self.result.evidence.note(observed)
+            self.result.evidence.note(operation.name, observed)
         if self.judges and get_first_allowed(expected) is not expected:
             self.result.choices.add(step.number)
         return observed, difference

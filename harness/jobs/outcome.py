@@ -120,10 +120,8 @@ class Pair(Counts):
             return []
         if not total.programs or total.programs < self.wanted:
             return []
-        ran = {name for _, name in (*self.coverage, *self.reached)}
-        counted = {name for _, name in self.declared_cells}
-        required = counted.intersection(CONTRACTS[self.contract].required)
-        idle = ", ".join(sorted(required - ran))
+        essential = CONTRACTS[self.contract].list_essential()
+        idle = ", ".join(name for name in essential if name not in total.operations)
         why = ", maybe because of a duty" if self.declared.duties else ""
         reasons = [f"{idle} never ran{why}"] if idle else []
         if not total.compared.get(CONTENTS):

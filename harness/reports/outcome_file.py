@@ -87,8 +87,8 @@ class PairSummary(Struct, frozen=True, kw_only=True):
         undeclared: operations that the backend does not declare.
         unchecked: promises that cannot be checked.
         unproven: why complete programs that agree show too little.
-        compared, dtypes, sizes: see `Counts`. Attention, for example, was compared in
-            compared["attention"] steps.
+        operations, compared, dtypes, sizes: see `Counts`. Attention, for example, was
+            compared in compared["attention"] steps.
         own_name: the name that a driver declares.
         programs_of: the backend whose programs this backend also ran, in the same worker.
         parted: why the backend ran alone although other backends declare equal kinds.
@@ -117,6 +117,7 @@ class PairSummary(Struct, frozen=True, kw_only=True):
     undeclared: list[str] = []
     unchecked: list[str] = []
     unproven: list[str] = []
+    operations: dict[str, Natural] = {}
     compared: dict[str, Natural] = {}
     dtypes: dict[str, Natural] = {}
     sizes: dict[str, Natural] = {}
@@ -229,8 +230,8 @@ COPIED = (
 
 
 SUMMED = (
-    "programs", "steps", "skipped", "margins", "signatures", "compared", "dtypes",
-    "sizes",
+    "programs", "steps", "skipped", "margins", "signatures", "operations", "compared",
+    "dtypes", "sizes",
 )  # fmt: skip
 """Fields that have the same name in `Counts` and `PairSummary`."""
 

@@ -174,8 +174,9 @@ class BackendRun:
     def note(self, result: Result) -> Result:
         """Adds the margins and the evidence of a run, and returns its result."""
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
-        for name, count in result.evidence.compared.items():
-            tally(self.counts.compared, name, count)
+        for name in ("operations", "compared"):
+            for key, count in getattr(result.evidence, name).items():
+                tally(getattr(self.counts, name), key, count)
         return result
 
     def report(

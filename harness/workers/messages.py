@@ -62,7 +62,7 @@ class Counts:
             entry describes, and showed its signature.
         missing: unimplemented method of the backend → operation that needs the method.
         undeclared: reason for skipping programs → number of programs.
-        compared: name → number of steps that compared it; see `Evidence.compared`.
+        operations, compared: operation or name → number of steps; see `Evidence`.
         dtypes: dtype → number of programs.
         sizes: the largest sizes of programs; see `execution.evidence.Sizes`.
     """
@@ -79,6 +79,7 @@ class Counts:
     entered: dict[str, Natural] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     undeclared: dict[str, Natural] = field(default_factory=dict)
+    operations: dict[str, Natural] = field(default_factory=dict)
     compared: dict[str, Natural] = field(default_factory=dict)
     dtypes: dict[str, Natural] = field(default_factory=dict)
     sizes: dict[str, Natural] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class Counts:
 
 
 SUMS = ("programs", "steps", "skipped", "unfinished", "covered", "avoided", "seconds")
-TALLIES = ("signatures", "entered", "undeclared", "compared", "dtypes")
+TALLIES = ("signatures", "entered", "undeclared", "operations", "compared", "dtypes")
 
 
 def tally(counts: dict[str, int], key: str, count: int = 1) -> None:

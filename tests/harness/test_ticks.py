@@ -72,11 +72,11 @@ def check(run: Run, folder: Path, name: str, *more: object) -> tuple[int, str, A
         (
             "no_schedule",
             20,
-            "run, schedule never ran, maybe because of a duty; contents: never compared",
+            "schedule, run never ran, maybe because of a duty; contents: never compared",
         ),
         ("silent", 20, "entries: always empty, in "),
         ("executes_nothing", 5, "update never ran"),
-        ("executes_without_comparing", 5, "contents: never compared"),
+        ("executes_without_comparing", 5, "update never ran; contents: never compared"),
     ],
 )
 def test_no_tick_without_a_look(
@@ -93,11 +93,13 @@ def test_no_tick_without_a_look(
     assert "! unproven" in report and why in report
 
 
-def test_a_tick_of_a_kind_whose_cells_lack_an_operation(run: Run, tmp_path: Path) -> None:
-    """No cell of a session counts `feed`."""
-    more = "--kind", "session", "--programs", 3
+@pytest.mark.parametrize("kind", ["session", "trie"])
+def test_operations_that_no_cell_counts(run: Run, tmp_path: Path, kind: str) -> None:
+    """`feed` of most conversations is in no cell."""
+    more = "--kind", kind, "--programs", 3
     status, _, pair = check(run, tmp_path, "torch-cpu", *more)
     assert (status, pair["unproven"]) == (0, [])
+    assert pair["operations"]["feed"] > 10
 
 
 @pytest.mark.parametrize("name", ["talking", CORRECT])

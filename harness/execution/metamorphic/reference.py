@@ -306,6 +306,7 @@ def execute(
                     coverage[state, operation] += 1
             step.run_reference()
             result.steps += 1
+            result.evidence.operations[operation] += 1
     except Exception as error:
         message = f"raised {format_error(error)}"
         result.divergence = Divergence("error", number, operation, message)
