@@ -128,7 +128,8 @@ class Trial:
     def is_loading(self) -> bool:
         """Whether the act prevents the backend from loading.
 
-        A wrong answer of a driver in "open-any" appears only in its steps.
+        A driver that gives a wrong answer to "open-any" still loads. The wrong answer
+        causes an error later, when steps run.
         """
         is_shown_later = self.is_driver and self.act in ANSWERS
         return self.place in LOADING and (self.place != "open-any" or not is_shown_later)

@@ -500,8 +500,8 @@ class UnifiedCache(Protocol):
             K [1, heads, columns, key_dim]; V [1, heads, columns, value_dim], or
             [1, heads, value_dim, columns] where the config permutes values; and the mask
             [rows, columns]: 0 where a row sees a column, -inf elsewhere. The config
-            determines the padding of rows and columns. An encoder cache returns the K and
-            V passed to `put`, without a mask, or None.
+            determines the padding of rows and columns. An encoder cache returns (K, V),
+            as passed to `put`, without a mask; or None if it stores no image.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:

@@ -27,7 +27,7 @@ def record(**fields: Schema) -> Schema:
 
 
 def drop_annotations(schema: Schema) -> Schema:
-    """Returns the schema without annotations, keys that only shrinking uses."""
+    """Returns the schema without our keys for renaming and shrinking."""
     ours = (DERIVED, JOINT, NAMES)
     return {name: value for name, value in schema.items() if name not in ours}
 

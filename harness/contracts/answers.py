@@ -61,8 +61,8 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
 def read_index(value: Any) -> int | None:
     """Returns a backend's value as an int, or None if it is not an integer.
 
-    Any object with `__index__` is an integer, such as an integer array without axes,
-    except a bool.
+    An integer is an object with `__index__`, such as an int or an integer array without
+    axes. A bool does not count as an integer.
     """
     if type(value) is int:
         return value

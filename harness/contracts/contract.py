@@ -58,8 +58,8 @@ class Contract(ABC):
         facts: name → meaning of the numbers that the model's `get_facts` returns.
         next: operation → the operations that use or test its result; random choice
             rarely draws such a pair in sequence.
-        letters: sort of arbitrary names (`core.document.NAMES`) → a function from an
-            index to a name.
+        letters: sort of names, such as "cache" → a function from an index to a name, for
+            renaming; see `core.document.NAMES`.
         model: opens the reference; see `open_model`.
         system: opens a backend; see `open_system`.
         rewrites: propose simpler programs, in the order in which shrinking tries them.
@@ -71,8 +71,9 @@ class Contract(ABC):
         heeded: kind → the config fields that a cache of this kind must respect.
         counted: config fields that vectors declare, so that the abstract states that
             depend on these fields count.
-        settings: config field → its values, the default first. Only the last level of
-            vectors uses other values than the default.
+        settings: config field → its values, the default first. In sets of vectors,
+            programs of the last level use the other values; programs of other levels use
+            the default.
         long_reach: the largest offsets of the few long programs; 0 if there are none.
         without_attention: the kinds whose passes have no attention.
         leaves_choices: whether operations regularly have several right answers, and
@@ -264,7 +265,8 @@ class Contract(ABC):
     def propose_misuse(
         self, source: Source, model: Any, operations: Sequence[str]
     ) -> Op | None:
-        """Draws an invalid call of one of `operations`; a step may have to skip it."""
+        """Draws an invalid call of one of `operations`. The call may be illegal in the
+        current state; the step is then skipped."""
         misusable = [name for name in operations if self.operations[name].has_misuse]
         name = source.pick(misusable) if misusable else None
         return self.operations[name].draw_misuse(source, model) if name else None
@@ -447,8 +449,8 @@ class Domain:
 
     Attributes:
         config: config field → its values in order of preference; not all fields.
-        moves: operations. `Contract.complete_move` fills in the missing fields, which
-            depend on earlier operations.
+        moves: operations. `Contract.complete_move` adds the fields whose values depend on
+            earlier operations.
         renamings: functions that swap two interchangeable names.
     """
 

@@ -185,7 +185,8 @@ class CacheMemory:
 
 
 class LayerMemory(CacheMemory):
-    """All caches that one program has opened, including caches that lost their name.
+    """The memory of all caches that one program has opened, including caches that no
+    longer have a name.
 
     A cache may keep space for the maximum number of tokens that it needed to hold. These
     include the tokens that an update returns.

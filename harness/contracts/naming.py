@@ -60,8 +60,9 @@ def format_drift(name: str, drift: Drift) -> str:
 def compare_numbers(got: F32, expected: F32, heads: int | None = None) -> str:
     """Formats the two numbers that differ most, and the count of unequal numbers.
 
-    heads: the axis of heads, if the last axis is that of a vector's dimensions; the text
-        then has the position of the number.
+    Args:
+        heads: the axis of heads, if the last axis is the axis of dimensions. The text
+        then names the head and the dimension of the number.
     """
     got, expected = np.broadcast_arrays(got, expected)
     errors = np.abs(got - expected)
@@ -94,8 +95,8 @@ UNSTORED = ("NaN", "zeros", NO_VECTORS)
 
 
 def measure_drift(vectors: F32, table: Table, tag: int | None = None) -> Drift:
-    """Returns the drift of vectors from the vectors of a token; if `tag` is None, of the
-    nearest token."""
+    """Returns how far vectors are from the vectors of a token. If `tag` is None, compares
+    with the nearest token."""
     if tag is None:
         errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
         tag = int(errors.argmin())

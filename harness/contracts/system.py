@@ -543,10 +543,11 @@ class System:
 
     @contextmanager
     def lend(self, owner: str, operation: str, arrays: Sequence[Array]) -> Iterator[None]:
-        """Wraps a call that passes arrays to a cache, and the reading of its result.
+        """Wraps the code that passes arrays to a cache and reads the result.
 
-        The caller owns the arrays. The cache must not write to them, and later writes by
-        the caller, such as a model that reuses its buffers, must not change the cache.
+        The caller owns the arrays. The cache must not write to them. The caller may
+        overwrite them later, as a model that reuses its buffers does; this must not
+        change the cache.
         """
         if self.declared.inputs == "kept":
             yield

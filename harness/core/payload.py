@@ -68,8 +68,8 @@ def get_step(levels: int) -> float:
 
 
 def choose_levels(tolerance: float) -> int:
-    """Returns the largest of LEVELS whose numbers can still be distinguished if each has
-    an error of up to `tolerance`."""
+    """Returns how many different numbers to store, out of LEVELS: as many as can still
+    be told apart if each has an error of up to `tolerance`."""
     able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
     if not able:
         raise ValueError(f"tolerance {tolerance:g} is too large to distinguish numbers")

@@ -1,10 +1,10 @@
 """Finds the failures that may have the same cause, and the evidence for it.
 
-The programs of the failures are shrunk: without any one of its operations, a program no
-longer fails. Operations that not every backend supports, or that set an optional field,
-are therefore essential for the failure. Failures that need the same operations may have
-one cause. If they also raise in the same line of the backend, or show the same wrong
-content, they probably have one cause.
+The program of each failure is shrunk: it no longer fails if any of its operations is
+removed. If an operation is special (not every backend supports it, or it sets an optional
+field), it is a clue to the cause. Failures that need the same special operations may have
+one cause. They probably have one cause if they also raise an exception in the same line
+of the backend, or show the same wrong content.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def gather_evidence(
 ) -> Evidence:
     """Collects the evidence from a shrunk program and the message of its divergence.
 
-    step: the failing step; None for the last step.
+    Args:
+        step: the failing step; None for the last step.
     """
     at = len(program.ops) - 1 if step is None else step
     leading, last = program.ops[: max(0, at)], program.ops[max(0, at) : at + 1]
@@ -176,7 +177,7 @@ MOST_TOLD = 5
 
 
 def tell_cause(evidence: Sequence[Evidence]) -> str:
-    """Describes in a sentence what failures that may have one cause have in common."""
+    """Describes in one sentence what several failures have in common."""
     shared = frozenset.intersection(*(failure.traits for failure in evidence))
     raised = {failure.raised for failure in evidence}
     if len(raised) == 1 and "" not in raised:
@@ -239,7 +240,7 @@ def find_likely(
 def is_likely_one(
     first: Program, second: Program, signature: str, find: FindSignature
 ) -> bool:
-    """Returns whether the steps of the first failure also lead to the second failure.
+    """Returns whether the steps before the first failure also lead to the second failure.
 
     Returns True if the last step of the second program fails with `signature` after the
     steps of the first program, and does not fail if any one of these steps is missing.
@@ -258,8 +259,9 @@ def is_likely_one(
 
 
 def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
-    """Yields the first program with its last step replaced by the last step of the second
-    program, and with this step appended."""
+    """Yields two programs: the first program with its last step replaced by the last step
+    of the second program, and the first program followed by that step. Yields both with
+    the config of each program."""
     if not first.ops or not second.ops:
         return
     last = second.ops[-1]
@@ -270,6 +272,7 @@ def list_seen_otherwise(first: Program, second: Program) -> Iterator[Program]:
 
 
 def is_telling(program: Program, ops: Sequence[Op]) -> bool:
-    """Returns whether the steps are evidence for a cause. Repetitions of one plain
-    operation, such as `update`, are not, because they precede most failures."""
+    """Returns whether the steps are evidence for a cause. If the steps only repeat one
+    plain operation, such as `update`, they are no evidence, because such steps precede
+    most failures."""
     return len({op["op"] for op in ops}) > 1 or any(is_special(program, op) for op in ops)

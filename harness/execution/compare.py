@@ -171,7 +171,8 @@ def say_answer(answer: Answer) -> str:
 def compare_choice(
     name: str, wanted: Mapping[str, Any], observed: Answer, describe: Describe
 ) -> Difference | None:
-    """Compares a value with a list of allowed values, or with two bounds."""
+    """Compares a value with several allowed values, or with a lower and an upper
+    bound."""
     got, kind = observed.get(name), NAMED.get(name, "result")
     if BETWEEN in wanted:
         low, high = wanted[BETWEEN]
@@ -201,8 +202,8 @@ def format_difference(name: str, got: Any, wanted: Any) -> str:
 
 
 def say_type(got: Any, wanted: Any) -> str:
-    """Returns a text with the type of a value that should be an integer; for a list, of
-    the first such item. Empty if all types are correct."""
+    """Names the type of a value that should be an integer but is not. In a list, names
+    the type of the first such item. Returns "" if all types are correct."""
     pairs = [(got, wanted)]
     if isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
         pairs = list(zip(got, wanted, strict=True))
@@ -213,7 +214,7 @@ def say_type(got: Any, wanted: Any) -> str:
 
 
 def locate(difference: Difference, observed: Answer) -> Difference:
-    """Adds the location in an answer's `where` to a difference."""
+    """Adds to a difference the location that the field `where` of the answer names."""
     if "where" not in observed:
         return difference
     return replace(difference, places=(observed["where"], *difference.places))
@@ -245,7 +246,8 @@ def compare_states(wanted: Sequence[Tokens], got: Sequence[Tokens]) -> Differenc
 
 
 def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
-    """Compares the slot contents of consecutive positions, the first at `first`."""
+    """Compares the contents of the slots at consecutive positions, from the position
+    `first` on."""
     if len(wanted) != len(got):
         words = f"{len(got)} positions came back, not {len(wanted)}"
         return Difference("contents", words)

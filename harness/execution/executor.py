@@ -74,8 +74,8 @@ class Result:
 
 
 class Apart(Exception):
-    """The reference follows an answer of another backend, which differs from this
-    backend's answer."""
+    """This backend's answer differs from the answer of another backend, which the
+    reference follows."""
 
 
 @dataclass(eq=False)
@@ -338,11 +338,12 @@ def is_same(answer: Answer, expected: Answer | None) -> bool:
 
 
 def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bool]:
-    """Returns the duties of callers, and whether the backend refuses invalid calls.
+    """Returns the calls that callers must not make (`Kind.duties`), and whether the
+    backend refuses invalid calls.
 
-    The result matters only if the contract leaves choices to the backend, because earlier
-    answers then determine whether a call is legal. For other contracts, the generator
-    never draws such calls, and the result is ([], True).
+    The executor needs this only if the contract leaves choices to the backend: whether a
+    call is legal then depends on earlier answers of the backend. For other contracts, the
+    generator never draws such calls, and the result is ([], True).
     """
     declared = backend.contracts[program.contract].get(program.kind)
     if declared is None or not program.rules.leaves_choices:
@@ -351,7 +352,7 @@ def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bo
 
 
 def require_backend(error: Exception, program: Program) -> None:
-    """Raises HarnessError for an error that no backend has caused."""
+    """Raises HarnessError if an error was not caused by the backend."""
     location = find_own_place(error)
     if location is not None:
         raise HarnessError(f"{format_error(error)}, in {location}", program) from error

@@ -35,8 +35,8 @@ class Record:
 
     The file is memory-mapped, so recording a step takes less than a microsecond, and the
     written bytes survive when the process is killed. The file is a valid program file at
-    any time: the numbers of the step and of the side have a fixed offset and width, and
-    the rest is filled with blanks.
+    any time: the numbers of the step and of the side are overwritten at a fixed offset
+    with a fixed width, and the end of the file is filled with blanks.
 
     Args:
         path: the path of the file. If another process reads the file from the start, the

@@ -2,7 +2,7 @@
 
 The steps are those of a person who shrinks a program by hand: remove operations, merge
 updates, lower numbers, use the default config. `get_rank` determines which of two
-programs is simpler. No step makes the rank worse.
+programs is simpler. No step may make the rank worse.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ PATIENCE = 4
 
 
 def make_busy_clock() -> Clock:
-    """Creates a clock that returns the CPU time, or a quarter of the elapsed time if that
-    is more.
+    """Creates a clock that returns the CPU time or a quarter of the elapsed time,
+    whichever is larger.
 
     With this clock, shrinking does the same work on a busy machine and on an idle
     machine.
@@ -123,7 +123,7 @@ class Shrinker:
 
     Args:
         program: the program to shrink.
-        fails: returns whether a program shows the bug; true for `program`.
+        fails: returns whether a program shows the bug; `program` must show it.
         seconds: the time limit.
         allows: returns whether a program may be tried.
         cut: removes the operations after the failing step of a program that has just
@@ -203,8 +203,8 @@ class Shrinker:
             size //= 2
 
     def leave_out_pairs(self) -> None:
-        """Removes pairs of operations, which may need each other, such as a snapshot and
-        its restore."""
+        """Removes pairs of operations. In some pairs, an operation cannot run without the
+        other, such as a snapshot and its restore."""
         is_shorter = True
         while is_shorter and 2 < len(self.best.ops) <= FEW:
             ops = self.best.ops

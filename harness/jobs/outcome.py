@@ -73,7 +73,8 @@ class Pair(Counts):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Backend, contract and kind: the first fields of the pair's tasks."""
+        """The backend, the contract and the kind, which also identify the tasks of this
+        pair."""
         return self.backend, self.contract, self.kind
 
     def owns(self, task: Task[Any]) -> bool:

@@ -27,15 +27,15 @@ takes several times as long."""
 class CausalCache(CausalCacheBase):
     """Keys and values of many sequences: causal, sliding, with memory, chunked.
 
-    `get` returns values, which stay valid. Drop these values before the next pass is
-    evaluated; otherwise the writes of that pass copy the whole pool. Each layer has
-    separate arrays, so that such a copy affects only one layer at a time.
+    The arrays that `get` returns keep their content. Drop them before the next pass is
+    evaluated; otherwise, the writes of that pass copy the pool of the layer. Each layer
+    has a separate pool, so that no copy contains all layers.
 
     Args:
         sizes: see `Sizes`.
         layers: number of layers; all have the same heads and dimensions.
         rope: bases of the rotary embedding, by which keys are rotated when they move;
-            layer i has the base with index i mod their number. None if keys cannot move.
+            layer i uses rope[i % len(rope)]. None if keys cannot move.
         dtype: the dtype of keys and values.
         mask: the dtype of masks.
         fill: the initial content of the memory.

@@ -139,12 +139,13 @@ class IdentityLayer(QuantizedLayer):
 
 
 class RecurrentLayer(Layer):
-    """Makes a `LinearAttentionLayer` the state of a gated delta layer
-    (`models.qwen3_next`).
+    """Adapts a `LinearAttentionLayer` of transformers to the interface of a state
+    cache.
 
-    A cache with only such layers has no length, because a model counts positions
-    elsewhere; this class counts them. The layer keeps one convolution input more than the
-    next token needs; this class does not return this input.
+    transformers uses this layer for gated delta layers (`models.qwen3_next`).
+
+    It does not count tokens, so this adapter counts them. It keeps one convolution
+    input more than the next token needs, and this adapter does not return that input.
 
     Args:
         cache: the cache of transformers.

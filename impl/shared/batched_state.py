@@ -15,8 +15,8 @@ from lockstep.impl.shared.state import check_form
 class StateBatch(CacheBatch):
     """The convolution and delta states of several requests, one row for each request.
 
-    A write replaces the states of all rows. Therefore a pool would save nothing: when
-    rows leave or join, fewer numbers are copied than by the next write.
+    The states are not stored in a pool. A pool would avoid copies when rows leave or
+    join, but each write copies more: it replaces the states of all rows.
 
     Args:
         arrays: conv [rows, conv_width - 1, channels] and delta [rows, heads, key_dim,

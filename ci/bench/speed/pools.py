@@ -58,7 +58,8 @@ class Decoding:
         return positions, sequences
 
     def step(self) -> Any:
-        """Runs a step, like the loop of a model with one layer."""
+        """Runs one step: makes the calls that a model with one layer makes for each
+        token."""
         self.cache.forward(*next(self.steps))
         self.cache.put(0, *self.new)
         return self.cache.get(0)

@@ -45,11 +45,12 @@ SLICED = ("batch-kv", "batch-rotating", LIST)
 
 
 class BatchedOperation(CacheOperation):
-    """An operation on a batch, which its field `cache` names.
+    """An operation on the batch that its field `cache` names.
 
     Attributes:
         happened: the abstract state after the operation; empty for none.
-        renews: whether the operation ends the abstract states of earlier events.
+        renews: whether the events before the operation no longer count as abstract
+            states.
         answers_each: whether the answer of a list contains one answer for each cache.
     """
 
@@ -123,8 +124,8 @@ def nest(schema: Schema) -> Schema:
 
 
 class OnEither(BatchedOperation):
-    """An operation on a batch, or on a single cache; the layer contract defines the
-    latter."""
+    """An operation that may run on a batch or on a single cache. On a single cache, it is
+    the operation of the layer contract with the same name."""
 
     def get_answer(self, kind: str) -> Schema:
         answer = any_of(self.answer, self.single.answer)
@@ -132,7 +133,7 @@ class OnEither(BatchedOperation):
 
     @property
     def single(self) -> LayerOperation:
-        """The operation on a single cache."""
+        """The operation of the layer contract, for a single cache."""
         return OF_A_LAYER[self.name]
 
     def narrow(self, op: Op) -> Op:
@@ -176,7 +177,8 @@ class OnEither(BatchedOperation):
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
-    """Draws the number of columns of an update; often, a row then reaches a boundary."""
+    """Draws the number of columns of an update. Many draws let a row end near a boundary,
+    such as the end of a window."""
     edges, members = [1, 2, 3], list_part_configs(model.config)
     sizes = [member[name] for member in members for name in ("window", "chunk", "step")]
     for offset in {min(batch.offsets), max(batch.offsets), batch.width}:

@@ -154,8 +154,9 @@ class CountedBatch(BatchedCache):
             with their former rows.
         written: the number of columns written since the batch was made; a trim does not
             lower the number.
-        turned: the number of single columns written into a full ring since the last
-            update with several columns or with padding, which sorts the ring by position.
+        turned: the number of single columns written into a full ring. Counts from 0 again
+            after an update with several columns or with padding, because such an update
+            sorts the ring by position.
         finalized: the number of calls of `finalize` since the batch was made.
         is_loaded: whether the batch was loaded and no right padding was announced since.
     """

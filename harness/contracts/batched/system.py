@@ -257,8 +257,9 @@ class BatchedSystem(Batches):
     def advance_states(self, name: str, written: Written) -> list[Answer]:
         """Reads the states, adds the new columns to them, and writes them.
 
-        Adds the columns that the cache's mask marks as tokens. A padding column has a tag
-        that no token has, so a state that includes padding is recognized.
+        Only the columns that the cache's mask marks as tokens are added. Each padding
+        column has a tag that no token has. If a mask marks padding as a token, the state
+        has read this tag, which the comparison finds.
 
         Returns:
             For each row and each column, the tokens that the state has read.
@@ -366,7 +367,8 @@ class BatchedSystem(Batches):
             batch.update(*pair)
 
     def read_state(self, name: str, rows: Sequence[Cache]) -> Answer:
-        """Reads the tokens of each row, without the reference's older tokens."""
+        """Reads the tokens of each row; leaves out tokens that the backend need not
+        keep."""
         answer = self.ask(lambda: self.batches[name].state())
         if "error" in answer:
             return answer

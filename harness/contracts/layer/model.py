@@ -162,7 +162,8 @@ class LayerModel:
     def put_snapshot(
         self, name: str | None, snapshot: Snapshot | None, cache: str
     ) -> list[int] | None:
-        """Gives a snapshot its name, or removes the name for None; returns the range."""
+        """Stores a snapshot under a name, and returns its range. If the snapshot is None,
+        only removes the name."""
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot
@@ -226,7 +227,8 @@ def get_range(snapshot: Any) -> list[int] | None:
 
 
 def list_places(cache: Cache) -> list[HeldToken]:
-    """Lists a cache's tokens with positions; tokens before the window are old."""
+    """Lists a cache's tokens with positions. Tokens before the window are marked as old,
+    because the backend may have dropped them."""
     older = {token.tag for token in cache.older()}
     return [
         HeldToken(token.tag, token.position, (), token.tag in older)

@@ -24,7 +24,8 @@ MOST_ADDED = 3
 
 
 def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes an operation; later operations use its input instead of its output."""
+    """Removes an operation that makes one object from another, such as a clone. Later
+    operations use its input instead of its output."""
     for index, op in enumerate(ops):
         for sort, source, result in list_passed_on(op):
             names = {result: source}
@@ -33,7 +34,7 @@ def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def list_plain_snapshots(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Replaces prepared and taken captures by a snapshot."""
+    """Replaces a `take`, and the `prepare` before it, by a `snapshot`."""
     for index, op in find(ops, "take"):
         earlier_ops = [earlier for earlier in ops[:index] if earlier["op"] != "prepare"]
         for name in op["into"]:

@@ -20,7 +20,7 @@ class Situation:
     Attributes:
         length: the number of tokens of an update, else 0.
         past_window: the offset minus the window.
-        step: the growth step.
+        step: the number of slots by which the memory of a cache grows.
         after_step: the number of tokens after the last growth step.
         in_chunk: the number of tokens after the last chunk boundary.
         past_chunk: the offset minus the chunk size.

@@ -95,7 +95,8 @@ class LayerSystem(System):
     ) -> list[int] | None:
         """Gives a new snapshot a name, and returns its range.
 
-        Closes the snapshot that had this name before; without a name, the new snapshot.
+        If an earlier snapshot had this name, closes the earlier snapshot. If there is no
+        name, closes the new snapshot.
         """
         reported = get_range(snapshot)
         opened = None if snapshot is None else OpenSnapshot(snapshot, self.get(cache))
@@ -202,9 +203,8 @@ class LayerSystem(System):
         return made
 
     def read_all(self, operation: str, name: str, reference: Cache) -> Answer:
-        """Reads the result of `state` or `view`, without the reference's older tokens.
-
-        A cache may return these older tokens or omit them.
+        """Lists the tokens in the result of `state` or `view`. Leaves out the tokens that
+        the cache need not keep: it may return or omit them.
 
         Args:
             operation: "state" or "view".
@@ -297,7 +297,7 @@ class LayerSystem(System):
 
 
 def call_aside(call: Callable[[], Any], operation: str, description: str) -> None:
-    """Calls the backend for an operation that the program does not have.
+    """Calls the backend for an operation that is not in the program.
 
     Args:
         call: calls the backend.

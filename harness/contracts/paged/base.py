@@ -73,7 +73,8 @@ class OnRequest(PagedOperation):
     """An operation on one request.
 
     Attributes:
-        filling: field → value in invalid calls, for other fields without a default.
+        filling: the values of the required fields other than `request` in an invalid
+            call.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST}

@@ -353,8 +353,8 @@ def check_published(
 
     Args:
         model: the reference, after the operation.
-        settled: (request, begin, end) of these tokens; drafts of the step are excluded,
-            since they are not known yet.
+        settled: (request, begin, end) of these tokens. Drafts of the step are excluded,
+            because it is not yet known whether they are kept.
         entries: the entries after the operation.
     """
     prefixes = set(map(get_prefix, entries))
@@ -382,7 +382,8 @@ def may_publish(model: PagedModel, settled: Sequence[tuple[str, int, int]]) -> b
 def list_published(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yields (group, end) of each prefix that can be hit when [begin, end) are computed.
 
-    These are all units that are still needed, and of states the last at a block's end.
+    For a group with K and V, a prefix ends after each unit that the group still needs.
+    For a state group, it ends at the last end of a block.
     """
     for number, group in enumerate(model.cache.groups):
         block = model.config["groups"][number]["block"]

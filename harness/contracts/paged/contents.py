@@ -81,8 +81,8 @@ def list_slots(
 def list_state_positions(start: int, end: int, block: int) -> list[int]:
     """Lists the position of the last token of each state that may exist.
 
-    A state exists at `end`, and may exist at each end of a block between `start` and
-    `end`.
+    A state exists at `end`. Another state may exist after the last token of each block
+    that ends between `start` and `end`.
 
     Args:
         start: the number of computed tokens.

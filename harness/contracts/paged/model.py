@@ -354,7 +354,8 @@ class PagedModel:
         return next(names, None)
 
     def is_of(self, name: str, end: int, contents: Sequence[Content]) -> bool:
-        """Tells whether any of `contents` begins with the first `end` request tokens."""
+        """Tells whether any of `contents` begins with the first `end` tokens of the
+        request."""
         return begins(self.cache.requests[name].get_content(end - 1), contents)
 
     def is_live(self, name: str) -> bool:

@@ -51,7 +51,8 @@ def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:
 
 
 def read_pool(answer: Any) -> Pool:
-    """Returns the pool, without reference counts of blocks that no request holds."""
+    """Returns the pool; leaves out the reference counts of blocks that no request
+    holds."""
     read_object(answer, ("references", "free", "cached"), "pool", "a pool")
     if not isinstance(answer.references, Mapping):
         reject("the references of pool", answer.references, "counts by block")

@@ -93,7 +93,8 @@ class PagedSystem(System):
     # --- operations ---------------------------------------------------------------------
 
     def call(self, op: Op, fields: Iterable[str], result: str = "") -> Answer:
-        """Calls the method of an operation; overwrites the passed lists afterwards.
+        """Calls the method of an operation. Overwrites the passed lists afterwards,
+        because the backend must not keep them.
 
         Args:
             op: the operation.
@@ -290,7 +291,8 @@ class PagedSystem(System):
                 answer["layers"] = [*answer.get("layers", ()), item]
 
     def name_blocks(self, task: GroupStep, first: int, seen: Sequence[Any]) -> list[Any]:
-        """Adds its block to each content that is not a token."""
+        """Adds the number of the block to each description of a content that is not a
+        token."""
         named = list(seen)
         for at, content in enumerate(seen):
             slot = locate(self.config, task.table, task.group, first + at)

@@ -46,7 +46,9 @@ def why_no_host(model: PagedModel) -> str | None:
 def list_waiting(
     model: PagedModel, contents: Sequence[Content], can_hit: bool = True
 ) -> list[str]:
-    """Lists the waiting requests whose first unit also begins one of these contents.
+    """Lists the waiting requests that begin with the same tokens as one of `contents`.
+
+    As many tokens are compared as the shortest hit has; see `get_unit`.
 
     Args:
         model: the reference.

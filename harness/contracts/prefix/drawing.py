@@ -60,7 +60,7 @@ def draw_past_parting(
 ) -> list[int]:
     """Draws a request that helps to evict the capture at a branch of conversations.
 
-    A trie evicts this capture only if all paths after it were used later, and if the
+    A trie evicts this capture if all longer paths were used more recently, and if the
     layers hold another path.
 
     Args:
@@ -109,8 +109,8 @@ def draw_misuse(
 ) -> Op | None:
     """Draws a call of one of `operations` that the backend must refuse now, or None.
 
-    Draws all candidate calls before it chooses one of them, so that equal choices lead to
-    equal programs.
+    Draws all candidate calls first, and then chooses one of them. Therefore, equal random
+    choices lead to equal programs.
     """
     wrong: list[Op] = [
         {"op": "begin", "tokens": []},

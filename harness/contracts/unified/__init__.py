@@ -186,9 +186,9 @@ class UnifiedContract(Contract):
     ) -> Op | None:
         """Draws an operation.
 
-        If sequences share one state, half of the draws make sequences share a second
-        state. If sequences share several states, half of the draws separate them by a
-        pass.
+        In a recurrent cache, sequences may share a state. If exactly one state is shared,
+        half of the draws make a second shared state. If several states are shared, half
+        of the draws are passes that end the sharing.
         """
         shared = model.list_shared_states()
         if shared and not source.below(2):

@@ -148,8 +148,8 @@ class PositionReader(PairReader):
     def learn(self, places: Sequence[TokenAt]) -> None:
         """Computes and stores the keys of all given (position, tag) pairs in one call.
 
-        Computing the 40 keys of a whole program takes only twice as long as the keys of
-        one pass of three rows, and a program may have a dozen passes.
+        One call for the 40 keys of a whole program takes twice as long as a call for the
+        keys of one pass with three rows. A program may have a dozen passes.
         """
         for begin in range(0, len(places), AT_ONCE):
             chunk = places[begin : begin + AT_ONCE]
@@ -258,7 +258,8 @@ class PositionReader(PairReader):
         return self.accepted.get((name, self.turned.get(name[1], NEVER))) == key
 
     def look(self, keys: F32, values: F32, seen: Sequence[bool] | None) -> list[Column]:
-        """Identifies columns by their numbers, not by their bytes."""
+        """Identifies columns by comparing their numbers; this takes longer than
+        comparing bytes, but allows a tolerance."""
         if keys.shape[2] == 0:
             return []
         tags: list[int] = self.values.read_tags(values).tolist()

@@ -62,8 +62,8 @@ class ConversationShadow(Shadow):
         self.is_apart = self.is_armed = False
 
     def write(self, step: Step) -> None:
-        """Applies a step. If the generated tokens are refused, the pass is still
-        computed."""
+        """Applies a step. The pass counts as computed even if the generated tokens are
+        refused."""
         error = "error" in step.answer
         self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED
         if step.name == "begin":
@@ -192,8 +192,8 @@ def ask(builder: Builder, step: Step, reused: Sequence[int], *new: int) -> None:
 
 
 def list_tokens(builder: Builder, step: Step) -> list[int]:
-    """Returns the tokens of a step's request, or [] if their number is less than 2 or
-    greater than 40."""
+    """Returns the tokens of the request that a step begins; [] if there are fewer than 2
+    or more than 40 tokens."""
     tokens = step.op["tokens"]
     fits = "error" not in step.answer and 2 <= len(tokens) <= 40
     builder.config |= {"limit": None, "interval": None}
@@ -201,9 +201,9 @@ def list_tokens(builder: Builder, step: Step) -> list[int]:
 
 
 def keep(builder: Builder, step: Step, where: str) -> None:
-    """Promises that a request reuses a conversation up to its end or to a captured
-    offset, even if a trie has computed another conversation since then. A repeated
-    request computes only its last token."""
+    """Promises that a request reuses an earlier conversation up to its end or to a
+    captured offset. In a trie, this holds even after a request with another conversation.
+    If the request repeats the earlier conversation, it computes one token, the last."""
     tokens = list_tokens(builder, step)
     if not tokens:
         return

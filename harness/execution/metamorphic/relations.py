@@ -124,7 +124,8 @@ class Shadow:
 
     Attributes:
         keeps: operations that change tokens, but not the tokens in the shadow state.
-        ends_with_cut: whether later steps may have other answers after a pass was cut.
+        ends_with_cut: whether the steps after a cut pass may have other answers. The
+            derived program then ends with the cut pass.
         is_lost: whether the tokens are unknown after an operation.
     """
 
@@ -147,8 +148,7 @@ class Shadow:
             self.is_lost = True
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether the rest of the program, from this step on, may run on another
-        cache."""
+        """Returns whether the program may continue on another cache from this step on."""
         return True
 
     def rebuild(self, builder: Builder) -> bool:
@@ -157,7 +157,8 @@ class Shadow:
         return False
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Lists the ways to replace a step by several operations with the same effect."""
+        """Lists the ways to replace the operation of a step by several operations with
+        the same effect."""
         return ()
 
     def list_detours(self, step: Step) -> Sequence[str]:
@@ -203,11 +204,12 @@ class Claim:
         derived: the number of the operation in the derived program.
         answer: the compared fields of the first program's answer.
         view: selects the compared fields of the derived program's answer.
-        rows: the rows of the first program's answer in `answer`; None for all rows.
-        is_promise: whether the derived program must give `answer` whatever the first
-            program's answer is.
-        is_condition: whether a different answer drops the following claims and is no
-            contradiction.
+        rows: which rows of the first program's answer `answer` contains; None for all
+            rows.
+        is_promise: whether `answer` is known to be correct, and not taken from the
+            first program's answer.
+        is_condition: if true, a different answer is no contradiction; the claims after
+            this claim are then dropped.
     """
 
     step: int
@@ -294,8 +296,8 @@ class Builder:
                 self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
 
     def take(self, steps: Iterable[Step]) -> None:
-        """Adds the operations of steps, and claims that their answers are the answers of
-        the steps."""
+        """Adds the operations of steps of the first program, and claims that each has the
+        same answer as in the first program."""
         for step in steps:
             self.claim(step, self.add(step.op, step.tags))
 
@@ -415,8 +417,8 @@ def list_cuts(state: Shadow, step: Step) -> Sequence[Sequence[Portion]]:
 def cut(
     history: History, state: Shadow, step: Step, portions: Sequence[Portion]
 ) -> Derived | None:
-    """Claims that an operation may be split: an update with 3 tokens shows the same rows
-    as an update with 1 token and an update with 2 tokens."""
+    """Claims that an operation may be split. Example: an update with 1 token and an
+    update with 2 tokens give the same answers as one update with 3 tokens."""
     builder = Builder(history.program)
     earlier, (_, *later) = history.split(step)
     builder.take(earlier)
@@ -475,8 +477,8 @@ def list_detours(state: Shadow, step: Step) -> Sequence[str]:
 
 
 def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | None:
-    """Claims that a detour changes no later answer; also claims the answers within the
-    detour.
+    """Claims that a detour (operations that undo each other) changes no later answer.
+    Also claims that the operations of the detour have the correct answers.
 
     Example of a detour: a snapshot, an update with other tokens, and a restore.
     """

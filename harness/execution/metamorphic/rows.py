@@ -232,8 +232,9 @@ class LayerShadow(RowShadow):
 
         Examples: with a window of 3, a query sees the last 3 current tokens; with `keep`
         1, it sees the first token and the last 2; with a chunk of 4, it sees the tokens
-        from the last multiple of 4 on. A state must have read the tokens that full
-        attention sees, so a state is derived from full attention, and the reverse.
+        from the last multiple of 4 on. A state must have read exactly the tokens that
+        full attention sees. Therefore the answer of a state follows from a cache with
+        full attention, and the answer of such a cache follows from a state.
         """
         config = self.config
         (held,) = self.caches.get(step.op.get("cache", "a"), [()])

@@ -155,8 +155,8 @@ class UnifiedShadow(Shadow):
     # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        """Returns whether the step opens a pass. Other steps (`get`, `put`) need the open
-        pass of the same cache."""
+        """Returns whether the step opens a pass. A step such as `get` or `put` cannot run
+        on another cache, because it needs the open pass."""
         return step.name == "forward" and step.answer.get("error") != "usage"
 
     def rebuild(self, builder: Builder) -> bool:
@@ -342,8 +342,8 @@ MAX_TOKENS = 400
 
 
 def see(config: Config, position: int) -> dict[str, Any]:
-    """Returns the answer to a pass with one row at `position`, if no token up to it
-    occurs in the first program."""
+    """Returns the correct answer to a pass with one row at `position`. No token up to
+    this position may occur in the first program."""
     answers = []
     for member in list_part_configs(config):
         first = max(0, get_first_seen(member, position))
@@ -481,7 +481,9 @@ def go_back_one(builder: Builder, step: Step) -> None:
 
 
 def lose_image(builder: Builder, step: Step, begin: int) -> None:
-    """Promises that only removing the last of two images removes the stored image."""
+    """Promises that the cache stores the later of two images. It keeps this image if
+    the token of the earlier image is removed, and drops it if its own token is
+    removed."""
     if builder.config["batch"] > 1:
         builder.play(
             step,

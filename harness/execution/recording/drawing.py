@@ -207,8 +207,8 @@ def get_columns(
 
 
 def list_tokens(rows: Iterable[Sequence[Token]]) -> list[Token]:
-    """Lists the tokens that any row sees, in order, and then other texts. A token that a
-    row sees twice is listed twice."""
+    """Lists the tokens that at least one row sees, in order, and then the descriptions
+    of columns without a token. A token that a row sees twice is listed twice."""
     most: Counter[Token] = Counter()
     for row in rows:
         most |= Counter(row)
@@ -272,7 +272,7 @@ class Contents:
     """The contents of an answer, by the number of the cache, layer or row.
 
     Attributes:
-        facts: number → facts; None for facts about the whole answer.
+        facts: number → facts; the number None has the facts about the whole answer.
         sights: number → the visible tokens, with titles.
     """
 
@@ -295,8 +295,9 @@ class Contents:
             expected: the reference's answer.
             got: the backend's answer; None if it gave none.
             describe: describes a row.
-            number: the number of the cache, layer or row that the answers are about;
-                nested ones are numbered consecutively. None for the whole answer.
+            number: the number of the cache, layer or row that the answers are about; None
+                for the whole answer. Nested caches, layers and rows are numbered
+                consecutively.
             title: the title of the visible tokens.
 
         Returns:
@@ -389,8 +390,8 @@ def draw_step(
 def make_sights(
     name: str, wanted: Any, got: Answer | None, describe: Callable[[int], str]
 ) -> Sights:
-    """Collects the visible tokens in a field of both answers. If the field lists held
-    tokens, they become a single row."""
+    """Collects the visible tokens from one field of both answers. If the field lists held
+    tokens instead, they become a single row."""
     if name != ROWS:
         wanted, describe = [wanted], lambda row: "holds"
     if got is None:

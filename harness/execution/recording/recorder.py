@@ -168,8 +168,8 @@ def record(
 
     Args:
         program: a complete program.
-        backend: the backend. If it has an `execute` function, it has no steps, and only
-            the reference is shown.
+        backend: the backend. If it has an `execute` function, its run has no steps, so
+            the pictures show the reference alone.
         bounds: the limits of the pictures.
         until: the number of steps that the backend runs; None for all.
         wanted: the signature to look for.
@@ -180,9 +180,10 @@ def record(
     steps = len(program.ops) if until is None else until
 
     def record_once(program: Program) -> Recorder:
-        """Runs with and without the costly checks, as a replay does, because watching an
-        array can hide a bug, or show another bug first. Returns the run with the wanted
-        signature, or else the first run that fails."""
+        """Runs a program twice, with and without the costly checks, as a replay does. Two
+        runs are needed because watching an array can hide a bug, or show another bug
+        first. Returns the run with the wanted signature, or else the first run that
+        fails."""
         recorders = []
         for every in (True, False) if steps and not is_alone else (True,):
             recorder = Recorder(

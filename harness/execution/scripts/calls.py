@@ -107,8 +107,9 @@ class CallNotes(Notes):
         arrays_made: id of an array → the array that was made for the backend.
         spies: id of an object → its spy.
         alive: all arrays that were made, so that no other array gets the same id.
-        counts: variable → how often it was numbered in the script.
-        results: variable → how often it was numbered for the results of one step.
+        counts: name → how many variables with this name the script has.
+        results: name → how many variables with this name hold results of the current
+            step.
         config: the config of the first cache.
         is_inside: whether a method of the backend is running; its calls are not noted.
     """
@@ -291,7 +292,8 @@ def find_caller() -> Any:
 
 
 def list_readers(system: Any) -> list[PairReader]:
-    """Lists the readers of a system; for a reader, lists only the reader."""
+    """Lists the readers of a system. If `owner` is a reader, the list contains just this
+    reader."""
     values = [system]
     for value in vars(system).values():
         values += value.values() if isinstance(value, dict) else [value]
@@ -312,7 +314,8 @@ def find_path(value: Any, array: Array) -> str | None:
 
 
 def number(word: str, counts: Counter[str]) -> str:
-    """Returns the word; from its second use on, with a number."""
+    """Returns the name of a new variable: the word, or the word with a number if the word
+    was used before."""
     counts[word] += 1
     return word if counts[word] == 1 else f"{word}_{counts[word]}"
 

@@ -43,8 +43,8 @@ class Check:
         label: a description of the compared value.
         got: the expression.
         allowed: the correct values.
-        call: the call directly after which the comparison must be made, because the
-            result may change later; None for the end of the script.
+        call: the script makes the comparison directly after this call, because the result
+            may change later; None: at the end of the script.
     """
 
     label: str
@@ -58,8 +58,9 @@ class Scope:
     """The caches, or the row of a batch, that an answer is about.
 
     Attributes:
-        ending: the ending of the expressions for the caches.
-        row: the row of a batch; None for the whole cache.
+        ending: the end of the expressions for the caches, such as ".parts[0]"; "" for all
+            caches.
+        row: the number of the row in a batch; None for the whole cache.
         rows: the number of rows of the batch.
         label: the beginning of labels.
     """
@@ -140,7 +141,8 @@ class Checks:
     # --- values -------------------------------------------------------------------------
 
     def find_value(self, name: str, got: Any, scope: Scope) -> str | None:
-        """Returns the expression of the most likely call whose result gives `got`."""
+        """Returns an expression for the call that most likely returned the value
+        `got`."""
         operation, calls = str(self.step.op["op"]), self.list_calls(scope)
         names = [name, operation, f"get_{name}", f"count_{name}"]
         forms = FORMS.get(name, USUAL_FORMS)
@@ -162,7 +164,7 @@ class Checks:
         return None
 
     def is_value(self, form: str, value: Any, got: Any) -> bool:
-        """Returns whether an expression of a returned value gives `got`."""
+        """Returns whether an expression with a returned value evaluates to `got`."""
         names = {**vars(plain), "backend": self.notes.backend, "value": value}
         try:
             return bool(eval(form.format("value"), names) == got)
@@ -283,8 +285,9 @@ class Checks:
         tokens: Sequence[int],
         scope: Scope,
     ) -> None:
-        """Lets the script write the correct state, even if it has read a wrong state.
-        Otherwise, the script would still differ after the mistake is fixed."""
+        """Makes the script write the correct state, even if this run has read a wrong
+        state. Otherwise, the script would still report a difference after the bug is
+        fixed."""
         states = owner.compute_conv(tuple(tokens)), owner.compute_delta(tuple(tokens))
         for call in calls:
             made = map(self.notes.arrays_made.get, map(id, call.arguments))
@@ -294,7 +297,8 @@ class Checks:
                     array.content[scope.row or 0] = state[0]
 
     def list_taken(self, count: int, scope: Scope) -> Iterator[Check]:
-        """Compares the columns that a batch of states takes for tokens of a row."""
+        """Compares the columns of a row that a batch of states counts as tokens, not as
+        padding."""
         masks = self.list_calls(scope, "make_mask")
         if masks and scope.row is not None:
             begin, length = self.get_begin(scope), self.step.op["length"]

@@ -85,8 +85,8 @@ class FollowedRun(Run):
 def follow(
     program: Program, backend: Backend, notes_type: type[AnyNotes]
 ) -> tuple[AnyNotes, FollowedRun]:
-    """Runs a program. If it agrees, runs it again with all costly checks, which read more
-    arrays and fill padding with other numbers."""
+    """Runs a program. If the backend agrees with the reference, runs the program again
+    with all costly checks, which read more arrays and fill padding with other numbers."""
     for every in (False, True):
         notes = notes_type(backend)
         watched = notes.watch()

@@ -1,11 +1,12 @@
 """The kernel that copies K and V of all layers between tokens and cells, in one launch.
 
 Each number is read once and written once, and the cell of each row (8 bytes) is read once
-for each head. Memory bandwidth limits the speed: bfloat16 needs 4 bytes of traffic per
-number, at the rate of a plain copy. The key of a cell is `dim` contiguous numbers, so
-every access has 16 bytes per thread, wherever the cells are. With permuted values,
-numbers that are contiguous in the tokens are not contiguous in the pool: the kernel
-transposes the tile, and the stores of a warp are contiguous only if the cells are.
+for each head. Memory bandwidth limits the speed, as for a plain copy: bfloat16 needs 4
+bytes of traffic per number. The key of a cell is `dim` contiguous numbers, so every
+access has 16 bytes per thread, wherever the cells are. With permuted values, the
+numbers of a token are contiguous, but the same numbers are not contiguous in the pool.
+Therefore the kernel transposes each tile. A warp then stores to contiguous memory only
+if its cells are contiguous.
 """
 
 from __future__ import annotations
