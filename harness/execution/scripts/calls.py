@@ -292,7 +292,7 @@ def find_caller() -> Any:
 
 
 def list_readers(system: Any) -> list[PairReader]:
-    """Lists the readers of a system. If `owner` is a reader, the list contains just this
+    """Lists the readers of a system. If `system` is itself a reader, lists just this
     reader."""
     values = [system]
     for value in vars(system).values():
