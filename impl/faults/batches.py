@@ -112,7 +112,8 @@ def share_offsets(kind: Any) -> type:
 
 @mistake("batch-kv", 3, "mlx-lm PR#1141")
 def batch_extend_other_size(batch: Any) -> None:
-    """An empty side is padded with the other side's number of rows."""
+    """If an empty batch joins in `extend`, it gets the number of rows of the other
+    batch."""
     extend = batch.extend
 
     def extend_by_own_rows(joined: Any) -> None:
@@ -149,7 +150,8 @@ def filter_keeps_the_starts(batch: Any) -> None:
 
 @mistake("batch-kv", 6)
 def rows_that_join_begin_early(batch: Any) -> None:
-    """Joining rows begin one column before their first token."""
+    """The start of a row that joins is one column too low, so a column without a token is
+    visible."""
     join = batch.join
 
     def join_early(joined: Any) -> None:
@@ -181,7 +183,8 @@ def uneven_rows_are_written_by_length(batch: Any) -> None:
 
 @mistake("batch-kv", 3, "mlx-vlm PR#1453")
 def batch_trim_noop(batch: Any) -> None:
-    """Trim does nothing and returns 0, while callers roll back."""
+    """`trim` does nothing and returns 0, but callers continue as if the tokens were
+    removed."""
     trim = batch.trim
 
     def trim_nothing(count: int) -> int:
@@ -193,7 +196,7 @@ def batch_trim_noop(batch: Any) -> None:
 
 @mistake("batch-state", 4, "mlx-lm PR#1169, #1177")
 def batch_state_extend(batch: Any) -> None:
-    """States of rows are mixed up when one side is empty."""
+    """In `extend`, the states of rows are mixed up when one of the batches is empty."""
     extend = batch.extend
 
     def extend_reversed(joined: Any) -> None:
@@ -271,7 +274,8 @@ def batch_merge_offset(caches: Sequence[Any]) -> None:
 
 @mistake("batch-rotating", 2, "mlx-lm#983, #1035", of="singles")
 def batch_merge_oversize(caches: Sequence[Any]) -> None:
-    """A ring whose buffer is wider than the window, after a chunk, cannot be stacked."""
+    """A ring cannot be stacked if its buffer is wider than the window, as it is after a
+    chunk."""
     if any(cache.memory.columns.capacity > cache.window for cache in caches):
         raise ValueError("[broadcast_shapes] shapes cannot be broadcast")
 

@@ -38,7 +38,8 @@ def clone_shares(cache: Any) -> None:
 
 @mistake("kv", 3, "ollama 6f8ddbb26")
 def trim_all_whole_buffer(cache: Any) -> None:
-    """A slice with stop 0 means "to the end"."""
+    """After a trim of all tokens, `state` returns the whole buffer, because the stop 0 of
+    a slice is taken as "to the end"."""
 
     def state() -> Arrays | None:
         end = cache.offset or cache.memory.columns.capacity

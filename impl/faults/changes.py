@@ -44,7 +44,7 @@ def resume_evicted_window(cache: Any) -> None:
 
 @mistake("causal", 2, "ollama 3d9498a42")
 def remove_to_end_constant(cache: Any) -> None:
-    """-1 is taken as a position instead of "to the end"."""
+    """The end -1 is taken as a position, although it means "to the end"."""
     remove = cache.remove
 
     def remove_to(sequence: int, begin: int, end: int | None) -> None:
@@ -106,7 +106,7 @@ def copy_prefix_keeps_target(cache: Any) -> None:
 
 @mistake("causal", 4, "llama.cpp#3825")
 def shift_twice(cache: Any) -> None:
-    """The second shift overwrites the first one that was still pending."""
+    """A second shift overwrites the first shift if the first shift is still pending."""
     turn, evict = cache.turn, cache.evict
     copy_cells, paste_cells = cache.copy_cells, cache.paste_cells
     pending = np.zeros(cache.cells.count, np.int64)
@@ -173,7 +173,8 @@ def shift_window_base(cache: Any) -> None:
 
 @mistake("causal", 5, "llama.cpp PR#5840")
 def fragmented_save(cache: Any) -> None:
-    """The size of a saved state is the count of used cells, not the last one."""
+    """The size of a saved state is the number of used cells, not the index of the last
+    used cell plus 1."""
     list_used = cache.cells.list_used
     cache.cells.list_used = lambda: np.arange(len(list_used()))
 

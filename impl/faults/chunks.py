@@ -1,7 +1,7 @@
 """Chunked attention, and mistakes in it.
 
 A query sees only tokens of its own chunk of positions. An update returns at most one
-chunk of older tokens; those before are trimmed from the front.
+chunk of older tokens; earlier tokens are trimmed from the front.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CHUNK = 4
 def build_chunked(cache: Any, make_band: MakeBand) -> Any:
     """Builds a full cache with chunks of 4 positions.
 
-    The cache gets two functions: count_kept() returns the number of older tokens that the
-    next update returns, count_seen(position) the number of tokens that a query at a
-    position sees, itself included.
+    The cache gets two functions. `count_kept()` returns how many older tokens the next
+    update returns. `count_seen(position)` returns how many tokens a query at this
+    position sees, including itself.
     """
     update, clone = cache.update, cache.clone
 

@@ -1,4 +1,4 @@
-"""Caches that defragment, which ours never do.
+"""Variants of our caches that defragment their cells; our caches never do this.
 
 A batch goes to consecutive cells. If no run of free cells is long enough, the content of
 the last cells is moved to the first holes.
@@ -42,7 +42,8 @@ def keep_together(cache: Any, order: Order) -> None:
 
 
 def find_run(cells: Cells, count: int) -> int | None:
-    """Returns the first of `count` consecutive free cells, None if there are not any."""
+    """Returns the first of `count` consecutive free cells; None if there are no such
+    cells."""
     free = np.concatenate(([0], np.cumsum(cells.bits == 0)))
     starts = np.flatnonzero(free[count:] - free[:-count] == count)
     return int(starts[0]) if len(starts) else None
@@ -94,7 +95,8 @@ def order_blocks(moves: Sequence[Move], count: int) -> Ints:
 
 @mistake("causal", 3, "ollama, up to 53985b3c4")
 def defrag_block_copy(cache: Any) -> None:
-    """Metadata moves cell by cell, but data in merged blocks: cells swap owners."""
+    """Metadata is moved cell by cell, but data in merged blocks, so cells get the data of
+    other cells."""
     keep_together(cache, order_blocks)
 
 

@@ -1,4 +1,5 @@
-"""Faults: mistakes planted in our caches, one in each backend."""
+"""Defines faults: mistakes that are planted in our caches. Each faulted backend has one
+fault."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MakeBand = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Form:
-    """A form of layer cache that real caches have and ours do not, built from ours.
+    """A form of layer cache that is common in other projects, such as a quantized cache;
+    built from our caches.
 
     Attributes:
         id: name of the form.
@@ -53,7 +55,7 @@ class Fault:
         shortest: number of operations of the shortest known program that shows it.
         change: plants it.
         form: form of the cache, if it differs from ours.
-        of: target of the change: each cache, or the single caches that become a batch.
+        of: what is changed: each cache, or the single caches that become a batch.
     """
 
     id: str

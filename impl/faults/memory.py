@@ -20,12 +20,13 @@ def inputs_kept(cache: Any) -> None:
 
 @mistake("rotating", 1)
 def window_of_inputs(cache: Any) -> None:
-    """The arrays of the first update are the window until the next one."""
+    """The first update stores its arrays without a copy, until the next update."""
     copy_later(cache)
 
 
 def copy_later(cache: Any) -> None:
-    """Makes a read of just the last tokens return the arrays of the last update."""
+    """Changes the reads of a cache: a read of exactly the tokens of the last update
+    returns the arrays of that update."""
     memory = cache.memory
     carry_out, view, copy = memory.carry_out, memory.view, memory.copy
     clear, clone = memory.clear, cache.clone
@@ -70,7 +71,7 @@ def copy_later(cache: Any) -> None:
 
 
 def is_written(written: Sequence[Run], runs: Sequence[Run]) -> bool:
-    """Returns whether columns are those of all tokens that are written."""
+    """Returns whether the columns are exactly the columns of the written tokens."""
     return [run[1:] for run in written] == [run[1:] for run in runs]
 
 

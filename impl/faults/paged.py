@@ -19,7 +19,7 @@ def paged_evicted_hash(cache: Any) -> None:
 
 
 def keep_keys(pool: Any) -> None:
-    """Lets a pool evict blocks that can be hit all the same."""
+    """Changes a pool: blocks that it evicts can still be hit."""
 
     def evict(most: int) -> int:
         victims = [block for block, _ in zip(pool.cached, range(most), strict=False)]
@@ -173,7 +173,7 @@ def paged_lost_block(cache: Any) -> None:
 
 @mistake("paged-full", 6, "SGLang#35270")
 def paged_double_count(cache: Any) -> None:
-    """The blocks that a hit will reuse are counted as blocks that can be evicted."""
+    """The blocks that a hit reuses are also counted as blocks that can be evicted."""
     pool = cache.blocks
     pool.count_available = lambda reused=(): len(pool.free) + len(pool.cached)
 
@@ -204,7 +204,7 @@ def paged_running_duplicate(cache: Any) -> None:
 
 @mistake("paged-full", 6, "vLLM PR#7018")
 def paged_miss_zeroed(cache: Any) -> None:
-    """A hit in a step overwrites the table of a request without a hit."""
+    """In a step, a request with a hit overwrites the table of a request without a hit."""
     schedule = cache.schedule
 
     def zero(request: str, count: int) -> int | None:
@@ -255,7 +255,8 @@ def paged_window_frees_live(cache: Any) -> None:
 
 @mistake("paged-hybrid", 6, "TensorRT-LLM PR#2983, #10875")
 def paged_min_window(cache: Any) -> None:
-    """A hit is as long as the group with the largest window allows."""
+    """The length of a hit is determined by the group with the largest window, not by all
+    groups."""
     for group in cache.groups[1:]:
         group.find = lambda keys, most: most
         group.get = lambda keys, end, group=group: cache.blocks.find(
@@ -307,7 +308,8 @@ def paged_copy_first_layer(cache: Any) -> None:
 
 @mistake("paged-sliding", 3)
 def paged_chunk_without_mask(cache: Any) -> None:
-    """Attention of a chunk has no mask: a token sees later tokens."""
+    """The attention of several tokens of a request has no mask, so a token sees later
+    tokens."""
     memory = getattr(cache, "memory", None)
     if memory is not None:
         attend = memory.attend

@@ -17,7 +17,8 @@ from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 @mistake("swa", 2, "ollama 1fc35f126 (#10127)")
 def swa_idle_sequence(cache: Any) -> None:
-    """Only the sequences of the batch are evicted; others keep their batch buffer."""
+    """Tokens are evicted from the sequences of the batch, but not from the other
+    sequences."""
 
     def evict(batch: PassRows) -> None:
         if cache.memory is None:
@@ -148,8 +149,8 @@ def encoder_position(encoder: Any) -> None:
 
 @mistake("causal", 2)
 def looks_ahead_within_batch(cache: Any) -> None:
-    """A row that may look ahead sees up to the highest position of its batch, but not the
-    tokens stored behind it before."""
+    """A row in `exceptions` sees positions up to the highest position of its batch, but
+    not stored tokens at higher positions."""
     compute_limits = cache.compute_limits
 
     def compute_less(batch: PassRows) -> Ints:

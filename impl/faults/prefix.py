@@ -30,7 +30,8 @@ def exact_hit_empty(session: Any) -> None:
 
 @mistake("session", 3, "mlx-lm PR#405")
 def interrupted_session(session: Any) -> None:
-    """Tokens are recorded only at the end, so layers and list differ after an abort."""
+    """Tokens are recorded when a request ends. After an aborted request, the layers hold
+    tokens that the list does not have."""
     begin = session.begin
 
     def begin_and_forget(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
@@ -55,7 +56,7 @@ def mixed_offset_of_first(session: Any) -> None:
 
 @mistake("session", 4, "mlx-vlm#1715")
 def prefix_rotating_short(session: Any) -> None:
-    """A shorter prefix is cut from a ring by the logical length."""
+    """A ring is cut to a shorter prefix as if its content began at position 0."""
     go = session.go
 
     def cut_and_go(target: int) -> Any:
@@ -88,7 +89,7 @@ def trie_pop_prefix(trie: Any) -> None:
 
 @mistake("trie", 8, "ollama ac5f0dbb6")
 def trie_lru_whole_path(trie: Any) -> None:
-    """Recency is refreshed on the whole path, so the wrong node is evicted."""
+    """A use counts for all nodes of the path, so the wrong node is evicted."""
     touch, tree = trie.eviction.touch, trie.tree
 
     def touch_all(node: Any) -> None:
@@ -144,8 +145,8 @@ def runner_pending_shift(slots: Any) -> None:
 
 @mistake("trie", 7)
 def limit_forgets_computed(trie: Any) -> None:
-    """A limit set during a request spares the tokens that it reused, but not those that
-    it computed."""
+    """If a limit is set during a request, the tokens that the request reused are kept,
+    but not the tokens that it computed."""
 
     def set_limit(limit: int | None) -> None:
         check_limit(limit)
@@ -157,8 +158,8 @@ def limit_forgets_computed(trie: Any) -> None:
 
 @mistake("trie", 5)
 def cut_stays(trie: Any) -> None:
-    """A request begins inside an edge and splits it; the split is forgotten before the
-    edge is merged again."""
+    """A request begins inside an edge, so the edge is split. The split is forgotten, so
+    the edge is never merged again."""
 
     def tighten() -> None:
         trie.tree.cut = None
@@ -211,7 +212,8 @@ def nothing_to_store(trie: Any) -> None:
 
 @mistake("trie", 6)
 def whole_edges_only(trie: Any) -> None:
-    """If the layers do not hold a conversation, only whole edges of it are reused."""
+    """If the layers do not hold a conversation, its last edge is not reused unless the
+    whole edge matches."""
     go = trie.go
 
     def go_to_node(request: Sequence[int], match: Any) -> Any:

@@ -53,7 +53,8 @@ def discarded_before_checked(slots: Any) -> None:
 
 @mistake("slots", 2)
 def reserves_what_fits(slots: Any) -> None:
-    """If more tokens are requested than fit at once, as many as fit are reserved."""
+    """If a pass has more tokens than fit at once, the tokens that fit are reserved, but
+    the call should be refused."""
     reserve = slots.reserve
 
     def reserve_some(number: int, count: int) -> range:

@@ -12,7 +12,8 @@ from lockstep.impl.shared.prefix_hash import PrefixHash
 
 
 def leave_out(cache: Any, name: str, leaves: bool) -> None:
-    """Lets transfers in one direction hold no blocks of the device, or the host."""
+    """Changes transfers in one direction: they hold no blocks of the device, or no blocks
+    of the host."""
     for method in (f"hold_{name}", f"release_{name}"):
         correct = getattr(cache, method)
 

@@ -25,7 +25,8 @@ def rotating_chunk_mid_ring(cache: Any) -> None:
 
 @mistake("rotating", 2, "ollama 96e36c0d9, mlx-lm#1776")
 def rotating_trim_after_wrap(cache: Any) -> None:
-    """A trim after a wrap only moves counters, so stale tokens count as valid."""
+    """A trim after a wrap changes counters and nothing else, so stale tokens count as
+    valid."""
     trim = cache.trim
 
     def trim_any(count: int) -> int:
@@ -79,7 +80,8 @@ def rotating_order(cache: Any) -> None:
 
 @mistake("rotating", 2, "transformers#37574")
 def window_roll_at_exactly_w(cache: Any) -> None:
-    """A strict inequality slides a window of exactly its size one step late."""
+    """A comparison uses `>` instead of `>=`, so a window that is exactly full slides one
+    step late."""
     count_before = cache.count_before
 
     def count(length: int) -> int:

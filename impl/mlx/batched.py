@@ -17,8 +17,8 @@ from lockstep.impl.shared.batched_tokens import Span, Starts, TokenBatch
 class BatchedCache(TokenBatch):
     """Attention over the sequences of several requests, one row for each request.
 
-    `update` and `state` return values, which stay valid. Drop these values before the
-    next update is evaluated; otherwise that update copies the whole pool.
+    The arrays that `update` and `state` return keep their content. Drop these arrays
+    before the next update is evaluated; otherwise, that update copies the whole pool.
 
     Args:
         rows: number of rows, which are empty.

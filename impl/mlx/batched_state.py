@@ -15,15 +15,15 @@ from lockstep.impl.shared.batched_state import StateBatch
 class BatchedState(StateBatch):
     """The states of a linear-recurrent layer for several requests, initially zeros.
 
-    `read` returns values, which stay valid.
+    The arrays that `read` returns keep their content.
     """
 
     single = StateCache
     arrays: Pair
 
     def read(self) -> Pair:
-        """Returns new objects for the same values, so that a slice assignment by the
-        caller does not change the batch."""
+        """Returns new array objects with the same content, so that a slice assignment by
+        the caller does not change the batch."""
         conv, delta = self.arrays
         return conv[...], delta[...]
 

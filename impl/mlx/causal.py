@@ -1,5 +1,5 @@
-"""The causal caches on MLX: one pool of cells for each layer, which is returned as
-values."""
+"""The causal caches on MLX: one pool of cells for each layer. Returned arrays keep their
+content."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The full cache on MLX: one buffer that is written through slices and returned as
-values."""
+"""The full cache on MLX: one buffer that is written through slices. Returned arrays keep
+their content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from lockstep.impl.shared.linear import Linear
 class KVCache(KVCacheBase):
     """Full attention over one sequence, batch 1.
 
-    `update`, `view` and `state` return values, which stay valid. Drop these values before
-    the next update is evaluated; otherwise that update copies the whole buffer.
+    The arrays that `update`, `view` and `state` return keep their content. Drop these
+    arrays before the next update is evaluated; otherwise, that update copies the whole
+    buffer.
 
     Args:
         step: see `impl.shared.linear.compute_capacity`.

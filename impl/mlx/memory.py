@@ -85,8 +85,8 @@ class TokenMemory(MemoryBase):
         return join_wide(old, (begin, end), fresh)
 
     def view(self, runs: Sequence[Run]) -> Pair:
-        """Returns new objects for the columns, because the buffers are written
-        in place."""
+        """Returns new array objects for the columns, because the buffers are written in
+        place."""
         assert self.buffers is not None
         keys, values = self.buffers
         if len(runs) > 1:
@@ -132,8 +132,8 @@ class TokenMemory(MemoryBase):
     def share(self, source: Self, first: int, end: int) -> None:
         """Shares the buffers of `source`; the memory that writes first gets a copy.
 
-        Assigning to a slice changes the array that the Python object refers to, so each
-        memory needs its own objects for the same values.
+        An assignment to a slice changes the content of the Python object, so each memory
+        needs separate objects with the same content.
         """
         assert source.buffers is not None
         self.buffers = source.buffers[0][...], source.buffers[1][...]

@@ -1,4 +1,5 @@
-"""The pool of a batch on MLX, which is written through slices and returned as values.
+"""The pool of a batch on MLX, which is written through slices. Returned arrays keep their
+content.
 
 A write is done in place if nothing else refers to the arrays when the write is evaluated;
 see `impl.mlx.memory`. Arrays that were read from the pool refer to its arrays until they

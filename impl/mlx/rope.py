@@ -13,8 +13,7 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Rope:
-    """Rotates keys by a number of positions; layer i has the base with index i mod the
-    number of bases.
+    """Rotates keys by a number of positions; layer i uses bases[i % len(bases)].
 
     The pairs of a key are (x[i], x[i + dim / 2]); pair i is rotated by position ·
     base^(-2i / dim).

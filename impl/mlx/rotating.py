@@ -13,8 +13,8 @@ from lockstep.impl.shared.rotating import RotatingCacheBase, check_window
 class RotatingCache(RotatingCacheBase):
     """Sliding-window attention over one sequence, batch 1.
 
-    A query sees the last `window` tokens, including itself. `update`, `view` and `state`
-    return values, which stay valid; see `impl.mlx.kv`.
+    A query sees the last `window` tokens, including itself. The arrays that `update`,
+    `view` and `state` return keep their content; see `impl.mlx.kv`.
 
     Args:
         window: number of tokens.

@@ -1,4 +1,5 @@
-"""The recurrent state on MLX; it stores the arrays, because they are values."""
+"""The recurrent state on MLX. It stores arrays without a copy, because the content of an
+MLX array never changes."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class StateMemory(Memory):
         self.buffers = conv, delta
 
     def read(self, begin: int, end: int) -> Pair:
-        """Returns new objects for the same values, so that a slice assignment by the
-        caller does not change the memory."""
+        """Returns new array objects with the same content, so that a slice assignment by
+        the caller does not change the memory."""
         conv, delta = self.buffers
         return conv[...], delta[...]
 
@@ -43,7 +44,7 @@ class StateMemory(Memory):
 class StateCache(StateCacheBase):
     """The state of a linear-recurrent layer, batch 1, initially zeros.
 
-    `read` returns values, which stay valid.
+    The arrays that `read` returns keep their content.
 
     Args:
         conv: shape [1, conv_width - 1, channels].

@@ -31,7 +31,7 @@ Wrap = Callable[[Any], Layer]
 
 
 class Batch:
-    """Makes a batch cache of mlx-lm a batch of the contract.
+    """Adapts a batch cache of mlx-lm to the interface of a batch.
 
     Args:
         cache: the cache of mlx-lm.
@@ -120,7 +120,7 @@ class Batch:
 
 
 class TrimmedBatch(Batch):
-    """A batch that is trimmed by the method `trim`, like the caches of a `CacheList`."""
+    """Trims a batch by the method `trim` of the cache, like `CacheList`."""
 
     def trim(self, count: int) -> int:
         return int(self.cache.trim(count))
@@ -158,8 +158,8 @@ class RestoredBatch(TrimmedBatch):
 
 
 class StateBatch(Batch):
-    """Makes an `ArraysCache` a batch of states of gated delta layers
-    (`mlx_lm.models.qwen3_next`).
+    """Adapts an `ArraysCache` with the states of gated delta layers
+    (`mlx_lm.models.qwen3_next`) to the interface of a batch.
 
     The cache has no offsets, because a model with only such layers needs none. This class
     counts the tokens by the masks of the cache.

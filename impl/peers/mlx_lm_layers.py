@@ -32,7 +32,7 @@ Make = Callable[[Any], "Layer"]
 
 
 class Layer:
-    """Makes a cache of mlx-lm a layer of the contract.
+    """Adapts a cache of mlx-lm to the interface of a layer cache.
 
     Args:
         cache: the cache of mlx-lm.
@@ -130,7 +130,8 @@ class RestoredLayer(StoredLayer):
 
 
 class ConcatenateLayer(StoredLayer):
-    """Makes a `ConcatenateKVCache` a layer; its `state` returns the arrays themselves."""
+    """Adapts a `ConcatenateKVCache` to the interface of a layer cache. The `state` of
+    this class returns the stored arrays."""
 
     def state(self) -> tuple[Array, Array] | None:
         keys, values = self.cache.state
@@ -138,7 +139,7 @@ class ConcatenateLayer(StoredLayer):
 
 
 class QuantizedLayer(StoredLayer):
-    """Makes a `QuantizedKVCache` a layer.
+    """Adapts a `QuantizedKVCache` to the interface of a layer cache.
 
     The cache returns (packed, scales, biases) for K and for V, and models use this packed
     form (`quantized_scaled_dot_product_attention` in `mlx_lm.models.base`). The contract
@@ -200,8 +201,8 @@ class TurningLayer(Layer):
 
 
 class ChunkedLayer(StoredLayer):
-    """Makes a `ChunkedKVCache` a layer, like its only user, Llama 4
-    (`mlx_lm.models.llama4`).
+    """Adapts a `ChunkedKVCache` to the interface of a layer cache. Makes the same calls
+    as Llama 4 (`mlx_lm.models.llama4`), the only model with this class.
 
     The class has no `make_mask`. The model first drops the keys that no query of a later
     chunk may see. It then compares the chunk numbers of the queries and of the remaining
@@ -217,8 +218,8 @@ class ChunkedLayer(StoredLayer):
 
 
 class RecurrentLayer(Layer):
-    """Makes an `ArraysCache` the state of a gated delta layer
-    (`mlx_lm.models.qwen3_next`).
+    """Adapts an `ArraysCache` with the state of a gated delta layer
+    (`mlx_lm.models.qwen3_next`) to the interface of a state cache.
 
     The cache has no offset, because a model with only such layers needs none. This class
     counts the tokens.

@@ -22,7 +22,7 @@ Wrap = Callable[[Any], list[Any]]
 
 
 class ListLayer:
-    """Makes a `CacheList` of single caches a layer of the contract.
+    """Adapts a `CacheList` of single caches to the interface of a list.
 
     Args:
         cache: the list of mlx-lm.
@@ -34,7 +34,8 @@ class ListLayer:
         self.set_cache(cache)
 
     def set_cache(self, cache: Any) -> None:
-        """Sets the list. Also called after the caches of the list have changed."""
+        """Sets the list of mlx-lm. Also called when the caches in the list were
+        replaced."""
         self.cache, self.parts = cache, self.wrap(cache)
 
     def trim(self, count: int) -> int:
@@ -49,7 +50,7 @@ class ListLayer:
 
 
 class ListBatch(ListLayer):
-    """Makes a `CacheList` of batches a batch of the contract.
+    """Adapts a `CacheList` of batches to the interface of a batch of lists.
 
     Args:
         cache: the list of mlx-lm.

@@ -44,10 +44,10 @@ def mlx_vlm_batched() -> Backend:
     """Declares `BatchKVCache`, `BatchRotatingKVCache` and `ArraysCache` in float32, for
     models that copy the array of offsets.
 
-    A ring is never trimmed, because mlx-vlm computes tokens again where others trim. A
-    ring is never stored, because a restored ring cannot be updated. States are not
-    stacked, so that the ledger can identify the states that have read padding on the
-    right.
+    `trim` of a ring is not declared, because mlx-vlm computes tokens again where other
+    engines trim. `save` of a ring is not declared, because a restored ring cannot be
+    updated. `stack` of states is not declared, so that the ledger can identify the states
+    that have read padding on the right.
     """
     kinds = {
         "batch-kv": _kind(ROWS | SAVING | {"trim"}, PLAIN, PADDED_LATE),
@@ -69,8 +69,7 @@ def mlx_vlm_batched_bare_offset() -> Backend:
 
 
 def mlx_vlm_batched_half() -> Backend:
-    """Declares the caches of `mlx_vlm_batched` in half precision, which `mlx-vlm-batched`
-    does not declare."""
+    """Declares the caches of `mlx_vlm_batched` in half precision."""
     kinds = {
         "batch-kv": _kind(ROWS - {"stack"}, PLAIN, PADDED_LATE),
         "batch-rotating": _kind(ROWS - {"stack"}, RING, PADDED_LATE),

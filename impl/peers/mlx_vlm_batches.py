@@ -21,7 +21,7 @@ from lockstep.impl.peers.mlx_lm_layers import Layer, QuantizedLayer
 
 
 class VLMLayer(Layer):
-    """Makes a single cache of mlx-vlm a layer of the contract."""
+    """Adapts a single cache of mlx-vlm to the interface of a layer cache."""
 
     def make_mask(self, length: int, rows: int) -> Mask:
         return create_attention_mask(mx.zeros((1, length, 1)), self.cache, **self.form)
@@ -31,14 +31,14 @@ class VLMLayer(Layer):
 
 
 class VLMQuantizedLayer(VLMLayer):
-    """Makes a `QuantizedKVCache` of mlx-vlm a layer; see `QuantizedLayer`."""
+    """Adapts a `QuantizedKVCache` of mlx-vlm; see `QuantizedLayer`."""
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         return dequantize(self.cache, self.cache.update_and_fetch(keys, values))
 
 
 class VLMBatch(Batch):
-    """Makes a batch cache of mlx-vlm a batch of the contract.
+    """Adapts a batch cache of mlx-vlm to the interface of a batch.
 
     `offsets` returns a copy, like Gemma 4 (`mlx_vlm.models.gemma4.language`), which uses
     the offsets after the update.
@@ -74,16 +74,16 @@ class BareOffsetBatch(VLMBatch):
 
 
 class QuantizedBatch(VLMBatch):
-    """Makes a `BatchQuantizedKVCache` a batch, and dequantizes K and V; see
-    `QuantizedLayer`."""
+    """Adapts a `BatchQuantizedKVCache` to the interface of a batch, and dequantizes K and
+    V; see `QuantizedLayer`."""
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
         return dequantize(self.cache, self.cache.update_and_fetch(keys, values))
 
 
 class VLMStateBatch(StateBatch):
-    """Makes an `ArraysCache` from `_make_cache` a batch of states. This cache has an
-    attribute for the padding."""
+    """Adapts an `ArraysCache` that `_make_cache` has made to the interface of a batch of
+    states. Such a cache has an attribute for the padding."""
 
     def pad_left(self, padding: Sequence[int]) -> None:
         self.cache.left_padding = mx.array(padding)

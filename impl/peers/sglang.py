@@ -111,7 +111,8 @@ def declare_untold(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
 
 
 def sglang_radix() -> Backend:
-    """Declares `RadixCache`, and its variant for models with only sliding layers."""
+    """Declares `RadixCache` for models with full attention, and its variant for models
+    with only sliding layers."""
     kinds = {
         "paged-full": PAGED["paged-full"],
         "paged-sliding": _kind(SLIDING, ("pool", "entries")),
@@ -120,8 +121,8 @@ def sglang_radix() -> Backend:
 
 
 def sglang_radix_default() -> Backend:
-    """Declares the variant of `RadixCache` for models with only sliding layers, for
-    models that do not keep the prompt."""
+    """Declares the variant of `RadixCache` for models with only sliding layers, if the
+    window of these models also slides over the prompt."""
     kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
     options = Options(core=None, keeps_prompt=False)
     return _backend("sglang-radix-default", kinds, options, SHARE)

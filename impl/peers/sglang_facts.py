@@ -73,7 +73,7 @@ class Facts:
 
     Args:
         layout: the layout of the groups.
-        rows: the table of tables.
+        rows: the `ReqToTokenPool`, which has the tables of all requests.
         slots: the allocator of token slots.
         tree: the prefix cache.
         core: the core of the tree; see `Options`.

@@ -89,7 +89,8 @@ def count_reserved(config: Config, page: int) -> int:
 
 
 def open_rows(config: Config, layout: Layout) -> Any:
-    """Returns the table of tables, with the pool of states."""
+    """Returns the `ReqToTokenPool`, which has the tables of all requests, with the pool
+    of states."""
     length = config["max_length"] + 2 * (config["lookahead"] + 1) + layout.page
     if layout.state is None:
         return sglang.ReqToTokenPool(MOST_REQUESTS, length, "cpu", False)

@@ -52,20 +52,22 @@ RECORD = "once the window is full: callers call activate_past_recording() first"
 
 
 def _full(size: str) -> Duty:
-    """Makes the duty not to trim if a sliding layer of this size has dropped tokens that
-    would be needed."""
+    """Makes a duty of callers: do not trim a sliding layer of this size after it has
+    dropped tokens that it would need again."""
     return Duty({"op": "trim", f"offset - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def _recorded(size: str) -> Duty:
-    """Makes the duty not to trim more tokens than a recording sliding layer has kept."""
+    """Makes a duty of callers: do not trim more tokens than a recording sliding layer has
+    kept."""
     when = {"op": "trim", f"offset - {size}": [0, None], "count - written": [1, None]}
     rule = "trim of more than was written since the last one: crop drops the rest"
     return Duty(when, rule)
 
 
 def _overflow(**fields: Any) -> Duty:
-    """Makes the duty not to update a static cache beyond its `max_cache_len`."""
+    """Makes a duty of callers: do not update a static cache beyond its
+    `max_cache_len`."""
     when = {"op": "update", "offset + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len tokens")
 

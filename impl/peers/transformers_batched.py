@@ -55,13 +55,14 @@ window; ROOM_BESIDE stands for no window."""
 
 
 def _full(size: str) -> Duty:
-    """Makes the duty not to trim if a sliding layer has dropped columns that would be
-    needed."""
+    """Makes a duty of callers: do not trim a sliding layer after it has dropped columns
+    that it would need again."""
     return Duty({"op": "trim", f"width - {size}": [0, None]}, f"trim {RECORD}")
 
 
 def overflow(**fields: Any) -> Duty:
-    """Makes the duty not to update a static cache beyond its `max_cache_len`."""
+    """Makes a duty of callers: do not update a static cache beyond its
+    `max_cache_len`."""
     when = {"op": "update", "width + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len columns")
 
@@ -153,8 +154,8 @@ def hybrid() -> Backend:
     """Declares `DynamicCache` with layers that have attention and a recurrent state.
 
     K and V are compared as one kind, the state as another kind. These layers cannot be
-    cropped. Some operations move only the rows of K and V and not the rows of the states;
-    they are declared for the states, too, so that the check finds this mistake.
+    cropped. Some operations move the rows of K and V but not the rows of the states. They
+    are declared for the states, too, so that the check finds this mistake.
     """
     kinds = {
         "batch-kv": declare_kind(FIXED | {"state"}, PLAIN),

@@ -57,7 +57,7 @@ class Rows(ABC):
 
 
 class Batch(Rows):
-    """Makes a cache of transformers with one layer a batch of the contract.
+    """Adapts a cache of transformers with one layer to the interface of a batch.
 
     Args:
         cache: the cache of transformers.
@@ -141,7 +141,7 @@ class Batch(Rows):
 
 
 class IndexedBatch(Batch):
-    """Makes a layer that also stores the keys of an indexer a batch.
+    """Adapts a layer that also stores the keys of an indexer to the interface of a batch.
 
     The indexer gets the second half of each key. When the cache is read, the halves are
     joined again, so one comparison covers all three tensors. An indexer has one head.
@@ -155,11 +155,11 @@ class IndexedBatch(Batch):
 
 
 class RecurrentBatch(Batch):
-    """Makes a `LinearAttentionLayer` a batch of states of gated delta layers
-    (`models.qwen3_next`).
+    """Adapts a `LinearAttentionLayer` with the states of gated delta layers
+    (`models.qwen3_next`) to the interface of a batch.
 
-    The layer keeps one convolution input more than the next token needs; this class does
-    not return this input.
+    The layer keeps one convolution input more than the next token needs. This adapter
+    does not return that input.
 
     Args:
         cache: the cache of transformers.
@@ -205,8 +205,8 @@ class RecurrentBatch(Batch):
 
 
 class HybridBatch(Batch):
-    """Makes the attention of a layer that also has a recurrent state a batch
-    (`models.falcon_h1`).
+    """Adapts the attention of a layer with attention and a recurrent state
+    (`models.falcon_h1`) to the interface of a batch.
 
     Each update also writes the state, which is not compared.
     """
@@ -219,7 +219,8 @@ class HybridBatch(Batch):
 
 
 class HybridStates(RecurrentBatch):
-    """Makes the recurrent state of a layer that also has attention a batch of states.
+    """Adapts the recurrent state of a layer with attention and a recurrent state to the
+    interface of a batch of states.
 
     Each update also writes K and V, which are not compared.
     """

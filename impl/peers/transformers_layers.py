@@ -75,7 +75,7 @@ def build_mask(
 
 
 class Layer:
-    """Makes a cache of transformers with one layer a layer of the contract.
+    """Adapts a cache of transformers with one layer to the interface of a layer cache.
 
     Args:
         cache: the cache of transformers.
@@ -127,8 +127,8 @@ class Layer:
 class IdentityLayer(QuantizedLayer):
     """A quantized layer whose quantizer does not round.
 
-    The layer checks the bookkeeping of the base class: the packed tokens and the
-    residual.
+    With this layer, a check compares the bookkeeping of the base class without rounding:
+    the packed tokens and the residual.
     """
 
     def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:

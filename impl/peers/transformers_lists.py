@@ -55,7 +55,7 @@ BESIDE: Fields = {**COMMON, "caches": HYBRIDS, "value_dim": (4, 6)}
 
 
 class ListLayer:
-    """Makes a cache of one sequence a layer of the contract.
+    """Adapts a cache of one sequence to the interface of a list.
 
     Args:
         cache: the cache of transformers, with one layer.
@@ -76,7 +76,7 @@ class ListLayer:
 
 
 class ListBatch(Rows, ListLayer):
-    """Makes a cache of several rows a batch of the contract."""
+    """Adapts a cache of several rows to the interface of a batch of lists."""
 
     parts: Sequence[Batch]
 

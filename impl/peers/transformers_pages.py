@@ -42,7 +42,7 @@ class Scheduled(NamedTuple):
 
 
 class Pages:
-    """Makes a `PagedAttentionCache` a cache of the paged contract.
+    """Adapts a `PagedAttentionCache` to the interface of the paged contract.
 
     Args:
         cache: the cache.

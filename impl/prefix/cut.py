@@ -13,7 +13,7 @@ Numbered = Iterable[tuple[int, Layer]]
 
 @dataclass
 class Cut:
-    """A temporary cut of the snapshots of one edge, until paths may diverge there.
+    """A temporary cut of the snapshots of one edge, while a request reads this edge.
 
     Before positions of a layer are overwritten, a snapshot that refers to any of them is
     copied as a whole. A request overwrites positions from its first computed token on.

@@ -224,7 +224,8 @@ class Slots:
         """Removes tokens after the first `keep` tokens.
 
         Half of the removable tokens are removed, or more if needed. Later tokens move to
-        close the gap. If the cache refuses, all tokens left must be computed again.
+        close the gap. If the cache refuses, the request must compute all remaining tokens
+        of the slot again.
         """
         slot = self.slots[number]
         half = (self.context - self.keep) // 2

@@ -52,8 +52,8 @@ class Tree:
     def match(self, tokens: Path) -> Match:
         """Returns the longest stored prefix of the tokens, from the root on.
 
-        Whole edges are compared in one operation. Only in the first edge that differs,
-        the offset of the difference is searched.
+        Whole edges are compared in one operation. Then the offset of the difference is
+        searched in the first edge that differs.
         """
         nodes_found, node = Match(0), self.root
         while nodes_found.length < len(tokens):

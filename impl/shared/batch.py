@@ -20,7 +20,7 @@ FEW = 64
 
 
 class Owners:
-    """The sequences of the rows of a pass. Successive steps often share one object.
+    """The sequences of the rows of a pass. Passes of the same sequences share one object.
 
     Args:
         sequences: [rows], the sequence of each token.

@@ -263,8 +263,8 @@ class CacheBatch(ABC):
 
     @abstractmethod
     def may_roll_back(self, counts: Sequence[int]) -> bool:
-        """Returns whether each row still holds all tokens that it needs after its last
-        `counts[row]` tokens are removed."""
+        """Returns whether the last `counts[row]` tokens of each row can be removed: the
+        row then still holds all tokens that it needs."""
 
     @abstractmethod
     def keep(self, rows: Sequence[int]) -> None:
@@ -322,8 +322,8 @@ class CacheBatch(ABC):
 
 
 def check_stack(caches: Sequence[Any], kinds: Sequence[type]) -> None:
-    """Raises MisuseError unless the caches are different objects of one class, which is
-    in `kinds`."""
+    """Raises MisuseError unless the caches are different objects of one class, and this
+    class is in `kinds`."""
     if not caches:
         raise MisuseError("stack: no cache was given; a batch needs at least 1 row")
     kinds_found = {type(cache) for cache in caches}

@@ -66,7 +66,7 @@ class BlockPool:
         return taken
 
     def hold(self, blocks: Iterable[int]) -> None:
-        """Adds a table that holds these blocks."""
+        """Records that one more table holds these blocks."""
         references, cached = self.references, self.cached
         for block in blocks:
             if not references[block]:
@@ -74,7 +74,8 @@ class BlockPool:
             references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Releases blocks; the first block of the list is evicted first."""
+        """Records that one table fewer holds these blocks. If the blocks become cached,
+        the first block of the list is evicted first."""
         references, keys = self.references, self.keys
         free, cached = self.free, self.cached
         for block in blocks:

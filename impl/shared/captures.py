@@ -1,4 +1,4 @@
-"""Captures: snapshots that are scheduled before their tokens arrive."""
+"""Captures: snapshots of a cache that are scheduled before their tokens arrive."""
 
 from __future__ import annotations
 

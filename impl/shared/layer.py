@@ -167,8 +167,8 @@ class TokenCache(LayerCache, Form):
 
         Returns:
             K and V of all old tokens that the first new token sees, and of all new
-            tokens, in order of position. Only the columns of a full window may be in any
-            order.
+            tokens, in order of position. Exception: the columns of a full window may be
+            in any order.
         """
         begin = self.offset
         end = begin + keys.shape[2]
@@ -262,11 +262,12 @@ class TokenCache(LayerCache, Form):
 class WholeSnapshots(LayerCache):
     """Split and merge for kinds whose snapshots always have the whole content.
 
-    Of two snapshots, the later snapshot has all content that a restore needs.
+    The later of two snapshots has all content that a restore needs, so a merge keeps just
+    this snapshot.
     """
 
     def split(self, snapshot: Snapshot, at: int) -> tuple[None, Snapshot]:
-        """Returns None and the whole snapshot, wherever it is cut."""
+        """Returns None and the whole snapshot, whatever the offset."""
         return None, snapshot
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:

@@ -78,9 +78,9 @@ class Sight(NamedTuple):
             end).
         indexes: the tokens of all sequences.
         owners: int64 [sequences], the sequences of the batch, in the order of its groups.
-        ranges: four arrays int64 [sequences] of places in the arrays of `indexes`. Some
-            rows of a sequence see tokens at [ranges[0], ranges[3]), and all rows see the
-            tokens at [ranges[1], ranges[2]).
+        ranges: four arrays int64 [sequences] of places in the arrays of `indexes`. Every
+            token that at least one row of the sequence sees is in [ranges[0], ranges[3]).
+            Every row of the sequence sees all tokens in [ranges[1], ranges[2]).
     """
 
     batch: PassRows

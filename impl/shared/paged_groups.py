@@ -122,11 +122,12 @@ class WindowedGroup(Group):
         return 0
 
     def find_shorter(self, keys: Sequence[bytes], hit: int) -> int | None:
-        """Returns the next shorter possible hit; None if all blocks of `hit` are present.
+        """Returns a shorter hit to try; None if all blocks that `hit` needs are present.
 
-        The shorter hit ends in the last missing block that the present hit needs. The
-        block that the request will continue to fill must always be present: a prefix that
-        is later published for it includes all its positions.
+        The shorter hit ends in the last block that `hit` needs and that is missing. A hit
+        that ends inside a block always needs this block, because the request continues to
+        fill it, and a prefix that is later published for the block includes all its
+        positions.
         """
         first = self.first(hit)
         if (first < hit or hit % self.block) and self.get(keys, hit) is None:

@@ -206,7 +206,8 @@ class RowPool(Form, Columns, ABC):
     def is_crowded(
         self, wanted: Sequence[int | None], sizes: Sequence[int], first: int
     ) -> bool:
-        """Returns whether most tokens would have to move now, and move again soon."""
+        """Returns whether most tokens would have to move now, and would soon have to move
+        again."""
         pairs = [*zip(wanted, sizes, strict=True)]
         size_total = sum(size for slot, size in pairs if slot is not None)
         stay = sum(size for row, (slot, size) in enumerate(pairs, first) if slot == row)
@@ -305,8 +306,8 @@ class RowPool(Form, Columns, ABC):
                 self.put(len(lengths) + number, position, arrays)
 
     def place(self, end: int, length: int) -> int:
-        """Returns the start of a row that should end at column `end`; it ends later if it
-        is too long."""
+        """Returns the start column of a row so that the row ends at column `end`. A row
+        that is too long for this ends at a later column."""
         return (
             self.wrap(end - length) if self.room == self.window else max(0, end - length)
         )

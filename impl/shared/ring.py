@@ -19,9 +19,10 @@ class Ring:
     new buffers with a *twin*: a second set of `capacity` columns after the first set.
 
     From then on, tokens are written to both sets, so that any `capacity` positions are
-    consecutive columns. The copied tokens are not written to the twin: they begin in
-    column 0, so consecutive columns that begin with them continue only into twin columns
-    of later tokens. An update of one token that returns to column 0 drops the twin.
+    consecutive columns. The copied tokens are not written to the twin, because no update
+    reads them there: a run that begins at a copied token in column c ends before column c
+    of the twin, and the twin columns before c have later tokens. An update of one token
+    that returns to column 0 drops the twin.
 
     Attributes:
         window: number of tokens that are kept. The ring has more columns only if an

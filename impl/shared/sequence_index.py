@@ -18,8 +18,8 @@ class Indexes:
     """The tokens of all sequences: their positions, ascending, and the cell of each.
 
     All sequences share one array, so that a step of many sequences takes few operations.
-    A row has free space at both ends: tokens are added at the end and evicted at the
-    beginning without moving other tokens.
+    Each sequence has free space at both ends of its tokens: tokens are added at the end
+    and evicted at the beginning without moving other tokens.
 
     Args:
         count: number of sequences.

@@ -65,8 +65,9 @@ class TorchArrays:
     def list_scopes(self) -> tuple[Callable[[], AbstractContextManager[None]], ...]:
         """Lists alternatives to inference mode.
 
-        They are: no gradients; gradients, with inputs that require gradients; and no
-        gradients, with inputs that were made in inference mode.
+        The alternatives are: without gradients; with gradients and with inputs that
+        require gradients; without gradients and with inputs that were made in inference
+        mode.
         """
         return (
             torch.no_grad,

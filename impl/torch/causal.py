@@ -33,7 +33,7 @@ class CausalCache(CausalCacheBase):
         sizes: see `Sizes`.
         layers: number of layers; all have the same heads and dimensions.
         rope: bases of the rotary embedding, by which keys are rotated when they move;
-            layer i has the base with index i mod their number. None if keys cannot move.
+            layer i uses rope[i % len(rope)]. None if keys cannot move.
         like: a tensor with the dtype and the device of keys and values.
         mask: a tensor with the dtype and the device of masks.
         fill: the initial content of the memory.
@@ -159,8 +159,8 @@ class CausalCache(CausalCacheBase):
         return [self.keys, self.values]
 
     def view_layers(self) -> None:
-        """Makes the views of the layers: only once or, with gradients, again after each
-        write.
+        """Makes the views of the layers. Without gradients, makes them once; with
+        gradients, makes them again after each write.
 
         Torch 2.13 refuses to write to a view after a write to a part of the view.
         """

@@ -1,4 +1,4 @@
-"""Passes whose work on the device never changes, so that a CUDA graph can replay it."""
+"""Passes with fixed work on the device, so that a CUDA graph can replay this work."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from lockstep.impl.shared.errors import MisuseError
 
 
 class Rope:
-    """Rotates keys by a number of positions; layer i has base i mod the number of bases.
+    """Rotates keys by a number of positions; layer i uses bases[i % len(bases)].
 
-    A key's pairs are (x[i], x[i + dim / 2]); pair i rotates by position · base^(-2i /
-    dim).
+    The pairs of a key are (x[i], x[i + dim / 2]). Pair i is rotated by position ·
+    base^(-2i / dim).
 
     Attributes:
         rates: float64 [layers, dim / 2], angle per position.
@@ -37,8 +37,8 @@ class Rope:
         return angles.cos().float(), angles.sin().float()
 
     def turn(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
-        """Rotates keys [layers, 1, heads, tokens, dim], in float32, and returns their
-        dtype."""
+        """Rotates keys [layers, 1, heads, tokens, dim] in float32, and returns them in
+        their dtype."""
         cos, sin = (angles[:, None, None, None] for angles in self.compute_turn(distance))
         x, y = keys.float().chunk(2, dim=-1)
         return torch.cat((x * cos - y * sin, x * sin + y * cos), dim=-1).to(keys.dtype)

@@ -112,7 +112,8 @@ def copy_kernel(
     TO_POOL: tl.constexpr,
     CUTS_OFF: tl.constexpr,
 ) -> None:
-    """Copies keys in program (block of rows, head, 2 · layer), values in 2 · layer + 1.
+    """Copies one block of rows of one head in one layer. The last index of a program is 2
+    · layer to copy keys, and 2 · layer + 1 to copy values.
 
     …_UNIT is the unit of the layer, head and row strides of the tokens.
     """

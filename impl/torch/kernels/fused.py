@@ -22,7 +22,8 @@ from lockstep.impl.torch.rope import Rope
 
 
 class TritonKernels:
-    """`impl.torch.kernels.Kernels` on CUDA, or on the CPU in Triton's interpreter.
+    """Implements `impl.torch.kernels.Kernels` on CUDA, or on the CPU in Triton's
+    interpreter.
 
     An index is an int64 tensor of cells. No gradient flows through a kernel.
     """

@@ -15,7 +15,7 @@ caches, which is three times as fast as rotating all keys at once."""
 
 
 class HostKernels(PlainKernels):
-    """Plain torch operations, in blocks of keys.
+    """Plain torch operations on the CPU. Keys are rotated in blocks.
 
     Args:
         block: number of keys that are rotated at a time.

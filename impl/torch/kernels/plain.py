@@ -15,7 +15,8 @@ from lockstep.impl.torch.rope import Rope
 
 @dataclass(frozen=True)
 class Padded:
-    """An index of cells that is read from the tensor when used; skips negative cells."""
+    """An index of cells in a tensor, which is read whenever the index is used. Negative
+    cells are skipped."""
 
     cells: torch.Tensor
 
@@ -31,12 +32,13 @@ ROWS, COLUMNS = -2, -1
 
 
 class PlainKernels:
-    """`impl.torch.kernels.Kernels` on every device that torch supports."""
+    """Implements `impl.torch.kernels.Kernels` on every device that torch supports."""
 
     alignment = 1
 
     def place(self, cells: Ints, device: torch.device) -> Index:
-        """Returns a slice for consecutive cells: writing it is a copy, not a scatter."""
+        """Returns a slice if the cells are consecutive, because writing to a slice is a
+        copy, not a scatter."""
         index = as_slice(cells)
         return index if isinstance(index, slice) else upload(cells, device)
 
