@@ -3,7 +3,7 @@ the harness, with the nearest tests.
 
     python ci/mutants.py --count 100 --seed 1
 
-A mutant is a copy of the code with one small change, such as + instead of -.
+A mutant is a copy of one file with one small change, such as + instead of -.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Outcome:
 
     Attributes:
         verdict: one of VERDICTS.
-        how: the signature of the divergence, or the test, that found the mutant, or the
-            explanation why none finds it; empty if there is neither.
+        how: if the mutant was found, the signature of the divergence, or the test; otherwise
+            the explanation why no program finds it, or "" if there is no explanation.
         programs: the number of programs, or of phases of tests, that ran.
         seconds: the time of all programs, including imports.
     """

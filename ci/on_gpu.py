@@ -2,10 +2,10 @@
 
 All results are in one file, OUT/DEVICE.json, which is written after every part. For each
 part, the file contains the result, the failure, or the reason why the part was not
-measured, and also the date, the machine, the versions and a digest of the sources. An
-interrupted run continues where it stopped: parts that have passed on this machine with
-the same sources do not run again. Failing programs are in OUT/failures.zip, for `lockstep
-replay`.
+measured. It also contains the date, the machine, the versions and a digest of the
+sources. An interrupted run continues where it stopped: parts that have passed on this
+machine with the same sources do not run again. Failing programs are in OUT/failures.zip,
+for `lockstep replay`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiles every Triton kernel, and reports properties of the machine code. Needs no GPU.
+"""Compiles every Triton kernel without a GPU, and reports properties of the machine code.
 
     python ci/ptx.py [--target 90] [--ptx DIR] [--json FILE]
 

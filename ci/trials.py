@@ -47,8 +47,8 @@ class Ended:
 
     Attributes:
         status: the exit status of the command; None if it did not end.
-        acted: the seconds from the act of the backend to the event, or to the end of the
-            command; None if the backend has not acted.
+        acted: the seconds from the act of the backend to the event; without an event, to
+            the end of the command. None if the backend has not acted.
         was_sent: whether the event was sent before the command ended.
         left: the processes that still run after five seconds.
     """
@@ -101,8 +101,8 @@ PROGRAMS = 24
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial: a backend acts at a given location, and an event may happen at a given
-    time.
+    """A trial: at the location `place`, a backend does `act`, such as hanging; `event`,
+    such as a signal, may happen after `seconds`.
 
     Attributes:
         seconds: the time from the start of the work to the event.
@@ -117,7 +117,7 @@ class Trial:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether the act has no effect on the harness."""
+        """Whether the check must succeed although the backend has done the act."""
         if self.act in ANSWERS:  # nothing is returned there
             return self.place in ("close", "import")
         if self.is_driver:  # its standard output is its only connection

@@ -56,7 +56,8 @@ def list_work(names: Sequence[str], kinds: Sequence[str] = ()) -> Iterator[Work]
 
 
 def list_different(works: Sequence[Work]) -> list[Work]:
-    """Returns only the first work of each combination of kind, declaration and dtypes."""
+    """Returns the first work of each combination of kind, declaration and dtypes, and
+    skips the others."""
 
     def get_key(one: Work) -> object:
         return one.kind, one.declared, one.backend.dtypes

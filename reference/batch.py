@@ -13,7 +13,7 @@ class Batch:
     Attributes:
         positions: position of each row.
         sequences: sequence of each row.
-        exceptions: rows that may also see later positions, in this pass only.
+        exceptions: rows that may also see later positions; holds for this pass.
         multimodal: rows that represent an image or other input that is not text.
     """
 

@@ -25,8 +25,8 @@ class BatchedCache:
     Attributes:
         coming: between `pad_right` and `finalize`, the number of tokens that each row
             still gets; otherwise None.
-        width: number of columns written since the batch was empty, including padding. It
-            is the number of columns of an implementation that never closes a gap.
+        width: number of columns written since the batch was empty, including padding. An
+            implementation that never closes a gap has this number of columns.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:

@@ -18,9 +18,9 @@ from .token import SharedToken
 class CausalCache:
     """Attention over the tokens of several sequences, at positions that the caller gives.
 
-    The class covers four kinds of cache: causal sets none of `window`, `memory` and
-    `chunk`; swa sets window = memory; swa-memory sets window and memory; chunked sets
-    chunk.
+    The class covers four kinds of cache. The kind causal sets none of `window`, `memory`
+    and `chunk`; swa sets `window` and `memory` to the same number; swa-memory sets
+    `window` and `memory`; chunked sets `chunk`.
 
     Args:
         sequences: number of sequences, numbered from 0.
@@ -130,7 +130,7 @@ class CausalCache:
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
         """Returns CacheFull if there is no room for the batch after its evictions.
 
-        To reserve memory needs no room.
+        A pass with `reserve` needs no room.
         """
         free = self.room - len(self.get_kept(batch))
         if reserve or len(batch) <= free:
@@ -211,7 +211,7 @@ class CausalCache:
     def can_resume(self, sequence: int, position: int) -> bool:
         """Returns whether all tokens that a pass from `position` on sees are stored.
 
-        Without a memory limit it returns True.
+        Returns True if `memory` has no limit.
         """
         check_position(sequence, position, self.sequences)
         if self.memory == inf:

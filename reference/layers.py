@@ -40,7 +40,8 @@ class Layer:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the stored content of a conversation also serves any prefix of it."""
+        """Whether the layer can be restored to any prefix of a conversation from the
+        content that is stored for the whole conversation."""
         return isinstance(self.cache, KVCache)
 
     def hold(self, tags: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
-"""Paged caches: the content that each position of each live request must hold.
+"""Paged caches: which content each position of each request must hold.
 
 This reference has no blocks, tables, hashes or evictions: an engine chooses them freely,
 and they must not affect the content of requests. K and V of a token depend only on its
 namespace and on all tokens up to and including it. The content of a position is therefore
-the same whichever request computed it.
+the same, no matter which request computed it.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class PagedCache:
         prefix_cache: whether requests may reuse tokens that other requests computed.
         dropped: minimum number of tokens at the end of the longest possible hit that are
             computed again, for their outputs.
-        admits: the tokens for which a request gets slots with a step: "chunk": those up
-            to the end of the step; "prompt": all known tokens; "output": as many tokens
-            as a request may have.
+        admits: for which tokens a request gets slots when it is scheduled: "chunk": the
+            tokens up to the end of the step; "prompt": all known tokens; "output": as
+            many tokens as a request may have.
         most: the number of tokens that a request may have.
 
     Attributes:
@@ -133,8 +133,8 @@ class PagedCache:
     def can_hit(self, name: str, hit: int, in_step: bool = True) -> bool:
         """Returns whether a waiting request can reuse its first `hit` tokens.
 
-        It can if all tokens that the next token attends to were computed, and not as
-        drafts. At least one token remains to be computed, for its output.
+        It can if all tokens that the next token attends to were computed; computed drafts
+        do not count. At least one token remains to be computed, for its output.
 
         Args:
             name: the name of the request.

@@ -1,4 +1,5 @@
-"""A causal cache that also has a recurrent state, which cannot be cut, per sequence."""
+"""A causal cache that also has one recurrent state for each sequence. A state cannot be
+cut."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class NoSlot(Exception):
 
 @dataclass(eq=False)
 class Slot:
-    """One sequence of the cache, from the start of a request to that of the next.
+    """One sequence of the cache, from the start of a request to the start of the next
+    request.
 
     Attributes:
         number: the number of the sequence.

@@ -1,4 +1,5 @@
-"""The recurrent state: a sum over all tokens so far; single terms cannot be removed."""
+"""The recurrent state: a sum over all tokens so far, from which no single token can be
+removed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ class StateCache:
     """The state of a linear-recurrent layer over one sequence.
 
     An implementation keeps two arrays of fixed size, the inputs of a short convolution
-    and a running state, each a function of all tokens in order. This list keeps the
+    and a running state. Each is a function of all tokens in order. This list keeps the
     tokens themselves: two states are equal if they come from the same tokens.
     """
 

@@ -50,8 +50,8 @@ class Trie(Model):
 
     Attributes:
         points: path → point. Layers that can be cut store all tokens of each path; other
-            layers can be restored only at a capture. Two paths that diverge have a point
-            at the end of their common prefix.
+            layers can be restored only at a capture. If two paths diverge, there is also
+            a point at the end of their common prefix.
         live: the tokens that the layers have read, between requests.
         wanted: additional lengths at which the open request makes captures.
         reused: number of tokens that the open request reused.
@@ -232,7 +232,8 @@ class Trie(Model):
             self.points[min(following, key=len)].used = self.clock
 
     def get_parents(self) -> dict[Path, Path]:
-        """Returns for each stored path its longest stored proper prefix, else ()."""
+        """Returns, for each stored path, its longest stored proper prefix, or () if there
+        is none."""
         parents: dict[Path, Path] = {}
         prefixes: list[Path] = [()]
         for path in sorted(self.points):  # what one begins with comes before it
@@ -300,8 +301,8 @@ class Trie(Model):
         """Returns the paths of the points that can be evicted.
 
         These are the points without children, and the points with captures. A point is
-        protected if the live conversation contains at least one token of the path between
-        the parent of the point and the point.
+        protected if the live conversation contains at least one of the tokens between the
+        parent of the point and the point itself.
         """
         live, inner = self.get_live(), set(parents.values())
         return [

@@ -91,6 +91,6 @@ class WrapperCache:
         return False not in answers
 
     def each(self, ask: Callable[[Cache], None]) -> None:
-        """Calls `ask` with each cache in order; the first error ends the loop."""
+        """Calls `ask` with each cache in order; stops at the first error."""
         for cache in self.caches:
             ask(cache)

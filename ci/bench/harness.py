@@ -1,5 +1,5 @@
-"""Measures the speed of checking on one core: steps per second, and the share of each
-task.
+"""Measures how fast programs are checked on one core: steps per second, and the share of
+each task.
 
     python ci/bench/harness.py --backend torch-cpu --backend mlx-cpu
 
@@ -21,9 +21,9 @@ The shares of this time, each measured separately with the same programs:
 * compare: the rest: making the contents of arrays, reading returned arrays, comparing
   arrays, watching arrays, checking legality, counting cells.
 
-`outside` is the sum of all shares except reference and backend. The row "all" has the
-total steps of all kinds, with equal numbers of programs, divided by their total time.
-BARS and OUTSIDE are the required results; results that miss them are marked.
+`outside` is the sum of all shares except reference and backend. The row "all" divides the
+steps of all kinds by their total time; each kind has the same number of programs. BARS
+and OUTSIDE are the required results; results that miss them are marked.
 """
 
 from __future__ import annotations

@@ -202,7 +202,8 @@ def list_operands(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
 
 
 def is_removable(node: ast.AST) -> bool:
-    """Returns whether a node is a statement without which the file may still run."""
+    """Returns whether a node is a statement that can be removed so that the file may
+    still run."""
     if isinstance(node, ast.Assign):  # without a name, the next line raises NameError
         return isinstance(node.targets[0], ast.Attribute | ast.Subscript)
     if isinstance(node, ast.Expr):

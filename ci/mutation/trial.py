@@ -157,8 +157,8 @@ class Baseline:
     def list_runs(self, file: str, lines: Sequence[int] | None = None) -> list[Run]:
         """Lists the runs that run at least one of the lines.
 
-        Lists the runs that run any line of the file, if `lines` is None or one of the
-        lines runs when the file is imported.
+        If `lines` is None, or if one of the lines runs when the file is imported, lists
+        the runs that run any line of the file.
         """
         reached = self.lines.get(file, {})
         numbers = {number for line in lines or () for number in reached.get(line, ())}
@@ -179,7 +179,7 @@ def draw_runs(work: Work, number: int, seed: int) -> list[Run]:
 
 
 def measure_baseline(beat: Beat, root: Path, programs: int, seed: int) -> Baseline:
-    """Draws `programs` programs of each kind of both backends, and runs them.
+    """Draws `programs` programs for each kind of torch-cpu and of mlx-cpu, and runs them.
 
     Raises:
         RuntimeError: a program diverges.

@@ -78,8 +78,8 @@ class Kind:
             takes any value that the contract draws.
         builds_on: (prefix contract) the harness opens and watches the underlying caches,
             and passes them in.
-        refuses: an invalid call raises the "usage" error and changes nothing. Programs
-            make invalid calls only if this is True.
+        refuses: if True, an invalid call raises the "usage" error and changes nothing,
+            and programs make invalid calls. If False, programs make none.
         inputs: "copied", or "kept" if the cache keeps or returns the arrays that are
             passed in, because callers in its framework never write to these arrays
             afterwards. If "kept", the harness does not check these arrays.
@@ -154,8 +154,9 @@ class Backend:
         lifetime: how long a returned array keeps its content.
         causal: how a mask "causal" is aligned.
         poison: `open` fills unused memory with NaN if config["poison"] is True.
-        scope: a context manager for a program, such as torch.no_grad; if several backends
-            run the program side by side, for each of its steps.
+        scope: a context manager in which a program runs, such as torch.no_grad. If
+            several backends run the program side by side, each step of this backend runs
+            in it.
         scopes: alternative scopes with the same answers, for the values 1, 2, … of the
             config field "scope". Only values that a kind declares are drawn.
         overwrite: fills an array with other numbers in place, like a model that reuses
@@ -166,8 +167,8 @@ class Backend:
             which lie between -1 and 1; 0 if storage only moves data, 1/254 for int8 with
             one scale. Reports show the used share.
         ledger: the folder of the known divergences; see `harness/programs/README.md`.
-        code: the packages whose used code is copied into failure scripts, so that the
-            scripts need only the framework.
+        code: the packages from which failure scripts copy the code that they use, so that
+            the scripts need no package except the framework.
         faults: "package.module:function"; the function returns the mistakes that are
             planted in the backend (`Planted`).
         errors: the exceptions for "usage" (an invalid call; default: ValueError), for
@@ -282,7 +283,7 @@ def list_pairs(
 ) -> Iterator[tuple[str, str]]:
     """Yields descriptions of each difference: (in the failure's environment, here).
 
-    Only fields that the failure's file names are compared.
+    Fields that the failure's file does not have are not compared.
     """
     versions = [
         (clean(name), clean(version))

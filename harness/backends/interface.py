@@ -289,8 +289,8 @@ class BatchCache(Protocol):
 
     def pad_left(self, padding: Sequence[int]) -> None:
         """Announces padding on the left: in the next update, the first `padding[b]`
-        columns of row b are padding. The batch is empty. At
-        least one row has no padding."""
+        columns of row b are padding. Called for an empty batch; at least one row has no
+        padding."""
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces padding on the right: until `finalize`, the next updates have
@@ -400,8 +400,8 @@ class BatchStateCache(Protocol):
         """
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Stores the states after `length` more columns; only columns that are tokens
-        in `make_mask` count."""
+        """Stores the states after `length` more columns; columns that are padding
+        according to `make_mask` must not change the states."""
 
 
 class ListCache(Protocol):
@@ -688,7 +688,7 @@ class SlotsCache(Protocol):
         """
 
     def commit(self, slot: int, count: int) -> None:
-        """Marks the next `count` remaining tokens as computed."""
+        """Records that the next `count` remaining tokens were computed."""
 
     def close(self, slot: int) -> int:
         """Frees the slot; returns the number of tokens that remain in it."""

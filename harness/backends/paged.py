@@ -36,10 +36,11 @@ class Pool(NamedTuple):
         references: block → the number of tables that hold it.
         free: blocks that no request holds and that cannot be hit.
         cached: blocks that no request holds and that can be hit.
-        pinned: blocks that are held until they are copied, or until a transfer ends,
-            listed once for each such reference.
-        idle: blocks of other memory that are free or can be evicted. If a new cache
-            lists all of them, each block must be here whenever no transfer uses it.
+        pinned: blocks that are held until they are copied or until a transfer ends. A
+            block is listed once for each copy or transfer that holds it.
+        idle: blocks of other memory that are free or can be evicted. If a new cache lists
+            all blocks of other memory, each block must be listed whenever no transfer
+            uses it.
     """
 
     references: Mapping[int, int]

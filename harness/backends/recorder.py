@@ -2,8 +2,8 @@
 
 The recorder of a library has a subclass of `Scribe` for each class of cache. The subclass
 translates each call of the library to an operation. The engine's cache object is changed
-to an instance of a new subclass of its class. Unlike a wrapper, this keeps the identity
-of the object, its attributes, and the results of `isinstance`.
+to an instance of a new subclass of its class. This keeps the identity of the object, its
+attributes, and the results of `isinstance`; a wrapper would change them.
 """
 
 from __future__ import annotations

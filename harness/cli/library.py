@@ -75,7 +75,7 @@ def programs(
             ledger. None to draw from the whole contract.
         max_ops: the maximum number of operations in a program; None for the usual limit,
             which is 36 to 84, occasionally 240.
-        seeded: has no effect any more, since Hypothesis draws each choice.
+        seeded: has no effect any more, because Hypothesis draws every choice.
 
     Raises:
         UsageError: the contract or kind does not exist, the backend does not declare the
@@ -210,7 +210,7 @@ def run(
 
     While Hypothesis shrinks, a test runs hundreds of failing programs. The first program
     with each signature is shortened immediately, as `lockstep shrink` does, and saved;
-    later programs only if they are simpler.
+    later programs are shortened and saved only if they are simpler.
 
     Args:
         program: see `programs`.

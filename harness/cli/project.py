@@ -42,7 +42,8 @@ class Project:
         failures: the folder for failing programs.
         python_path: the folders from which workers import backends.
         origins: setting → a description of its value and origin.
-        ignored: the table that is not obeyed, and why; None if there is none.
+        ignored: a table of settings that is ignored, and the reason; None if there is no
+            such table.
     """
 
     backends: tuple[str, ...] = ()
@@ -88,8 +89,8 @@ def find_table() -> tuple[Path, Mapping[str, Any], str | None]:
     control, and at the root of a repository.
 
     Returns:
-        The path; the table; if a table behind the end of the search is not obeyed, its
-        path and the reason.
+        The path; the table; and, if a table beyond the end of the search is ignored, the
+        path of this table and the reason.
     """
     end: str | None = None
     try:

@@ -2,7 +2,8 @@
 
 A test with the fixture `lockstep_case` runs once for each declared backend and kind;
 `lockstep_check` runs such a case, and fails the test with a report of the failure.
-Backends run in another process, so that a crash or hang fails only its own test.
+Backends run in another process, so that a crash or a hang fails one test and not the
+whole session.
 
 pytest loads this module in every environment that has this package. Therefore, the module
 imports the harness only when a test uses a case, and every option begins with

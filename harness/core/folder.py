@@ -1,6 +1,7 @@
 """Reads and writes files in a local folder or in a remote store that fsspec supports.
 
-Files are written atomically. If several processes write the same file, the first wins.
+Files are written atomically. If several processes write the same file, the content of the
+first process is kept.
 """
 
 from __future__ import annotations
@@ -142,9 +143,9 @@ class LocalFolder(Folder):
 class RemoteFolder(Folder):
     """A folder in a store, such as ``s3://bucket/night``.
 
-    Many stores cannot write a file only if it does not exist. A writer therefore reads
-    the file again to see whether its content was kept. The name of a shard determines its
-    content, so it does not matter which of two writers is first.
+    Many stores have no operation that writes a file unless it exists. A writer therefore
+    reads the file again to see whether its content was kept. The name of a shard
+    determines its content, so it does not matter which of two writers is first.
     """
 
     def __init__(self, location: str) -> None:

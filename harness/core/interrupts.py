@@ -60,8 +60,8 @@ def signals() -> Iterator[None]:
 def shielded() -> Iterator[None]:
     """Delays handled signals until the `with` body is over.
 
-    The signals are not blocked, because a process that the body starts would inherit the
-    blocked state.
+    The signals are not blocked by the system, because a process that the body starts
+    would inherit the block.
     """
     waiting: list[int] = []
     before: dict[int, Callable[[int, Any], Any]] = {}

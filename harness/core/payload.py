@@ -256,7 +256,7 @@ def get_rounded_table(
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:
     """Replaces each number by the payload number within `tolerance`, if there is one.
-    Used for backends with storage that rounds."""
+    Used for a backend whose storage rounds."""
     levels = choose_levels(tolerance)
     step = get_step(levels)
     with np.errstate(invalid="ignore"):  # padding may be NaN or infinite

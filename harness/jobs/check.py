@@ -163,8 +163,7 @@ def get_size(path: Path) -> int | None:
 def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
     """Adds the result of a failure of an earlier run.
 
-    A failure is ignored if it can no longer run because the backend does not declare its
-    operations.
+    A failure is ignored if the backend no longer declares its operations.
     """
     assert isinstance(event, Ran | Stopped)
     saved = next(saved for saved in shards.saved if saved.task is task)

@@ -66,8 +66,9 @@ def shrink_crash(
 ) -> Shrunk:
     """Shrinks a program that crashes or hangs, in new processes.
 
-    First it runs alone, and only this result counts: among other programs, an error in a
-    kernel (see `BLOCKING`) may have shown in a later step or program.
+    First, the program runs alone, and the result of this run counts. When it ran among
+    other programs, an error in a kernel (see `BLOCKING`) may have appeared in a later
+    step or in a later program.
 
     Args:
         pool: one worker, with the variables of `BLOCKING`.

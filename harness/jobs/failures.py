@@ -1,7 +1,7 @@
 """Stores the failing programs of a job in files.
 
 The file of a failure is `failures/<signature>/<digest>-<backend>.json` and contains one
-shrunk program. A signature may have several files.
+shrunk program. Several failures with the same signature may have a file each.
 """
 
 from __future__ import annotations
@@ -214,10 +214,10 @@ class Failures:
 
     Args:
         folder: the folder for the files.
-        below: the prefix of the file names in the folder.
+        below: the folder inside `folder`, as a prefix of all file names.
 
     Attributes:
-        shrunk: backend and signature → form → the simplest failure.
+        shrunk: (backend, signature) → form → the simplest failure; see `Failure.form`.
         unshrunk: backend and signature → digest → a failure that was not shrunk.
         reported: digest and backend of all programs that were found, as in file names.
         replaced: backend, digest and `what` of programs that have a shorter version.

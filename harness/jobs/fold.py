@@ -103,7 +103,8 @@ def finishing(outcome: Outcome) -> Iterator[None]:
 
 
 def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
-    """Adds the result of a ledger run: known divergences must keep their signatures."""
+    """Adds the result of running the programs of a ledger: each program must still show
+    the signature of its entry."""
     for pair in outcome.pairs:
         if pair.backend != backend:
             continue
@@ -132,8 +133,8 @@ def fold_shard(
     """Adds an event of a shard.
 
     Args:
-        outcome: the result so far, which the kept failures are added to.
-        failures: the collection that diverging programs are added to.
+        outcome: the result so far; the kept failures are added to it.
+        failures: diverging programs are added to this collection.
         pair: the pair of the outcome that the event concerns.
         task: the shard.
         event: an event of the shard.

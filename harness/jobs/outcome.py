@@ -38,7 +38,7 @@ class Pair(Counts):
         wanted: the number of planned programs.
         coverage: the counts of cells in completed slices.
         left_out: cell → the number of drawn calls that broke a duty.
-        reached: cells that were reached, including cells of running slices.
+        reached: the cells that were reached; unlike `coverage`, includes running slices.
         digests: the digest of the programs of each completed slice.
         running: the counts of each unfinished slice.
         known: the number of ledger entries whose programs still diverge.
@@ -163,8 +163,8 @@ class Pair(Counts):
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells that a complete run must reach: those in which not all drawn calls,
-        OFTEN or more, broke a duty."""
+        """The cells that a complete run must reach. A cell does not count if at least
+        OFTEN calls were drawn for it and all of them broke a duty."""
         return [
             cell
             for cell in self.declared_cells

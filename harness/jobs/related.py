@@ -49,7 +49,7 @@ def find_same_steps(
     failures: Sequence[Failure],
     evidence: Sequence[Evidence],
 ) -> list[tuple[int, int]]:
-    """Lists pairs of indices of failures that the same steps lead to."""
+    """Lists pairs of failures, as indices, that occur after the same steps."""
     joined: list[tuple[int, int]] = []
     for kind in dict.fromkeys(item.family for item in evidence):
         indices = [
@@ -84,8 +84,8 @@ first."""
 def compare_backends(
     pool: Pool, pairs: Sequence[Pair], watch: Callable[[], None]
 ) -> None:
-    """Runs diverging programs on other backends. If these disagree with the reference, it
-    may be wrong itself.
+    """Runs diverging programs on other backends. If these backends disagree with the
+    reference, too, the reference may be wrong.
 
     Args:
         pool: the pool that runs the programs.

@@ -140,7 +140,8 @@ def make_replayed(
 
 
 def get_divergence(event: Ran | Stopped) -> Divergence | None:
-    """Returns the divergence of a result; a crash is one if a program was running."""
+    """Returns the divergence of a result. A crash counts as a divergence if a program was
+    running."""
     if isinstance(event, Ran):
         return event.divergence
     blamed = event.blame()

@@ -222,8 +222,9 @@ class Shards:
     def run_alone(
         self, task: messages.SliceTask, group: Sequence[Pair], why: str
     ) -> None:
-        """Restarts a shard that ended early once per backend of its group, since the
-        backend that was running is not necessarily the faulty one."""
+        """Restarts a shard that ended early, once for each backend of its group. The
+        backend that was running when the shard ended is not necessarily the faulty
+        backend."""
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
         for pair, alone in zip(group, task.list_alone(), strict=True):
@@ -300,8 +301,8 @@ def can_follow(pair: Pair, lead: Pair, declared: Mapping[str, messages.Declared]
     """Returns whether a pair can run exactly the programs that are drawn for `lead`.
 
     Both backends must have equal declarations, except for config fields that do not
-    change results. Neither backend may have a ledger, because a ledger skips operations
-    for its backend only.
+    change results. Neither backend may have a ledger, because the programs of a backend
+    with a ledger skip operations.
     """
     rules = CONTRACTS[pair.contract]
     if pair.key[1:] != lead.key[1:] or pair.share != lead.share:

@@ -62,8 +62,8 @@ def wait_for_change(paths: Collection[Path], before: Stamps) -> list[Path]:
 
 
 def build(command: str) -> str | None:
-    """Runs a command line of the user in the shell. The output goes to a file, which a
-    process in the background may keep open.
+    """Runs a command line of the user in the shell. The output goes to a file, because a
+    background process of the command may keep the output open.
 
     Returns:
         The exit status and the end of the output, if the command failed; else None.

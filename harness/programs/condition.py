@@ -154,8 +154,8 @@ def parse_condition(
     Args:
         when: the field `when` of the file.
         rules: the contract of the operation.
-        config: the config of a program that meets the condition; the condition applies to
-            caches of the config's kind.
+        config: the config of a program that meets the condition. The condition applies to
+            caches of the same kind.
         where: the location of the condition, for messages.
 
     Raises:

@@ -51,8 +51,8 @@ BROKEN = (
 def list_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yields the name of each file in a zip, with a function that reads the file.
 
-    A downloaded zip may be malicious. Therefore, the whole directory is checked before
-    any member is read, and a single suspicious member makes the function refuse the zip.
+    A downloaded zip may be malicious. Therefore, the list of members is checked before
+    any member is read. If one member is suspicious, the whole zip is refused.
 
     Raises:
         UsageError: the file is not a zip, is too large, or has a suspicious member.

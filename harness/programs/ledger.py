@@ -1,10 +1,11 @@
 """Chooses which programs a backend runs: by its declaration, and by known divergences.
 
 An entry of the ledger is a known divergence of a released cache, with its reason and a
-program as proof. README.md describes the format. An entry has three effects. Generated
-programs skip the operations that the entry describes, to explore later operations. Some
-programs continue after such an operation, and must show the entry's signature. The
-entry's own program runs in each check, and must still fail with this signature.
+program as proof. README.md describes the format. An entry has three effects. First,
+generated programs skip the operations that the entry describes, so that they can explore
+later operations. Second, some programs run such an operation, and must then show the
+entry's signature. Third, the program of the entry runs in each check, and must still fail
+with this signature.
 
 If the answers of a backend decide the state, entries and duties are evaluated while the
 program runs; see `execution.executor`.
@@ -170,7 +171,8 @@ def parse_entry(text: str, path: Path) -> Entry:
 
 
 def read_fields(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Returns the valid fields of an entry; notes unknown, missing and other fields."""
+    """Returns the valid fields of an entry. Notes unknown, missing and invalid fields as
+    problems."""
     entry, fields = {}, {field.name: field for field in structs.fields(Document)}
     for name in sorted(document.keys() - fields.keys()):
         problems.messages.append(f"unknown field {show(name)}")
@@ -186,7 +188,8 @@ def read_fields(document: Mapping[str, Any], problems: Problems) -> dict[str, An
 
 
 def list_contradictions(entry: Mapping[str, Any], program: Program) -> Iterator[str]:
-    """Describes where the kind and the signature contradict the program."""
+    """Describes where the kind and the signature in an entry contradict the program in
+    the entry."""
     kind, signature = entry.get("kind", program.kind), entry.get("signature", "")
     if kind != program.kind:
         yield f"kind is {show(kind)}, but the program's is {show(program.kind)}"
@@ -260,8 +263,8 @@ def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> Known
 def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:
     """Returns the beginning of a program that leads to a known divergence, or None.
 
-    Returns None, too, if the answers of the backend decide the state: then only a run
-    shows whether the program leads to the divergence.
+    Also returns None if the state depends on the answers of the backend: then a run must
+    show whether the program leads to the divergence.
     """
     entries = [entry for entry in avoid if entry.program.kind == program.kind]
     judged = entries and not program.rules.leaves_choices
@@ -338,7 +341,7 @@ def drop_undeclared(program: Program, declared: Kind) -> Program:
 
 
 def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:
-    """Returns field → default for config fields without effect that are undeclared.
+    """Returns field → default, for undeclared config fields that change no answer.
 
     No answer depends on these fields, so they can stay at their defaults if the backend
     does not declare them.

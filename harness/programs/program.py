@@ -131,11 +131,13 @@ class Divergence:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether the backend is incomplete, which counts neither as green nor as red."""
+        """Whether a method of the backend is not written yet. Such a divergence counts
+        neither as success nor as failure."""
         return self.what == "missing"
 
     def get_signature(self, program: Program) -> str:
-        """Returns a key that is equal for all divergences that count as a single bug."""
+        """Returns the signature, a text that is equal for all divergences that count as
+        one bug."""
         return f"{program.contract}-{program.kind}-{self.operation}-{self.what}"
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +148,8 @@ class Divergence:
 class Flaky:
     """The reruns of a failed program of which at least one passed.
 
-    If no rerun passed, an earlier run did, or runs of shorter programs.
+    A program also counts as flaky if no rerun passed, but an earlier run passed, or runs
+    of shorter programs passed.
 
     Attributes:
         failed: the number of reruns that failed.
@@ -324,8 +327,8 @@ A chunk of 512 tokens after 4,096 tokens needs half of this count."""
 def walk(program: Program, rows: bool = True) -> Iterator[Step]:
     """Iterates over the steps of a program, each with the reference before the step.
 
-    The caller may run the step. The callers are the executor, which also runs a backend
-    at each step, and the code for traces, the ledger, explanations and pictures.
+    The caller may run the step. The executor calls this function, and runs a backend at
+    each step. Traces, the ledger, explanations and pictures use it without a backend.
 
     Args:
         program: a complete program.

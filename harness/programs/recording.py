@@ -56,7 +56,7 @@ class Draft:
     Attributes:
         ops: the operations, with all defaults filled in.
         done: layer → the number of operations that the layer has run.
-        remarks: descriptions of missing content, except for missing layers.
+        remarks: descriptions of content that was not recorded, except of missing layers.
         others: number of an operation → layers that ran a different operation.
         stopped: the reason why the recording ended early, or None.
         written: the number of operations in the file.
@@ -80,9 +80,8 @@ class Draft:
         return bool(self.ops)
 
     def turn(self, form: Form, first: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Changes the form, and keeps the recorded operations.
-
-        The new form needs the operations `first`, which are inserted at the beginning.
+        """Changes the form, and keeps the recorded operations. Inserts the operations
+        `first`, which the new form needs, before them.
         """
         if self.stopped is not None or form == self.form:
             return

@@ -67,8 +67,9 @@ def list_steps(program: Program, failing: int | None, last: int) -> list[str]:
     The description of a step has its result if the step was refused, was skipped, or did
     less than requested.
 
-    failing: the step that diverges; it gets the expected result. No results are added
-    after a step whose answer the backend chooses, nor to very long programs.
+    `failing` is the step that diverges; its description has the expected result. Steps
+    after a choice of the backend have no results, and very long programs have no results
+    at all.
     """
     operations, ops = program.rules.operations, program.ops[: last + 1]
     steps = [operations[op["op"]].describe(op) for op in ops]
@@ -106,8 +107,8 @@ def describe_outcome(skipped: str | None, op: Op, answer: Answer) -> str:
 def format_outcome(outcome: str, is_failing: bool) -> str:
     """Formats the result of a step.
 
-    For the step that diverges, only an expected refusal is shown, since the message of
-    the divergence has all other expected results.
+    For the step that diverges, an expected refusal is shown, and no other result: the
+    message of the divergence has all other expected results.
     """
     if not is_failing:
         return f" → {outcome}" if outcome else ""
@@ -121,7 +122,8 @@ def list_traits(program: Program, op: Op) -> list[str]:
     """Lists the unusual features of an operation.
 
     The features are the operation's name, if the operation is optional, and each field
-    whose value is not the default. Fields with names of caches and the like are skipped.
+    whose value is not the default. Fields with names, such as names of caches, are
+    skipped.
     """
     fields = program.rules.operations[op["op"]].fields
     optional = {

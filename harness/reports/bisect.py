@@ -55,7 +55,7 @@ def format_conclusion(work: Bisection) -> str:
 
 
 def format_nothing(work: Bisection) -> str:
-    """Formats the reason why no releases with a change between them can be named."""
+    """Formats the reason why the search found no change between two releases."""
     tested = sorted(n for n, shown in work.shown.items() if shown is not None)
     if not tested:
         return "nothing is known: no release could be tested"

@@ -22,7 +22,7 @@ class Group(Generic[T]):
 
     Attributes:
         sentence: a description of their common features; "" for a single failure.
-        causes: the number of causes that the failures probably have, at most.
+        causes: the largest likely number of causes of these failures.
     """
 
     failures: Sequence[T]
@@ -79,7 +79,7 @@ def describe_group(evidence: Sequence[Evidence]) -> tuple[str, int]:
 
 
 def count_causes(groups: Sequence[Group[T]]) -> str:
-    """Describes how many causes the failures of all groups probably have."""
+    """Describes how many causes all failures together probably have."""
     least, most = len(groups), sum(group.causes for group in groups)
     count = f"{least}" if least == most else f"{least} to {most}"
     return f"{count} likely cause" + "s" * (most > 1)

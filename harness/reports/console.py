@@ -65,7 +65,8 @@ class PlainConsole(Console):
                 yield Segment("\n".join(lines), style)
 
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError; rich would end the command with status 1."""
+        """Raises BrokenPipeError. Without this method, rich would end the command with
+        status 1."""
         raise BrokenPipeError
 
 
@@ -344,8 +345,8 @@ RECENT_SECONDS = 60.0
 class Pace:
     """The recent rate of programs.
 
-    The rate of the whole run misleads: it begins with imports, and some kinds take ten
-    times as long as others.
+    The rate of the whole run would mislead, because a run begins with imports, and
+    because some kinds take ten times as long as others.
     """
 
     def __init__(self) -> None:

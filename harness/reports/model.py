@@ -69,8 +69,8 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
 
 
 def list_uncalled(pair: PairSummary) -> list[str]:
-    """Lists the methods, or the messages of a driver, that no program has called because
-    others are not written."""
+    """Lists the methods (of a driver: messages) that no program has called, because other
+    methods are not written yet."""
     if not pair.missing:
         return []
     rules = CONTRACTS[pair.contract]
@@ -182,7 +182,8 @@ MEASURES = {
 
 
 def format_covered(pairs: Sequence[PairSummary]) -> str:
-    """Formats the largest sizes; of several pairs, from the smallest to the largest."""
+    """Formats the largest sizes. For several pairs, formats the range from the smallest
+    to the largest."""
     measures = []
     for name, text in MEASURES.items():
         sizes = sorted({pair.sizes[name] for pair in pairs if name in pair.sizes})
@@ -207,7 +208,8 @@ def shorten_list(
 def format_missed(
     pair: PairSummary, separator: str = "; ", most: int | None = None
 ) -> str:
-    """The cells that were never reached, by state; at most `most` items of a list."""
+    """Formats the cells that were never reached, by state. Each list is cut after `most`
+    items."""
     groups = [
         f"{state} × {shorten_list(operations, most=most)}"
         for state, operations in pair.cells.empty.items()
@@ -288,7 +290,8 @@ def format_verdict(outcomes: Sequence[OutcomeSummary], failures: int) -> str:
 
 
 def is_short(outcome: OutcomeSummary) -> bool:
-    """Returns whether a check is incomplete although it had to be complete."""
+    """Returns whether a check is incomplete although the user required a complete
+    check."""
     return outcome.require_complete and bool(format_gaps([outcome]))
 
 
@@ -330,7 +333,8 @@ def format_amount(outcomes: Sequence[OutcomeSummary]) -> str:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Backends × kinds of one contract. rows: a backend, and for each kind its pair."""
+    """The results of backends × kinds of one contract. Each item of `rows` has a backend,
+    and its pair for each kind."""
 
     contract: str
     kinds: Sequence[str]
@@ -340,7 +344,8 @@ class Matrix:
 def make_matrices(outcomes: Sequence[OutcomeSummary]) -> list[Matrix]:
     """Makes a matrix for each contract, since a matrix of all kinds would be too wide.
 
-    If several checks ran a backend with the same kind, it gets a row for each check.
+    If several checks ran a backend with the same kind, the backend gets one row for each
+    check.
     """
     runs = [(outcome, pair) for outcome in outcomes for pair in outcome.pairs]
     counts = Counter((pair.backend, pair.contract, pair.kind) for _, pair in runs)

@@ -63,7 +63,8 @@ class Cells(Struct, frozen=True):
     Attributes:
         reachable: the number of cells that a complete run reaches.
         empty: state → operations that were never run in this state.
-        excluded: the number of other cells, in which duties exclude all drawn calls.
+        excluded: the number of cells that are not counted in `reachable`, because duties
+            exclude all calls drawn for them.
     """
 
     reachable: Natural = 0
@@ -86,12 +87,14 @@ class PairSummary(Struct, frozen=True, kw_only=True):
             stopped the rest; else None.
         undeclared: operations that the backend does not declare.
         unchecked: promises that cannot be checked.
-        unproven: why complete programs that agree show too little.
+        unproven: the reasons why the programs show too little, although they are complete
+            and agree.
         operations, compared, dtypes, sizes: see `Counts`. Attention, for example, was
             compared in compared["attention"] steps.
         own_name: the name that a driver declares.
         programs_of: the backend whose programs this backend also ran, in the same worker.
-        parted: why the backend ran alone although other backends declare equal kinds.
+        parted: the reason why the backend ran alone, although other backends declare an
+            equal kind.
     """
 
     backend: str

@@ -134,8 +134,8 @@ class BackendRun:
             )
 
     def include(self, program: Program, result: Result) -> None:
-        """Counts the result of a program. May also run a known divergence that the
-        program skipped, see `meet`."""
+        """Counts the result of a program. If the program has skipped a known divergence,
+        may also run it; see `meet`."""
         if result.divergence is not None:
             self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
@@ -182,8 +182,8 @@ class BackendRun:
     def report(
         self, program: Program, divergence: Divergence, avoid: Sequence[Entry]
     ) -> None:
-        """Sends a diverging program and its shrunk version if it may show a new bug. Does
-        so too for programs that diverge in other ways during shrinking."""
+        """Sends a diverging program and its shrunk version if it may show a new bug. Also
+        does this for the programs that diverged in other ways during shrinking."""
         if divergence.what == "missing":  # an unimplemented function needs no shrinking
             self.counts.missing.setdefault(divergence.message, divergence.operation)
             return
@@ -196,9 +196,9 @@ class BackendRun:
     def is_new(self, program: Program, divergence: Divergence) -> bool:
         """Counts a diverging program, and returns whether it may show a new bug.
 
-        It may show a new bug if no shrunk program with its signature fails in a subset of
-        its states. Otherwise only the programs with the numbers 2, 4, 8, … of its
-        signature are accepted.
+        It may show a new bug unless an earlier shrunk program with the same signature
+        fails in a subset of its abstract states. Of the other programs with this
+        signature, the programs with the numbers 2, 4, 8, … are accepted, too.
         """
         signature = divergence.get_signature(program)
         shown = self.shown.setdefault(signature, Shown())
@@ -244,8 +244,8 @@ class BackendRun:
         return False
 
     def meet(self, known: Sequence[KnownProgram]) -> None:
-        """Counts a program that leads to known divergences. Checks for one program in
-        KNOWN_SHARE that it still shows the signature of its ledger entry."""
+        """Counts a program that leads to known divergences. For one program in
+        KNOWN_SHARE, checks that it still shows the signature of the ledger entry."""
         if not known:
             return
         self.known_count += 1

@@ -34,7 +34,8 @@ class Stray(Exception):
 class Channel:
     """One end of a connection.
 
-    seconds: the time limit for the other end to read sent bytes; None for no limit.
+    Args:
+        seconds: the time limit for the other end to read sent bytes; None for no limit.
     """
 
     def __init__(self, end: socket.socket, seconds: float | None = None) -> None:

@@ -78,14 +78,14 @@ def end_others() -> None:
 
 
 def end_all() -> NoReturn:
-    """Kills all processes below, and the process group."""
+    """Kills all descendants of this process, and its process group."""
     end_others()
     os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
 
 
 def end_by(number: int) -> NoReturn:
-    """Kills all processes below, and ends the guard by a signal."""
+    """Kills all descendants of this process, and ends the guard by a signal."""
     end_others()
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

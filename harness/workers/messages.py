@@ -51,10 +51,11 @@ class Counts:
     """Sums over the programs of one or more shards.
 
     Attributes:
-        unfinished: programs that called an unwritten method of the backend.
+        unfinished: the number of programs that called an unwritten method of the backend.
         covered: (exhaustive runs) programs of all lengths that have run, alone or as a
             prefix of a longer program.
-        avoided: programs that were skipped because they lead to a known divergence.
+        avoided: the number of programs that were skipped because they lead to a known
+            divergence.
         seconds: the run time, in seconds of one core.
         margins: the used fraction of each tolerance; see `core.payload.Margins`.
         signatures: signature → number of programs.
@@ -143,7 +144,8 @@ class Answer(Event, frozen=True):
 
 
 class Progress(Event, frozen=True):
-    """The state of a running task. reached: the cells that were not reported before."""
+    """The state of a running task. The field `reached` has the cells that were not
+    reported before."""
 
     counts: Counts
     reached: list[Cell] = []
@@ -218,7 +220,7 @@ class Agreed(Event, frozen=True, dict=True):
 
 
 class Stopped(Event, frozen=True):
-    """The end of a task without a result. why: the reason."""
+    """The end of a task without a result. The field `why` is the reason."""
 
     why: str
 
@@ -302,7 +304,7 @@ class Died(Stopped, frozen=True):
 class Task(
     Struct, Generic[A], frozen=True, tag=True, tag_field="do", forbid_unknown_fields=True
 ):
-    """A task for a worker. A: the type of the task's result."""
+    """A task for a worker. The type parameter A is the type of the task's result."""
 
     backend: str
 
@@ -407,7 +409,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
 
     Attributes:
         enough: stop once a shrunk program has at most this number of operations.
-        rare: the rarely reached cells; some programs aim only at these cells.
+        rare: the rarely reached cells; some programs aim at these cells and no others.
         group: each further backend that runs the programs → its `known`.
     """
 
@@ -432,7 +434,7 @@ class RandomTask(SliceTask, frozen=True, kw_only=True):
 class ExhaustiveTask(SliceTask, frozen=True, kw_only=True):
     """Runs every program that starts with the operations of one `Branch`.
 
-    path, covered: the fields of the `Branch`.
+    `path` and `covered` are the fields of the `Branch`.
     """
 
     size: str
@@ -507,8 +509,8 @@ class RunProgram(Task[Ran], frozen=True):
 
 
 class Recorded(OfBackend, frozen=True):
-    """The steps of a program as the reference and the backend ran them. stories: the
-    origins of its tokens."""
+    """The steps of a program, as the reference and the backend ran them. The field
+    `stories` has the origins of its tokens."""
 
     steps: list[Step]
     divergence: Divergence | None
@@ -575,7 +577,7 @@ class LedgerResult:
 class LedgerRun(Answer, frozen=True):
     """The results of the entries of a backend's ledger.
 
-    strays: entries that no backend runs, each with the reason.
+    The field `strays` has the entries that no backend runs, each with the reason.
     """
 
     entries: list[LedgerResult]
@@ -589,7 +591,8 @@ class RunLedger(Task[LedgerRun], frozen=True):
 class Clustered(Answer, frozen=True):
     """Failures that may show the same bug.
 
-    likely: pairs of the index of a failure and the index of an earlier failure.
+    The field `likely` has pairs: the index of a failure, and the index of an earlier
+        failure.
     """
 
     likely: list[tuple[Natural, Natural]]
@@ -598,7 +601,8 @@ class Clustered(Answer, frozen=True):
 class Cluster(Task[Clustered], frozen=True):
     """Finds failures that may show the same bug.
 
-    known: for each failure the index of a failure that is known to have the same cause.
+    The field `known` has, for each failure, the index of a failure that is known to have
+        the same cause.
     """
 
     programs: list[Document]
@@ -615,7 +619,8 @@ class ListFaults(Task[FaultsListed], frozen=True):
 
 
 class Drawn(Answer, frozen=True):
-    """The lines of a file of vectors. holds: the entry of the file in the manifest."""
+    """The lines of a file of vectors. The field `holds` is the entry of the file in the
+    manifest."""
 
     lines: list[str]
     holds: dict[str, Any]

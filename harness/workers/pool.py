@@ -1,7 +1,7 @@
 """Starts worker processes, sends them tasks and receives their events.
 
-No code of a backend runs in this process. The crash or hang of a worker is an event too;
-the worker's write-ahead record says which program was running.
+No code of a backend runs in this process. If a worker crashes or hangs, this is an event,
+too. The write-ahead record of the worker tells which program was running.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class Process:
 
     def kill(self) -> None:
         """Ends the worker and the processes that a backend has started. The guard does
-        so; if it was killed or stopped, only the process group ends."""
+        this. If the guard was killed or stopped, this ends the process group, but no
+        processes outside of it."""
         self.popen.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(END_SECONDS + EXIT_SECONDS)
@@ -274,8 +275,8 @@ class Pool:
         return idle[:wanted]
 
     def spawn(self) -> Process:
-        """Starts a worker in a new interpreter, because a fork hangs if a framework was
-        used, and in a new session, so that Ctrl-C reaches only this process."""
+        """Starts a worker. The worker is a new interpreter, because a fork hangs after a
+        framework was used. It is in a new session, so that Ctrl-C does not reach it."""
         try:
             self.make_folder()
             return self.open_process(self.folder / f"{os.getpid()}-{token_hex(8)}.json")

@@ -1,8 +1,8 @@
 """Finds and loads backends by name.
 
 A name is an entry point of an installed package, in the group "lockstep.backends", or
-"module:factory". A name "exec:COMMAND" starts a driver. Only this module imports backends
-and starts drivers, and only when a backend is needed.
+"module:factory". A name "exec:COMMAND" starts a driver. No other module imports backends
+or starts drivers. A backend is imported when it is needed.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Runner:
     ) -> Shrunk:
         """Shrinks a program to a shorter program with the same signature.
 
-        The result has invalid calls only if the given program has. If the failure does
+        The result has no invalid calls if the given program has none. If the failure does
         not occur in every run, the result is the given program, up to the divergence.
 
         Args:
@@ -195,8 +195,8 @@ class Search:
         return Shrunk(best, self.shown, others, unshrunk=unshrunk)
 
     def give_up(self, failed: int) -> Shrunk:
-        """Returns the given program and how often it failed again, because no shorter
-        program reliably shows the same failure."""
+        """Gives up shrinking, because no shorter program reliably shows the same failure.
+        Returns the given program, and how often it failed again."""
         flaky = Flaky(failed, REPEATS)
         return Shrunk(self.program, self.divergence, self.side_failures.shortest, flaky)
 

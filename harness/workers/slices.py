@@ -46,7 +46,8 @@ WATCHED = 16
 
 def is_watched(number: int) -> bool:
     """Returns whether program `number` of a slice, from 0, runs with every check. The
-    first program, the simplest that Hypothesis draws, never does."""
+    first program never runs with every check: it is the simplest program that Hypothesis
+    draws."""
     return number % WATCHED == WATCHED // 2
 
 
@@ -54,8 +55,8 @@ def choose_first(number: int, count: int) -> int:
     """Returns the index of the backend that runs each step of program `number` first.
 
     The backends take turns, also among the programs with every check. With a fixed order,
-    memory that one backend has freed could always contain the data that the next backend
-    failed to write, and hide the bug.
+    a bug could stay hidden: if a backend fails to write its data, memory that the
+    previous backend has freed could always contain the same data.
     """
     return (number + number // WATCHED) % count
 

@@ -38,7 +38,7 @@ def is_own(file: Path) -> bool:
 
 def find_module(name: str) -> Iterator[Path]:
     """Yields the file of a backend's module, if it exists. Does not import the module,
-    which may be broken."""
+    because it may be broken."""
     parts = get_target(name).partition(":")[0].split(".")
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for folder in (*given, *sys.path, "."):

@@ -1,4 +1,4 @@
-"""The speed limits for our caches on the CPU: maximal ratios of times within a run."""
+"""The bars for our caches on the CPU: the largest allowed ratios of times in one run."""
 
 from __future__ import annotations
 

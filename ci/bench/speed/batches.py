@@ -21,7 +21,7 @@ class OurBatch(Batch):
     """Our batch, as a contender.
 
     Attributes:
-        own: clones a batch, and returns the clone after its arrays are computed.
+        own: returns a clone of a batch, after the arrays of the clone are computed.
     """
 
     role = "ours"

@@ -20,8 +20,8 @@ FORMAT = "lockstep-speed/1"
 
 
 def print_outcomes(framework: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints our time for each case, and its ratios to the fastest peer and to
-    the limit."""
+    """Prints our time for each case, and the ratios of our time to the time of the
+    fastest peer and to the limit."""
     title = f"{framework}: µs, and our time over that of the fastest peer and limit"
     columns = ["workload", "dtype", "heads", "ours", "/ peer", "/ limit"]
     print_table(title, columns, map(make_row, outcomes))

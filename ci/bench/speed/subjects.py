@@ -27,7 +27,7 @@ class Implementation:
     Attributes:
         cache: the wrapped cache.
         most: the number of updates until the cache must be rewound; small for a cache
-            that grows slowly.
+            whose updates become slow as it grows.
     """
 
     role: Role = "peer"

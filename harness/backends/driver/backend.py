@@ -66,7 +66,8 @@ a scope is a context manager in this process."""
 
 
 def leave(array: Tensor) -> None:
-    """Does nothing: a driver receives numbers, and shares no memory with the caller."""
+    """Leaves an input array unchanged: a driver receives numbers, so it shares no memory
+    with the caller."""
 
 
 def make_kind(document: Any, location: str) -> Kind:

@@ -94,7 +94,7 @@ class Driver:
     Attributes:
         run: the number of the current process; objects of earlier processes are lost.
         is_fresh: whether no message was sent in this step.
-        on_send: gets each message as a line before it is sent; None for nobody.
+        on_send: a function that gets each message as a line before it is sent, or None.
     """
 
     def __init__(

@@ -115,7 +115,8 @@ class Entry(Struct):
 
 
 class Event(Struct):
-    """A change of the prefixes that can be hit. Only "cleared" has null as its entry."""
+    """A change of the prefixes that can be hit. The event "cleared" has null as its
+    entry; every other event has an entry."""
 
     event: Literal[EVENTS]  # type: ignore[valid-type]
     entry: Entry | None

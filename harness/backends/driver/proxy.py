@@ -278,7 +278,8 @@ SINGLE: Mapping[str, type[LayerCache]] = {
 
 
 def open_single(driver: Driver, number: int, config: Mapping[str, Any]) -> LayerCache:
-    """Opens a proxy of a single cache; the kind may be that of a batch of its rows."""
+    """Opens a proxy of a single cache. The kind in the config may be the kind of a single
+    cache, or the kind of a batch."""
     return SINGLE[config["kind"].removeprefix("batch-")](driver, number, config)
 
 

@@ -51,7 +51,7 @@ def choose_next(size: int, shown: Shown) -> int | None:
     Both ends come first. If an end cannot be tested, the search moves inwards by halves
     until two releases differ, and then halves the range between them. A release that
     cannot be tested, or has a third result, divides the range into gaps. The largest gap
-    is halved next, since neighbours of a broken release are often broken, too.
+    is halved next, because the neighbours of a broken release are often broken, too.
     """
     for end in (size - 1, 0):
         if end not in shown:

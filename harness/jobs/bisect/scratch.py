@@ -1,8 +1,8 @@
 """Makes scratch environments, and runs commands with a time limit in them.
 
 A scratch environment is a virtual environment that shares all packages of the current
-one, including Lockstep. Packages that are installed into it come first. Therefore,
-installing a release takes only seconds, and nothing else differs.
+one, including Lockstep. Packages that are installed into it come first. Therefore, a
+release is installed in seconds, and no other package differs.
 """
 
 from __future__ import annotations

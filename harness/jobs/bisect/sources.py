@@ -145,8 +145,8 @@ def list_releases(package: str, is_early: bool) -> list[Version]:
 
 class Commits:
     """The commits between two revisions, along first parents, so that a merge counts as
-    one commit. Commits are built in a clone without remotes; the user's checkout is only
-    read.
+    one commit. Commits are built in a clone without remotes; the user's checkout is never
+    changed.
 
     Args:
         repository: the repository of the user.

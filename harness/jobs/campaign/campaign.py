@@ -1,7 +1,8 @@
-"""Runs the shards of a campaign that have no file yet, and folds the files of all shards
-into an outcome.
+"""Runs the shards of a campaign that have no file yet, and combines the files of all
+shards into an outcome.
 
-If the coordinator is killed, only the running shards are lost.
+If the process that starts the shards is killed, the running shards are lost, but no
+finished shard.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Campaign:
     # --- its files ----------------------------------------------------------------------
 
     def load(self) -> Outcome:
-        """Folds the shards in the folder."""
+        """Adds the results of the shards in the folder to the outcome."""
         names = self.folder.list(SHARDS)
         why = "is not a shard of this campaign"
         self.foreign = {name: f"{name}: {why}" for name in names if not is_shard(name)}
@@ -100,7 +101,8 @@ class Campaign:
         return self.outcome
 
     def add_result(self, result: Result) -> None:
-        """Folds a finished shard. Raises UsageError if it belongs to another campaign."""
+        """Adds the result of a finished shard to the outcome. Raises UsageError if it
+        belongs to another campaign."""
         spec = result.spec
         declared, *events = result.events
         assert isinstance(declared, messages.Declared)
@@ -138,8 +140,8 @@ class Campaign:
     def fold(
         self, task: messages.Task[Any], event: messages.Event, declared: messages.Declared
     ) -> None:
-        """Adds an event of a shard. declared: the backend's declaration on the machine
-        that ran the shard."""
+        """Adds an event of a shard to the outcome. declared: the backend's declaration on
+        the machine that ran the shard."""
         if isinstance(task, messages.RunLedger):
             fold_ledger(self.outcome, task.backend, event)
             return

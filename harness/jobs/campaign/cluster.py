@@ -1,4 +1,4 @@
-"""Runs shards on the machines of a Ray cluster. Only this module imports Ray."""
+"""Runs shards on the machines of a Ray cluster. No other module imports Ray."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def run_remote(spec: Spec) -> Iterator[messages.Event]:
 class RayRunner:
     """Runs shards on all machines of a cluster, with one CPU each.
 
-    A backend gets the first of these resources with which it can be loaded: only the CPU,
-    the CPU and a share of a GPU, or the CPU and the resource `mlx`.
+    A backend gets the first of these sets of resources with which it can be loaded: a
+    CPU; a CPU and a share of a GPU; a CPU and the resource `mlx`.
 
     Args:
         address: host:port, "auto", or "local" for a cluster that has only this machine.

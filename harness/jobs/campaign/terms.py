@@ -60,7 +60,7 @@ class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Spec(Versions, frozen=True, kw_only=True):
-    """The spec of a shard: together with the backend, it determines the shard's
+    """The spec of a shard. The spec and the backend together determine the shard's
     events."""
 
     task: messages.Declare | messages.RunLedger | messages.RandomTask
@@ -81,7 +81,8 @@ class Terms(Versions, frozen=True, kw_only=True):
 
     Attributes:
         programs: the number of programs for each pair; None if `seconds` is the budget.
-        seconds: the time budget of the campaign; only run time counts.
+        seconds: the time budget of the campaign, in seconds in which it runs; pauses do
+            not count.
         slice: the number of programs in a shard.
         shard: (part number from 1, number of parts): the part of the shards that runs
             here.

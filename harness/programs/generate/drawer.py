@@ -1,4 +1,5 @@
-"""Draws programs from a source of random choices, guided only by the reference."""
+"""Draws programs from a source of random choices, guided by the reference; no backend
+runs."""
 
 from __future__ import annotations
 
@@ -66,8 +67,9 @@ class Draft:
     Attributes:
         model: the reference after `ops`.
         misuses: whether some operations are invalid calls.
-        cells: the cells from which `aims` are drawn, with equal probability. Without
-            aims, a program in a rare state seldom draws the operation of a missing cell.
+        cells: the cells from which `aims` are drawn, with equal probability. Aims are
+            needed because a program in a rare state seldom draws the operation of a
+            missing cell by chance.
         aims: the cells that the program currently tries to reach.
         most: the maximal number of tokens of a program with this config.
         least, longest: the range of the number of operations.
@@ -104,9 +106,10 @@ class Drawer:
 
     Attributes:
         lengths: the range of the number of operations in a program.
-        rare: the rarely reached cells: cells of legal operations, and cells of misuses.
-        known: programs that lead to known divergences, for the operations that were most
-            recently skipped while the last program was drawn.
+        rare: the rarely reached cells: cells of legal operations, and cells of invalid
+            calls.
+        known: programs that lead to known divergences: one for each of the latest
+            operations that were skipped while the last program was drawn.
     """
 
     lengths = SHORTEST, LONGEST
@@ -138,7 +141,8 @@ class Drawer:
         self.rare: tuple[Sequence[Cell], Sequence[Cell]] = [], []
 
     def aim_at(self, cells: Collection[Cell]) -> None:
-        """Sets the rarely reached cells; some programs aim only at these cells."""
+        """Sets the rarely reached cells. Some programs aim at these cells and no
+        others."""
         legal = [cell for cell in self.cells if cell in cells]
         self.rare = legal, [cell for cell in self.misuse_cells if cell in cells]
 

@@ -3,8 +3,8 @@
 The programs form a tree: the parent of a program is the program without its last
 operation. Only the leaves of the tree run, since a leaf also runs all of its prefixes. If
 programs differ only in names, such as which of two sequences is called 0, only the first
-program runs. If the reference returns to an earlier state, the program runs nevertheless,
-since the implementation may be in a different state.
+program runs. A program runs even if the reference returns to an earlier state, because
+the implementation may be in a different state.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class World:
         config: a complete config.
         moves: the operations that programs are made of.
         atomic: see `Kind.atomic`.
-        symmetries: for each renaming that maps moves to moves, the number of the move
-            that replaces each move.
+        symmetries: one item for each renaming that maps every move to a move: for each
+            move, the number of the move that replaces it.
     """
 
     config: Config
@@ -101,8 +101,8 @@ class Branch:
     Attributes:
         path: the numbers of its moves.
         ops: the operations that were made from the moves.
-        covered: the number of programs that this branch is the first to run: the program
-            itself, and each prefix that no earlier program runs.
+        covered: how many programs run for the first time with this branch: the program
+            itself, and each prefix that no earlier program has run.
     """
 
     path: Path

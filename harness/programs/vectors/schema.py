@@ -18,8 +18,8 @@ from lockstep.harness.programs.vectors import TRACE_FORMAT
 def make_schema() -> dict[str, Any]:
     """Makes the schema that covers the lines of all kinds.
 
-    The schema cannot express that there are as many answers as operations, nor which
-    answers are valid for which operation.
+    The schema cannot express that there are as many answers as operations. It also cannot
+    express which answers are valid for which operation.
     """
     kinds = [(rules, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
     return {

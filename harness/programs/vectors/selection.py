@@ -35,12 +35,12 @@ ADDED = {"cut": Effect.REMOVES, "basic": Effect.READS}
 
 
 def list_levels(contract: str, kind: str) -> dict[str, Kind]:
-    """Maps the levels of a kind, the simplest first, to what a backend must declare.
+    """Returns level → what a backend must declare to run it; the simplest level first.
 
     A cache with five of thirteen operations can run few programs that use all thirteen.
     Therefore, the programs of a kind have levels. Each level may use more operations than
-    the one before, and covers what earlier levels cannot reach. An engine runs the levels
-    whose operations and settings it has.
+    the level before it, and covers the cells that earlier levels cannot reach. An engine
+    runs the levels whose operations and settings it has.
     """
     rules = CONTRACTS[contract]
     plain = rules.counted
@@ -184,7 +184,8 @@ class Selection:
 
 
 def aim(cells: list[Cell], missing: Collection[Cell]) -> list[Cell]:
-    """Returns the cells that are missing, or all cells if no cell is missing."""
+    """Returns the cells to aim at: the missing cells, or all cells if no cell is
+    missing."""
     return [cell for cell in cells if cell in missing] or cells
 
 

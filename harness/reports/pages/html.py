@@ -85,7 +85,8 @@ def read_resource(name: str) -> str:
 
 
 def make_policy(style: str, script: str) -> str:
-    """Returns a policy that forbids requests, and other styles and scripts than these."""
+    """Returns a content security policy. It forbids all requests, and all styles and
+    scripts other than the given ones."""
     return (
         "default-src 'none'; img-src data:;"
         f" style-src '{hash_text(style)}'; script-src '{hash_text(script)}'"

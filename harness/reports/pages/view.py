@@ -78,7 +78,7 @@ class Played:
 
 @dataclass(frozen=True)
 class FailureView:
-    """A failure, from its file, which is not trusted, and from its rerun.
+    """A failure: the data in its file, which is not trusted, and the result of its rerun.
 
     Attributes:
         path: the path of its file.
@@ -204,7 +204,7 @@ class FailureView:
 
     @property
     def title(self) -> str:
-        """The signature, also of a program whose file has none."""
+        """The signature of the failure, even if the file has no signature."""
         program = self.program
         step = -1 if self.step is None else self.step
         operation = program.ops[step]["op"] if program.ops else "open"
@@ -277,10 +277,10 @@ class ReportView:
     """The content of a report.
 
     Attributes:
-        outcomes: of checks.
-        failures: that are listed.
-        broken: why files could not be read.
-        more: failures that are not listed.
+        outcomes: the outcomes of checks.
+        failures: the listed failures.
+        broken: the reasons why files could not be read.
+        more: the number of failures that are not listed.
     """
 
     outcomes: Sequence[OutcomeSummary]
