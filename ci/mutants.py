@@ -62,8 +62,9 @@ class Outcome:
 
     Attributes:
         verdict: one of VERDICTS.
-        how: if the mutant was found, the signature of the divergence, or the test; otherwise
-            the explanation why no program finds it, or "" if there is no explanation.
+        how: if the mutant was found, the signature of the divergence, or the test;
+            otherwise the explanation why nothing finds it, or "" if there is no
+            explanation.
         programs: the number of programs, or of phases of tests, that ran.
         seconds: the time of all programs, including imports.
     """
