@@ -21,7 +21,7 @@ from lockstep.harness.execution.compare import (
 from lockstep.harness.programs.program import Program
 
 CONTENTS, MASKS = "contents", "masks"
-HELD = (TAGS, SLOTS, STATE, STATES, STORED)
+HELD = frozenset({TAGS, SLOTS, STATE, STATES, STORED})
 CONFIG_SIZES = ("heads", "key_dim", "value_dim")
 CACHE, OFFSET, UPDATE, UPDATES = "cache", "offset", "update", "updates"
 
@@ -52,7 +52,7 @@ class Evidence:
         """Counts a step, whose answer is as expected."""
         self.operations[operation] += 1
         has_contents = has_mask = False
-        for part in list_parts(answer):
+        for part in list_parts(answer) if PARTS in answer else (answer,):
             length = position = 0
             if rows := part.get(ROWS):
                 length = max(map(len, rows))
@@ -60,15 +60,17 @@ class Evidence:
                 position = token[0] if isinstance(token, tuple) else 0
                 has_mask |= len(rows) > 1 and COLUMNS in part
             else:
-                for name in HELD:
-                    if isinstance(tokens := part.get(name), list):
-                        length = max(length, len(tokens))
+                for name in HELD.intersection(part):
+                    if isinstance(part[name], list):
+                        length = max(length, len(part[name]))
             has_contents |= length > 0
             end = length + part.get("first", 0)
             self.cache = max(self.cache, length)
             self.offset = max(self.offset, position, end, int(part.get("offset") or 0))
-        self.compared[CONTENTS] += has_contents
-        self.compared[MASKS] += has_mask
+        if has_contents:
+            self.compared[CONTENTS] += 1
+        if has_mask:
+            self.compared[MASKS] += 1
 
 
 def list_parts(answer: Answer) -> Iterator[Answer]:
