@@ -123,7 +123,17 @@ class Own(Scribe):
         backend = draft.form.backend.replace("-cpu", f"-{device}")
         draft.turn(replace(draft.form, backend=backend))
 
+    def has_one_row(self, array: Any) -> bool:
+        """Returns whether an array has one row, as the programs of a layer have. Another
+        number ends the program."""
+        rows = array.shape[0]
+        if rows != 1:
+            self.stop(f"an update of {rows} rows; the program of a layer has one row")
+        return bool(rows == 1)
+
     def update(self, keys: Any, values: Any) -> Then:
+        if not self.has_one_row(keys):
+            return None
         self.note_device(keys)
         self.tapes[0].note_sizes(keys, values)
         self.note("update", length=keys.shape[2])
@@ -134,6 +144,8 @@ class Own(Scribe):
         other call ends the program."""
         if length is None:
             self.stop("write, which is for the cache itself")
+            return None
+        if not self.has_one_row(conv):
             return None
         self.note_device(conv)
         form = self.tapes[0].draft.form

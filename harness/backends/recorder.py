@@ -8,9 +8,11 @@ attributes, and the results of `isinstance`; a wrapper would change them.
 
 from __future__ import annotations
 
+import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from dataclasses import dataclass, replace
@@ -71,6 +73,13 @@ class Draft(Protocol):
         """Stores a description of content that is missing from the program."""
 
 
+def say(line: str) -> None:
+    """Prints a line on standard error, unless it is closed or full."""
+    with suppress(Exception):
+        if sys.stderr is not None:
+            print(f"lockstep: {line}", file=sys.stderr, flush=True)
+
+
 class Tape:
     """The operations on the caches of a layer, which have names in the program.
 
@@ -82,6 +91,7 @@ class Tape:
         gone: the names of caches that an operation has consumed.
         is_busy: whether a call of the library is running, so that its inner calls are not
             noted.
+        process: the process that records; a process forked from it does not.
     """
 
     def __init__(self, layer: str, draft: Draft) -> None:
@@ -89,7 +99,14 @@ class Tape:
         self.names: dict[str, weakref.ref[Any]] = {}
         self.bound: list[weakref.ref[Any]] = []
         self.gone: set[str] = set()
-        self.is_busy = False
+        self.is_busy, self.process = False, os.getpid()
+
+    def is_listening(self) -> bool:
+        """Returns whether the engine's calls are noted now."""
+        if not self.is_busy and self.process != os.getpid():
+            self.is_busy = True
+            say(f"not recorded: {self.layer} in process {os.getpid()}, which was forked")
+        return not self.is_busy
 
     def choose_name(self) -> str:
         """Returns a name for a new cache.
@@ -198,15 +215,16 @@ class Scribe:
             tape.note(self.name, op, **fields)
 
     def stop(self, reason: str) -> None:
-        for tape in self.tapes:
-            tape.stop(reason)
+        with suppress(Exception):  # the engine must not see it
+            for tape in self.tapes:
+                tape.stop(reason)
 
     def is_heard(self, cache: Any) -> bool:
         """Returns whether the engine makes this call on the recorded cache.
 
         Returns False for inner calls of the library, and for other objects of the class.
         """
-        return cache is self.cache() and not any(tape.is_busy for tape in self.tapes)
+        return cache is self.cache() and all(tape.is_listening() for tape in self.tapes)
 
     @contextmanager
     def working(self, cache: Any) -> Iterator[None]:
@@ -270,7 +288,7 @@ class Scribe:
     def copy_aside(self, cache: Any, protocol: Any) -> Any:
         """Implements `__reduce_ex__`, so that a copy has the library's class."""
         if self.is_heard(cache):
-            for tape in self.tapes:
+            for tape in self.tapes:  # never raises
                 tape.draft.remark("a shallow or pickled copy, and what was done with it")
         with self.working(cache):
             make, *state = cache.__reduce_ex__(protocol)

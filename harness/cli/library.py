@@ -326,6 +326,6 @@ def record(cache: Any, path: str | Path) -> Recording:
     try:
         find_recorder(cache)(cache, recording)
     except BaseException:
-        recording.leave()
+        recording.abandon()
         raise
     return recording

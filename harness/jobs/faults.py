@@ -63,12 +63,16 @@ class Search:
 
     def save(self, settings: Settings) -> None:
         """Saves the program that shows the fault, if there is one."""
-        if self.shown is None:
+        event, backend = self.shown, self.planted.backend
+        if event is None:
             return
         source = {"front": GENERATOR, "seed": settings.seed, "programs": self.programs}
-        meta = {"found": source, "fault": self.planted.id, **self.shown.get_meta()}
-        about = self.shown.parsed, self.shown.divergence, self.planted.backend, {}, meta
-        self.failure = save(make_failure(settings.failures, *about))
+        meta = {"found": source, "fault": self.planted.id, **event.get_meta()}
+        self.failure = save(
+            make_failure(
+                settings.failures, event.parsed, event.divergence, backend, {}, meta
+            )
+        )
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(replace(self, shown=None, failure=None))

@@ -2,24 +2,25 @@
 
 `backends.recorder` intercepts the engine's calls. A file has the operations without their
 arrays. Each operation is written to the file before it runs. Thus, if the engine crashes,
-its file also has the operation that crashed.
+its file also has the operation that crashed. Nothing here may harm the engine: an error
+ends the program, and is told when the recording ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from errno import ENOSPC
+from errno import ENOSPC, ESTALE
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lockstep.harness.backends.recorder import Form, Tape, get_scribe
+from lockstep.harness.backends.recorder import Form, Tape, get_scribe, say
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import REQUIRED, drop_defaults, write_whole
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.programs.program import (
     FORMAT,
     MAX_OPERATIONS,
@@ -60,6 +61,8 @@ class Draft:
         others: number of an operation → layers that ran a different operation.
         stopped: the reason why the recording ended early, or None.
         written: the number of operations in the file.
+        process: the process that records; a process forked from it does not write.
+        identity: the device and inode of the file, which others may replace.
     """
 
     def __init__(self, path: Path, form: Form, layer: str) -> None:
@@ -72,6 +75,7 @@ class Draft:
         self.tokens = self.end = self.written = 0
         self.file: int | None = None
         self.is_claimed = False
+        self.process, self.identity = os.getpid(), (0, 0)
 
     # --- calls of tapes -----------------------------------------------------------------
 
@@ -100,7 +104,7 @@ class Draft:
     def note(self, layer: str, op: Mapping[str, Any]) -> None:
         """Records an operation that is about to run."""
         number = self.done[layer]
-        if self.stopped is not None or number < 0:
+        if self.stopped is not None or number < 0 or self.process != os.getpid():
             return
         self.done[layer] += 1
         if layer == self.layer:
@@ -146,7 +150,7 @@ class Draft:
         return [*self.remarks, *others]
 
     def say(self) -> None:
-        if self.file is not None:
+        if self.file is not None and self.process == os.getpid():
             self.rewrite()
 
     # --- the file -----------------------------------------------------------------------
@@ -193,11 +197,15 @@ class Draft:
         text = "{" + head.removeprefix(" ") + f' "ops": [\n {ops}'
         self.close()
         try:
-            if not self.is_claimed:  # another recording may have the same name
+            if self.is_claimed:
+                self.require_own()
+            else:  # another recording may have the same name
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
                 self.is_claimed = True
+                self.identity = identify(self.path.stat())
             write_whole(self.path, text + TAIL.decode())
             self.file = os.open(self.path, os.O_WRONLY)
+            self.identity = identify(os.fstat(self.file))
         except OSError as error:
             return self.fail(error)
         self.end, self.written = len(text.encode()), len(self.ops)
@@ -207,22 +215,37 @@ class Draft:
         """Overwrites the end of the file; restores it if the disk is full."""
         assert self.file is not None
         try:
+            self.require_own()
             written = os.pwrite(self.file, content, self.end)
+            if written < len(content):
+                os.pwrite(self.file, TAIL, self.end)
+                os.ftruncate(self.file, self.end + len(TAIL))
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
         except OSError as error:
             return self.fail(error)
-        if written < len(content):
-            os.pwrite(self.file, TAIL, self.end)
-            os.ftruncate(self.file, self.end + len(TAIL))
-            return self.fail(OSError(ENOSPC, os.strerror(ENOSPC)))
         self.end += len(content) - len(TAIL)
         self.written = len(self.ops)
         return None
+
+    def is_own(self) -> bool:
+        """Returns whether the path still names the file of this program."""
+        try:
+            return identify(self.path.stat()) == self.identity
+        except OSError:
+            return False
+
+    def require_own(self) -> None:
+        """Raises OSError if the file was removed or replaced: a write would be lost, or
+        would change the file of somebody else."""
+        if not self.is_own():
+            raise OSError(ESTALE, "the file was removed or replaced")
 
     def fail(self, error: OSError) -> None:
         """Ends the program because writing failed; the engine continues."""
         self.close()
         self.stopped = f"it could not be written ({error.strerror})"
-        lost = f"anything from operation {self.written} on: " if self.written else ""
+        is_kept = self.written and self.is_own()
+        lost = f"anything from operation {self.written} on: " if is_kept else ""
         self.remarks[lost + self.stopped] = None
 
     def close(self) -> None:
@@ -248,14 +271,23 @@ class Draft:
             return [f"not recorded: {self.layer}: {missing}"]
         missing = "; ".join(self.list_missing())
         lines = [f"{self.path}: not recorded: {missing}"] if missing else []
+        if not self.is_own():
+            gone = f"{self.path}: the file was removed or replaced"
+            return lines if self.stopped else [gone]
         try:
             document = json.loads(self.path.read_text())
             reason = check(parse_program(document, str(self.path)), self.form.backend)
         except UsageError as error:
             return [*lines, str(error)]
+        except Exception as error:  # such as a file that somebody else has changed
+            return [*lines, f"{self.path}: cannot be checked: {format_error(error)}"]
         if reason is not None:
             lines.append(f"{self.path}: cannot be replayed: {reason}")
         return lines
+
+
+def identify(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 class Recording:
@@ -271,23 +303,27 @@ class Recording:
     """
 
     def __init__(self, path: Path, check: Check) -> None:
-        self.path, self.check = path, check
+        self.check, self.process = check, os.getpid()
         self.drafts: dict[str, Draft] = {}
         self.tapes: dict[str, Tape] = {}
         self.lines: list[str] = []
         self.is_closed = False
         if path.name.endswith((".jsonl", ".gz", ".zip")):
             raise UsageError(f"{path}: give the name of a .json file, or of a folder")
-        existing = [path] if path.is_file() else sorted(path.glob("*.json*"))
+        folder = path.parent if path.suffix == SUFFIX else path
+        try:
+            self.path = path.absolute()  # the engine may change its folder
+            existing = [path] if path.is_file() else sorted(path.glob("*.json*"))
+            if not existing:
+                folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{folder}: cannot be made: {why}") from None
         if existing:
             raise UsageError(
                 f"{existing[0]}: exists already; remove it, or choose another name"
             )
-        folder = path.parent if path.suffix == SUFFIX else path
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+        atexit.register(self.close, is_cut=True)
 
     @property
     def paths(self) -> list[Path]:
@@ -333,6 +369,12 @@ class Recording:
             )
         return self.path
 
+    def abandon(self) -> None:
+        """Ends a recording that could not begin, without a word."""
+        self.is_closed = True
+        atexit.unregister(self.close)
+        self.leave()
+
     def leave(self) -> None:
         """Restores the original classes of all caches."""
         for tape in self.tapes.values():
@@ -343,15 +385,24 @@ class Recording:
                     scribe.leave(cache)
 
     def close(self, is_cut: bool = False) -> None:
-        """Ends the recording, and prints its missing content on standard error."""
+        """Ends the recording, and prints its missing content on standard error. In a
+        forked process, only the caches get their classes back."""
         if self.is_closed:
             return
         self.is_closed = True
-        self.leave()
-        for draft in self.drafts.values():
-            self.lines += draft.finish(self.check, is_cut)
+        atexit.unregister(self.close)
+        try:
+            self.leave()
+            if self.process != os.getpid():
+                return
+            for draft in self.drafts.values():
+                self.lines += draft.finish(self.check, is_cut)
+            if not self.drafts and not self.lines:
+                self.lines.append(f"{self.path}: not recorded: no operation was seen")
+        except Exception as error:  # the engine must not see it
+            self.lines.append(f"{self.path}: not recorded: {format_error(error)}")
         for line in self.lines:
-            print(f"lockstep: {line}", file=sys.stderr)
+            say(line)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
@@ -215,6 +218,128 @@ def test_a_full_disk_ends_the_program_and_not_the_engine(
         "anything from operation 1 on: it could not be written (No space left on device)"
     )
     assert recording.lines == [f"{path}: not recorded: {why}"]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_disk_that_is_full_altogether_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    """Not even the end of the file can be written again."""
+    cache, whole = Cache(), os.pwrite
+
+    def write(file: int, content: bytes, place: int) -> int:
+        if content == TAIL or stays:
+            raise OSError(ENOSPC, "No space left on device")
+        return whole(file, content[:3], place)
+
+    with begin(path, cache) as recording:
+        cache.update(1)
+        monkeypatch.setattr(os, "pwrite", write)
+        cache.update(2)
+    assert cache.offset == 3
+    assert "it could not be written (No space left" in recording.lines[0]
+
+
+def test_the_engine_may_change_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of that name in the other folder is not ours."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "run.json").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    cache = Cache()
+    with begin(Path("run.json"), cache) as recording:
+        monkeypatch.chdir("there")
+        cache.update(1)
+        recording.open_tape("layer 0", KV).draft.remark("something")
+        cache.update(2)
+    assert Path("run.json").read_text() == "mine"
+    assert read(tmp_path / "run.json") == [("update", 1), ("update", 2)]
+
+
+@pytest.mark.parametrize("text", [None, "mine"], ids=["removed", "replaced"])
+@pytest.mark.parametrize("then", ["update", "remark", "close"])
+def test_a_file_that_is_gone_is_told_and_that_of_another_stays(
+    path: Path, text: str | None, then: str
+) -> None:
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+        if then == "remark":
+            recording.open_tape("layer 0", KV).draft.remark("something")
+        if then != "close":
+            cache.update(2)
+    assert path.exists() == (text is not None)
+    assert text is None or path.read_text() == text
+    assert "the file was removed or replaced" in recording.lines[-1]
+
+
+@pytest.mark.parametrize("stream", ["full", "closed", "none"])
+def test_standard_error_may_take_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    device = "/dev/full" if os.path.exists("/dev/full") else os.devnull
+    full = os.fdopen(os.open(device, os.O_WRONLY), "w")
+    if stream == "closed":
+        full.close()
+    monkeypatch.setattr(sys, "stderr", None if stream == "none" else full)
+    with begin(path, Cache()) as recording:
+        pass
+    assert recording.lines == ["not recorded: layer 0: no operation was seen"]
+    with suppress(OSError):
+        full.close()
+
+
+def test_a_forked_process_writes_nothing(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on with the cache, and says once that this is not recorded."""
+    cache = Cache()
+    with begin(path, cache) as recording:
+        cache.update(1)
+        child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(3):
+                    cache.update(7)
+                cache.offset = 22  # as an engine should not
+                recording.close()
+            finally:
+                os._exit(cache.offset)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 22
+        cache.update(2)
+    assert read(path) == [("update", 1), ("update", 2)]
+    assert recording.lines == []
+    line = f"lockstep: not recorded: layer 0 in process {child}, which was forked\n"
+    assert capfd.readouterr().err == line
+
+
+UNCLOSED = """
+from pathlib import Path
+from tests.harness.test_recording import Cache, Own, begin
+begin(Path("run.json"), Cache())
+raise SystemExit(3)
+"""
+
+
+def test_a_recording_that_nobody_closes_is_told_at_the_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNCLOSED]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    line = b"lockstep: not recorded: layer 0: no operation was seen\n"
+    assert (ended.returncode, ended.stderr) == (3, line)
+
+
+def test_a_recording_without_a_layer_is_told(path: Path) -> None:
+    """As where the library raises before a layer has made its cache."""
+    with Recording(path, lambda program, backend: None) as recording:
+        pass
+    assert recording.lines == [f"{path}: not recorded: no operation was seen"]
+    with pytest.raises(UsageError, match="cannot be made: File name too long"):
+        Recording(path.with_name("x" * 300), lambda program, backend: None)
 
 
 # --- the cache --------------------------------------------------------------------------

@@ -376,6 +376,22 @@ def test_our_own_caches_with_their_snapshots() -> None:
     assert recording.lines == []
 
 
+def test_a_cache_of_ours_with_two_rows_is_told() -> None:
+    """The program of a layer has one row. The engine goes on."""
+    cache, states = OurKV(), OurState((2, 3, 4), (2, 1, 4, 4))
+    with lockstep.record([cache, states], "run") as recording:
+        cache.update(*[torch.ones(1, 1, 3, 4)] * 2)
+        states.write(torch.ones(2, 3, 4), torch.ones(2, 1, 4, 4), 2)
+    assert (cache.offset, states.offset) == (3, 2)
+    rows = "an update of 2 rows; the program of a layer has one row"
+    line = "not recorded: layer 1: no operation was seen; anything from operation 0 on: "
+    assert recording.lines == [line + rows]
+    both = OurKV()
+    with lockstep.record(both, "both.json") as recording:
+        both.update(*[torch.ones(2, 1, 3, 4)] * 2)
+    assert rows in recording.lines[0] and not Path("both.json").exists()
+
+
 class Forgetful(OurRing):
     """Loses a token when it is trimmed."""
 
