@@ -187,6 +187,8 @@ class Backend:
         is_fatal: returns whether an exception, such as an illegal access on CUDA, makes
             the process unusable. The program then counts as a crash, and the next program
             runs in a new process.
+        beside: other backends that run each program together with this one, in one
+            process, by name. Only the harness sets it.
     """
 
     name: str
@@ -212,6 +214,7 @@ class Backend:
     share: int = 1
     follow: Callable[[bool], None] = lambda is_over: None
     is_fatal: Callable[[Exception], bool] = lambda error: False
+    beside: Mapping[str, Backend] = field(default_factory=dict)
 
     def get_scope(self, number: int) -> Scope:
         """Returns the scope of a program; `scope` if `scopes` has no scope with this

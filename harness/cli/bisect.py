@@ -14,7 +14,7 @@ from lockstep.harness.cli.options import Seconds, define, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.job import Bisection
 from lockstep.harness.jobs.bisect.sources import Commits, Releases, Source
-from lockstep.harness.jobs.replay import get_own_backend, get_single
+from lockstep.harness.jobs.replay import find_beside, get_own_backend, get_single
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports.bisect import (
     bisection_to_json,
@@ -103,7 +103,9 @@ def bisect(
             source = Commits(repository, good, bad, build, folder / "repository")
         else:
             raise UsageError("give --package NAME, or --git REPO with --good and --bad")
-        options = ["--backend", name, *["--unsupported"] * settings.unsupported]
+        chosen = [name, *find_beside(program, name, settings)]
+        options = [word for each in chosen for word in ("--backend", each)]
+        options += ["--unsupported"] * settings.unsupported
 
         def tell(work: Bisection, number: int) -> None:
             click.echo(format_verdict(work, number), err=as_json)

@@ -132,7 +132,7 @@ def check_records(folder: Path) -> Iterator[Text]:
         except UsageError:
             continue
         for program in programs:
-            line = get_replay_line(path, str(program.meta.get("backend")))
+            line = get_replay_line(path, {}, str(program.meta.get("backend")))
             message = f"{path} was running when its process was killed; see: {line}"
             yield Text(make_printable(message))
 

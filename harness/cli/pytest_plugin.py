@@ -292,6 +292,7 @@ def lockstep_check(
             seed=options.lockstep_seed,
             require_complete=options.lockstep_require_complete,
             failures=chosen.failures,
+            trusted=chosen.backends,
         )
         outcome = check_in(lockstep_pool, Outcome(settings))
         if outcome.get_exit_status():

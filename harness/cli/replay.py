@@ -12,11 +12,12 @@ import click
 
 from lockstep.harness.cli.frame import Unprinted, print_error, print_unsaved, printing
 from lockstep.harness.cli.options import define, limit, option
-from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.jobs.failures import describe_stop, make_failure, save
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.replay import (
     Replayed,
+    find_beside,
     get_own_backend,
     get_replay_status,
     get_single,
@@ -25,7 +26,7 @@ from lockstep.harness.jobs.replay import (
 )
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import load_saved
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Program, read_beside
 from lockstep.harness.programs.program import trace as compute_answers
 from lockstep.harness.reports.console import (
     PlainConsole,
@@ -142,6 +143,9 @@ def snippet(
     numbers = count(1)
 
     def write(pool: Pool, path: Path, program: Program, name: str) -> int:
+        if beside := read_beside(program.meta):
+            why = f"it diverges only beside {clean(beside[0])}; use `lockstep replay`"
+            raise UsageError(f"{path}: no snippet: {why}")
         event = pool.call(WriteSnippet(name, program.to_json()))
         if isinstance(event, Stopped):
             raise UsageError(f"{path}: no snippet: {event.describe()}")
@@ -198,7 +202,9 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
         declared = pool.call(Declare(name))
         if isinstance(declared, Stopped):
             raise UsageError(f"{name}: {declared.describe()}")
-        event = pool.call(Shrink(name, program.to_json(), settings.seconds or 0))
+        beside = find_beside(program, name, settings)
+        task = Shrink(name, program.to_json(), settings.seconds or 0, beside)
+        event = pool.call(task)
         meta = {"shrunk_from": path.name}
         if isinstance(event, Stopped):
             blamed = event.blame()

@@ -31,7 +31,7 @@ from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
 from lockstep.harness.execution.evidence import Evidence
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties
-from lockstep.harness.programs.ledger import Entry, find_reason
+from lockstep.harness.programs.ledger import Entry, drop_undeclared, find_reason
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
 
 Coverage = Counter[Cell]
@@ -114,8 +114,16 @@ class Run:
         self.is_beside = self.waits = self.is_apart = False
 
     def run(self) -> Result:
-        """Runs the program until its end or its first divergence."""
-        run_together([self])
+        """Runs the program until its end or its first divergence.
+
+        Beside other backends, the backend runs each step first if `every`, else last: it
+        may get memory that another has freed in the same step, or in the step before.
+        """
+        others = [
+            Run(adapt(self.program, other), other, self.every, None, self.on_step)
+            for other in self.backend.beside.values()
+        ]
+        run_together([self, *others] if self.every else [*others, self], self.steps)
         return self.result
 
     def take_part(self) -> Generator[None, Step | None]:
@@ -283,7 +291,7 @@ class Run:
         expected: Answer | None = None,
         got: Answer | None = None,
     ) -> None:
-        self.result.divergence = Divergence(
+        divergence = Divergence(
             difference.what,
             step,
             operation,
@@ -292,9 +300,15 @@ class Run:
             make_plain(leave_out_columns(got)),
             difference.tokens,
         )
+        self.result.divergence = divergence.mark(*self.backend.beside)
 
 
-def run_together(runs: Sequence[Run]) -> None:
+def adapt(program: Program, backend: Backend) -> Program:
+    """Returns a program without the fields that a backend does not declare."""
+    return drop_undeclared(program, backend.contracts[program.contract][program.kind])
+
+
+def run_together(runs: Sequence[Run], steps: Iterator[Step] | None = None) -> None:
     """Runs a program on several backends step by step: each step runs on all backends
     before the next step begins. The reference runs once.
 
@@ -304,12 +318,13 @@ def run_together(runs: Sequence[Run]) -> None:
     Args:
         runs: the runs; their programs may differ only in config fields that do not change
             answers.
+        steps: the steps of the program; None for the steps of the first run.
     """
     for run in runs:
         run.is_beside = len(runs) > 1
     generators = {run: run.take_part() for run in runs}
     active = [run for run in runs if send(generators[run], None)]
-    for step in runs[0].steps:
+    for step in steps or runs[0].steps:
         active = [run for run in active if send(generators[run], step)]
         if any(run.waits for run in active):
             active = [run for run in active if send(generators[run], step)]

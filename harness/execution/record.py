@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.harness.core.errors import UsageError
@@ -83,11 +84,15 @@ class Record:
             " its program was not run; choose another folder with --failures"
         )
 
-    def begin(self, program: Program, backend: str) -> bytes:
-        """Records a program that is about to run. Returns the result of `make_body`."""
+    def begin(self, program: Program, backend: str, beside: Sequence[str] = ()) -> bytes:
+        """Records a program that is about to run. Returns the result of `make_body`.
+
+        beside: the other backends that run the program.
+        """
         body = make_body(program)
         self.runs += 1  # a repeated program must change the file, or it looks like a hang
-        meta = json.dumps({"backend": backend, "run": self.runs}).encode()
+        others = {"beside": [*beside]} if beside else {}
+        meta = json.dumps({"backend": backend, **others, "run": self.runs}).encode()
         head = (
             body.removesuffix(b"{}}") + meta.removesuffix(b"}") + b", " + RUNNING + STEP
         )

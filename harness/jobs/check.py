@@ -26,10 +26,10 @@ from lockstep.harness.jobs.fold import (
     require_kinds,
     show_failures,
 )
-from lockstep.harness.jobs.outcome import Outcome, Pair, Rerun
+from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.related import compare_backends, number_causes
-from lockstep.harness.jobs.replay import AGREEING, get_divergence, judge
+from lockstep.harness.jobs.replay import AGREEING, find_beside, get_divergence, judge
 from lockstep.harness.jobs.shards import Saved, Shards, group_pairs
 from lockstep.harness.programs.files import iterate_saved
 from lockstep.harness.programs.program import UNSHRUNK, Flaky
@@ -102,14 +102,14 @@ def plan_saved(shards: Shards) -> None:
         names = {f"{path.parent.name}/{path.name}" for path in files}
         shards.failures.protected |= names
         outcome.saved.left_out += max(0, len(files) - MAX_SAVED)
-        shards.saved += read_saved(files[:MAX_SAVED], pair, outcome.saved)
+        shards.saved += read_saved(files[:MAX_SAVED], pair, outcome)
     shards.tasks.extend(saved.task for saved in shards.saved)
 
 
-def read_saved(files: Sequence[Path], pair: Pair, rerun: Rerun) -> list[Saved]:
+def read_saved(files: Sequence[Path], pair: Pair, outcome: Outcome) -> list[Saved]:
     """Reads the failures of a pair, the simplest programs first; adds broken files to
-    `rerun`."""
-    chosen = []
+    `Outcome.saved`."""
+    chosen, rerun = [], outcome.saved
     for path, program in iterate_saved(files):
         try:
             if isinstance(program, UsageError):
@@ -121,7 +121,9 @@ def read_saved(files: Sequence[Path], pair: Pair, rerun: Rerun) -> list[Saved]:
             continue
         if (failure.backend, program.contract, program.kind) == pair.key:
             runs = 1 if failure.flaky is None else failure.flaky.runs
-            task = RunProgram(pair.backend, program.to_json(), runs, spares_known=True)
+            beside = find_beside(program, pair.backend, outcome.settings)
+            about = pair.backend, program.to_json(), runs, beside
+            task = RunProgram(*about, spares_known=True)
             chosen.append(Saved(task, pair, failure))
     return sorted(chosen, key=lambda saved: get_order(saved.failure.program))
 
@@ -168,13 +170,13 @@ def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
     assert isinstance(event, Ran | Stopped)
     saved = next(saved for saved in shards.saved if saved.task is task)
     failure, rerun = saved.failure, shards.outcome.saved
-    status, _ = judge(event, failure.program, failure.flaky)
+    status, _ = judge(event, failure.program, failure.flaky, task.beside)
     rerun.ran += status != "ERROR"
-    if status == "FAILED":
+    if status in ("FAILED", "FLAKY") and get_divergence(event):
         keep_saved(shards, saved, event)
     elif status in AGREEING:
         insort(rerun.agreeing, str(failure.path))
-    elif status == "FLAKY":
+    elif status == "FLAKY" or (task.beside and isinstance(event, messages.Refused)):
         insort(rerun.absent, str(failure.path))
     elif not isinstance(event, Ran | messages.Refused):
         failures = shards.settings.failures

@@ -4,7 +4,7 @@ processes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
@@ -74,22 +74,24 @@ def shrink_crash(
         pool: one worker, with the variables of `BLOCKING`.
         backend: runs the candidates.
         program: the program that crashed or hung.
-        divergence: the crash or hang.
+        divergence: the crash or hang; the program runs alone, then beside the backends
+            beside which it occurred.
         seconds: the time limit.
         clock: the clock that measures `seconds`.
 
     Returns:
-        The shortest program; the given one, as flaky, if it does not crash alone.
+        The shortest program; the given one, as flaky, if it does not crash again.
     """
-    alone = find_end(pool, backend, program)
-    if alone is None:
+    beside = divergence.beside
+    first = find_end(pool, backend, program, beside)
+    if first is None:
         return Shrunk(program, divergence, flaky=Flaky(0, 1))
-    signature = alone.get_signature(program)
-    latest = shown = alone
+    signature = first.get_signature(program)
+    latest = shown = first
 
     def fails(candidate: Program) -> bool:
         nonlocal latest
-        divergence = find_end(pool, backend, candidate)
+        divergence = find_end(pool, backend, candidate, beside)
         if divergence is None or divergence.get_signature(candidate) != signature:
             return False
         latest = divergence
@@ -105,8 +107,11 @@ def shrink_crash(
     return Shrunk(best, shown, unshrunk=shrinker.why_unshrunk())
 
 
-def find_end(pool: Pool, backend: str, program: Program) -> Divergence | None:
+def find_end(
+    pool: Pool, backend: str, program: Program, beside: Sequence[str] = ()
+) -> Divergence | None:
     """Runs a program in a worker. Returns the crash or hang, if there is one."""
-    event = pool.call(messages.RunProgram(backend, program.to_json()))
+    task = messages.RunProgram(backend, program.to_json(), beside=[*beside])
+    event = pool.call(task)
     blamed = event.blame() if isinstance(event, messages.Died) else None
     return None if blamed is None else blamed[1]

@@ -25,6 +25,7 @@ from lockstep.harness.programs.program import (
     Flaky,
     Program,
     parse_programs,
+    read_beside,
     read_flaky,
 )
 from lockstep.harness.workers.messages import HarnessFailed, Stopped
@@ -73,12 +74,14 @@ class Failure:
     def form(self) -> Sequence[str]:
         """The sorted names of the operations. Programs with the same signature and
         different forms may show different bugs."""
-        return ["flaky"] if self.flaky else sorted(op["op"] for op in self.program.ops)
+        names = sorted(op["op"] for op in self.program.ops)
+        return ["flaky"] if self.flaky else [*self.divergence.beside, *names]
 
     @property
     def replay(self) -> str:
         """The command that runs the program again."""
-        return get_replay_line(self.path, self.asked or self.backend, self.options)
+        backends = self.asked or self.backend, *self.divergence.beside
+        return get_replay_line(self.path, self.options, *backends)
 
 
 def save(failure: Failure) -> Failure:
@@ -120,11 +123,12 @@ def make_failure(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **found,
         **options,
+        **({"beside": [*divergence.beside]} if divergence.beside else {}),
         "step": divergence.step,
         "what": divergence.message,
         "expected": divergence.expected,
         "got": divergence.got,
-        "replay": get_replay_line(path, asked or backend, options),
+        "replay": get_replay_line(path, options, asked or backend, *divergence.beside),
     }
     program = replace(program, meta=meta)
     return Failure(
@@ -186,9 +190,11 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
 """The options of a check that may change a verdict: name in `meta` → allowed types."""
 
 
-def get_replay_line(path: Path, backend: str, options: Mapping[str, Any] = {}) -> str:
+def get_replay_line(path: Path, options: Mapping[str, Any], *backends: str) -> str:
     """Returns the command that runs a failure again. options: see `Failure`."""
-    command = ["lockstep", "replay", quote(str(path)), "--backend", quote(backend)]
+    command = ["lockstep", "replay", quote(str(path))]
+    for backend in backends:
+        command += ["--backend", quote(backend)]
     for name, value in options.items():
         command.append(f"--{name.replace('_', '-')}")
         command += [] if value is True else [f"{value:g}"]
@@ -365,7 +371,7 @@ def read_failure(path: Path, program: Program) -> Failure:
     if not (isinstance(step, int) and 0 <= step < max(1, len(program.ops))):
         raise ValueError("it does not say where it fails")
     operation = program.ops[step]["op"] if program.ops else "open"
-    message = str(meta.get("what"))
-    divergence = Divergence(signature.rpartition("-")[2], step, operation, message)
+    about = signature.rpartition("-")[2], step, operation, str(meta.get("what"))
+    divergence = Divergence(*about, beside=read_beside(meta))
     failure = Failure(program, divergence, backend, signature, path)
     return replace(failure, flaky=read_flaky(meta))

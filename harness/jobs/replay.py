@@ -12,7 +12,13 @@ from lockstep.harness.backends.backend import compare_environments
 from lockstep.harness.core.errors import UsageError, clean, shorten
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import iterate_saved, load_saved
-from lockstep.harness.programs.program import Divergence, Flaky, Program, read_flaky
+from lockstep.harness.programs.program import (
+    Divergence,
+    Flaky,
+    Program,
+    read_beside,
+    read_flaky,
+)
 from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
@@ -70,8 +76,29 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
 
 
 def list_backends(path: Path, program: Program, settings: Settings) -> Sequence[str]:
-    """Returns the backends that the user named, or else the backend of the file."""
-    return settings.backends or [get_own_backend(path, program, settings)]
+    """Returns the backends that the user named, except for those that only run beside
+    the backend of the file; without any, the backend of the file."""
+    others = read_beside(program.meta)
+    chosen = [name for name in settings.backends if name not in others]
+    return chosen or settings.backends or [get_own_backend(path, program, settings)]
+
+
+def find_beside(program: Program, backend: str, settings: Settings) -> list[str]:
+    """Returns the backends beside which a saved program diverged. Returns none if one of
+    them may not be imported; see `find_backend`."""
+    names = [name for name in read_beside(program.meta) if name != backend]
+    usable = {*settings.backends, *settings.trusted, *list_names()}
+    return names if usable.issuperset(names) else []
+
+
+def why_alone(program: Program, beside: Sequence[str]) -> str:
+    """Returns what to do about a program that diverged beside other backends, but ran
+    alone; else ""."""
+    names = "" if beside else ", ".join(map(clean, read_beside(program.meta)))
+    ran = f"; it ran alone, but diverged beside {names}"
+    return (
+        f"{ran}; name these, too, with --backend or in [tool.lockstep]" if names else ""
+    )
 
 
 HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
@@ -113,23 +140,30 @@ def replay_paths(
             if isinstance(program, UsageError):
                 raise program
             for backend in list_backends(path, program, settings):
-                yield run_again(pool, path, program, backend), program
+                beside = find_beside(program, backend, settings)
+                yield run_again(pool, path, program, backend, beside), program
         except UsageError as error:
             yield Replayed(str(path), None, "ERROR", str(error)), None
 
 
-def run_again(pool: Pool, path: Path, program: Program, backend: str) -> Replayed:
+def run_again(
+    pool: Pool, path: Path, program: Program, backend: str, beside: list[str]
+) -> Replayed:
     """Runs a program on a backend; a flaky program runs as often as when it was found."""
     flaky = read_flaky(program.meta)
     runs = 1 if flaky is None else flaky.runs
-    event = pool.call(RunProgram(backend, program.to_json(), runs))
-    return make_replayed(path, program, backend, event)
+    event = pool.call(RunProgram(backend, program.to_json(), runs, beside))
+    return make_replayed(path, program, backend, event, beside)
 
 
 def make_replayed(
-    path: Path, program: Program, backend: str, event: Ran | Stopped
+    path: Path,
+    program: Program,
+    backend: str,
+    event: Ran | Stopped,
+    beside: Sequence[str] = (),
 ) -> Replayed:
-    status, message = judge(event, program, read_flaky(program.meta))
+    status, message = judge(event, program, read_flaky(program.meta), beside)
     if isinstance(event, HarnessFailed):
         message += f"; please report this with {path}"
     if status in AGREEING and isinstance(event, Ran):
@@ -149,7 +183,10 @@ def get_divergence(event: Ran | Stopped) -> Divergence | None:
 
 
 def judge(
-    event: Ran | Stopped, program: Program, flaky: Flaky | None = None
+    event: Ran | Stopped,
+    program: Program,
+    flaky: Flaky | None = None,
+    beside: Sequence[str] = (),
 ) -> tuple[Status, str]:
     """Returns the status of a result, and a message with the reason.
 
@@ -158,6 +195,8 @@ def judge(
         program: the program that ran again.
         flaky: set if the program does not fail in every run; if it agrees now, the status
             is FLAKY and not FIXED.
+        beside: the backends beside which the program ran. It is FLAKY, too, if it
+            diverges only beside them, or agrees alone but diverged beside others.
     """
     if isinstance(event, Stopped):
         blamed = event.blame()
@@ -180,6 +219,8 @@ def judge(
     message = "agrees in its one step" if steps == 1 else f"agrees in all {steps} steps"
     if event.skipped:
         message += f"; {event.skipped} skipped, first: {event.why_skipped}"
+    if alone := why_alone(program, beside):
+        return "FLAKY", message + alone
     return "FIXED" if program.meta.get("signature") else "AGREES", message
 
 
@@ -188,7 +229,9 @@ def judge_divergence(divergence: Divergence, program: Program) -> tuple[Status, 
     former, signature = program.meta.get("signature"), divergence.get_signature(program)
     if former and former != signature:
         message = f"in another way than before, {signature}: {message}"
-    return "ERROR" if divergence.is_unwritten else "FAILED", message
+    if divergence.is_unwritten:
+        return "ERROR", message
+    return "FLAKY" if divergence.beside else "FAILED", message
 
 
 def format_environment(event: Ran, program: Program, backend: str) -> str:

@@ -14,12 +14,13 @@ from msgspec import structs
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.folder import LocalFolder
-from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, report_crash
+from lockstep.harness.jobs.crash import BLOCKING, MAX_CRASHES, find_end, report_crash
 from lockstep.harness.jobs.failures import Failure, Failures, describe_stop
 from lockstep.harness.jobs.fold import fold_ledger, fold_shard
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.pools import open_pool
-from lockstep.harness.programs.ledger import list_undeclared
+from lockstep.harness.programs.ledger import drop_undeclared, list_undeclared
+from lockstep.harness.programs.program import Program
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.messages import Shown
 
@@ -203,7 +204,7 @@ class Shards:
         if isinstance(event, messages.OfGroup):
             pair, event = group[event.index], event.inner
         elif isinstance(event, messages.Stopped) and len(group) > 1:
-            self.run_alone(task, group, event.describe())
+            self.run_alone(task, group, event)
             return
         fold_shard(self.outcome, self.failures, pair, task, event)
         if isinstance(event, messages.Found):
@@ -220,19 +221,44 @@ class Shards:
             self.finish(pair)
 
     def run_alone(
-        self, task: messages.SliceTask, group: Sequence[Pair], why: str
+        self, task: messages.SliceTask, group: Sequence[Pair], event: messages.Stopped
     ) -> None:
         """Restarts a shard that ended early, once for each backend of its group. The
         backend that was running when the shard ended is not necessarily the faulty
         backend."""
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
+        why = event.describe()
+        if isinstance(event, messages.Died) and event.running is not None:
+            self.blame_beside(task, group, event, event.running)
+        elif isinstance(event, messages.HarnessFailed):
+            self.blame(group[0], task, event)
         for pair, alone in zip(group, task.list_alone(), strict=True):
             peers = ", ".join(member.backend for member in group if member is not pair)
             pair.parted = f"a slice beside {peers} had to end: {why}"
             if task.number not in pair.digests:  # the pair has not completed this shard
                 self.tasks.append(alone)
             self.go_on(pair)
+
+    def blame_beside(
+        self,
+        task: messages.SliceTask,
+        group: Sequence[Pair],
+        event: messages.Died,
+        program: Program,
+    ) -> None:
+        """Adds a program that ended a worker beside other backends, unless it does so on
+        one of them alone: the restarted shards find that."""
+        with open_pool(self.settings, 1, BLOCKING) as pool:
+            for pair in group:
+                if find_end(pool, pair.backend, drop_undeclared(program, pair.declared)):
+                    return
+        side = program.meta.get("side")
+        pair = next((pair for n, pair in enumerate(group) if n == side), group[0])
+        beside = [member.backend for member in group if member is not pair]
+        running = replace(program, meta={**program.meta, "beside": beside})
+        running = drop_undeclared(running, pair.declared)
+        self.blame(pair, task, structs.replace(event, running=running))
 
     def finish(self, pair: Pair) -> None:
         """Notes the end of a shard of a pair. Removes the tasks of a broken pair."""

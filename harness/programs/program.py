@@ -111,6 +111,8 @@ class Divergence:
             crash, hang, or missing (a method of the backend is not written yet).
         message: a sentence that describes the difference.
         tokens: the tags of the tokens that the message mentions.
+        beside: the backends beside which the program diverges, in one process; alone, it
+            agrees. Empty if it diverges alone.
     """
 
     what: str
@@ -120,10 +122,18 @@ class Divergence:
     expected: Answer | None = None
     got: Answer | None = None
     tokens: tuple[int, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Makes the message printable, since backends and workers may send any text."""
         object.__setattr__(self, "message", make_printable(self.message))
+
+    def mark(self, *backends: str) -> Divergence:
+        """Returns the divergence of a program that diverges only beside backends."""
+        if not backends:
+            return self
+        message = f"diverges beside {', '.join(backends)}; agrees alone: {self.message}"
+        return replace(self, message=message, beside=backends)
 
     @property
     def is_fatal(self) -> bool:
@@ -177,6 +187,9 @@ class Flaky:
 MAX_RUNS = 100
 """The maximal number of runs of a program whose file says that it is flaky."""
 
+MAX_BESIDE = 16
+"""The maximal number of backends beside which a saved program runs."""
+
 FLAKY = re.compile(r"([0-9]{1,3}) of ([0-9]{1,3})")
 
 
@@ -192,6 +205,13 @@ def read_flaky(meta: Mapping[str, Any]) -> Flaky | None:
 
 UNSHRUNK = "unshrunk"
 """The field of a program's `meta` that says why a shorter program may fail as it does."""
+
+
+def read_beside(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """Reads the backends beside which a program diverges from its `meta`."""
+    said = meta.get("beside")
+    names = said[:MAX_BESIDE] if isinstance(said, list) else []
+    return tuple(name for name in names if isinstance(name, str))
 
 
 # --- from a file ------------------------------------------------------------------------

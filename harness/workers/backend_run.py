@@ -70,6 +70,7 @@ class BackendRun:
 
     Attributes:
         duties: the duties that the generator heeded.
+        joined: the backend beside the other backends of the slice, in their order.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class BackendRun:
         self.digest = hashlib.sha256()
         self.hangs = 0
         self.is_over = False
-        self.group_size = 1
+        self.joined = backend
         self.reported = 0.0
         self.started = time.monotonic()
 
@@ -220,7 +221,7 @@ class BackendRun:
         """
         self.emit_found(program, divergence)  # shrinking may be interrupted
         limits = SHRINK_SECONDS, avoid, make_busy_clock()
-        small = self.worker.shrink(program, divergence, self.backend, *limits)
+        small = self.worker.shrink(program, divergence, self.joined, *limits)
         shown = self.shown[divergence.get_signature(program)]
         states = find_states(program, divergence)
         previous = shown.states.get(small.program.digest())
@@ -297,7 +298,8 @@ class BackendRun:
     def get_seconds(self) -> float:
         """Returns the run time of this backend: the time of the slice divided by the
         number of backends."""
-        return round((time.monotonic() - self.started) / self.group_size, 3)
+        backends = 1 + len(self.joined.beside)
+        return round((time.monotonic() - self.started) / backends, 3)
 
     def finish(self) -> messages.SliceDone:
         """Reports the ledger entries that agree, and returns the counts of the slice."""

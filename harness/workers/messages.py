@@ -29,6 +29,7 @@ from lockstep.harness.programs.program import (
     Divergence,
     Program,
     parse_program,
+    read_beside,
 )
 
 Document = dict[str, Any]
@@ -295,7 +296,8 @@ class Died(Stopped, frozen=True):
         step = max(0, self.step)
         program = replace(self.running, ops=self.running.ops[: step + 1], meta={})
         operation = program.ops[step]["op"] if self.step != OPENING else "open"
-        return program, Divergence(self.what, step, operation, self.describe_end())
+        divergence = Divergence(self.what, step, operation, self.describe_end())
+        return program, divergence.mark(*read_beside(self.running.meta))
 
 
 # --- tasks and their answers ------------------------------------------------------------
@@ -496,6 +498,7 @@ class RunProgram(Task[Ran], frozen=True):
 
     Attributes:
         runs: the number of runs, for a failure that does not occur in every run.
+        beside: if the program agrees alone, run it beside these backends.
         spares_known: refuse a program that shows a divergence of the ledger.
         adapts: use sizes that the backend declares in fields that do not change results,
             and skip all steps of a program that the backend does not support or that
@@ -504,6 +507,7 @@ class RunProgram(Task[Ran], frozen=True):
 
     program: Document
     runs: int = 1
+    beside: list[str] = []
     spares_known: bool = False
     adapts: bool = False
 
@@ -524,6 +528,7 @@ class RecordProgram(Task[Recorded], frozen=True):
     bounds: Bounds
     until: int | None = None
     wanted: str | None = None
+    beside: list[str] = []
 
 
 class Shrunk(Answer, frozen=True):
@@ -539,6 +544,7 @@ class Shrunk(Answer, frozen=True):
 class Shrink(Task[Shrunk], frozen=True):
     program: Document
     seconds: float
+    beside: list[str] = []
 
 
 class Snippet(Answer, frozen=True):

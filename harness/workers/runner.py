@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lockstep.harness.backends.backend import Backend
@@ -41,9 +41,9 @@ class Runner:
         self.backend_name = ""
         self.fatal: frozenset[str] = frozenset()
 
-    def note(self, program: Program) -> None:
+    def note(self, program: Program, beside: Iterable[str] = ()) -> None:
         """Records that work on a program begins, so that the pool does not see a hang."""
-        self.record.begin(program, self.backend_name)
+        self.record.begin(program, self.backend_name, [*beside])
 
     def run(
         self,
@@ -56,7 +56,7 @@ class Runner:
     ) -> Result:
         """Runs a program and updates the record. wanted, avoid, coverage: see
         `executor.run`."""
-        self.note(program)
+        self.note(program, backend.beside)
         if self.fatal and program.digest() in self.fatal:
             return Result()
         step = self.record.step
@@ -89,7 +89,8 @@ class Runner:
         """Shrinks a program to a shorter program with the same signature.
 
         The result has no invalid calls if the given program has none. If the failure does
-        not occur in every run, the result is the given program, up to the divergence.
+        not occur in every run, the result is the given program, up to the divergence. If
+        it never occurs alone, it is shrunk beside as few of `Backend.beside` as suffice.
 
         Args:
             program: the diverging program.
@@ -99,8 +100,26 @@ class Runner:
             avoid: the known divergences; candidates that lead to them are rejected.
             clock: the clock that measures `seconds`.
         """
-        search = Search(self, program, divergence, backend, avoid)
-        return search.shrink(seconds, clock)
+
+        def search(*names: str) -> Search:
+            beside = {name: backend.beside[name] for name in names}
+            chosen = replace(backend, beside=beside)
+            return Search(self, program, divergence, chosen, avoid)
+
+        alone, names = search().shrink(seconds, clock), [*backend.beside]
+        if not names or alone.flaky is None or alone.flaky.failed:
+            return alone
+        for name in backend.beside:
+            fewer = [other for other in names if other != name]
+            names = fewer if fewer and search(*fewer).repeat(program) else names
+        together = search(*names).shrink(seconds, clock)
+        if together.flaky is not None:
+            return together if together.flaky.failed else alone
+        small, backend = together.program, replace(backend, beside={})
+        result = self.run_both(small, backend, avoid)
+        if result.divergence is None:
+            return together
+        return self.shrink(small, result.divergence, backend, seconds, avoid, clock)
 
 
 REPEATS = 3
@@ -198,7 +217,8 @@ class Search:
         """Gives up shrinking, because no shorter program reliably shows the same failure.
         Returns the given program, and how often it failed again."""
         flaky = Flaky(failed, REPEATS)
-        return Shrunk(self.program, self.divergence, self.side_failures.shortest, flaky)
+        seen = self.latest if self.backend.beside else self.divergence
+        return Shrunk(self.program, seen, self.side_failures.shortest, flaky)
 
     def repeat(self, program: Program, runs: int = REPEATS) -> int:
         """Runs a program. Returns in how many of the runs it shows the signature."""

@@ -7,13 +7,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
-from lockstep.harness.core.errors import Unavailable, UsageError
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import Result, Run, run_together
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.record import make_body
@@ -80,8 +81,10 @@ class Slice(BackendRun):
         super().__init__(worker, backend, task, task.known)
         self.task, self.followers, self.runs = task, followers, 0
         self.group: Sequence[BackendRun] = [self, *followers]
-        for member in self.group:
-            member.group_size = len(self.group)
+        backends = [*zip(task.knowing, (run.backend for run in self.group), strict=True)]
+        for number, member in enumerate(self.group):
+            beside = dict(backends[number + 1 :] + backends[:number])
+            member.joined = replace(member.backend, beside=beside)
 
     def generate(self) -> None:
         """Generates the programs, and calls `count` with each program."""
@@ -136,7 +139,7 @@ class Slice(BackendRun):
         """Runs a program on all backends together, step by step; see `settle`."""
         self.take_turn()
         record = self.worker.record
-        record.begin(programs[0], self.worker.backend_name)
+        record.begin(programs[0], self.worker.backend_name, [*self.joined.beside])
         runs = []
         for member, program in zip(self.group, programs, strict=True):
             watch = Counter[Cell](), member.announce, member.avoid
@@ -152,12 +155,9 @@ class Slice(BackendRun):
 
 def settle(member: BackendRun, run: Run, every_check: bool) -> Result:
     """Returns the result of a run together with other backends. If the run diverged or
-    has to run alone, repeats it alone and returns the result of the repetition.
-
-    Raises:
-        Unavailable: the program diverged, but agrees alone. Backends in one process may
-            share state, so the slice has to restart for each backend alone.
-    """
+    has to run alone, repeats it alone and returns the result of the repetition, unless
+    the program diverged and agrees alone: a backend may read memory that another has
+    freed, or share its state."""
     divergence = run.result.divergence
     if divergence is None and not run.is_apart:
         member.digest.update(make_body(run.program))
@@ -165,7 +165,7 @@ def settle(member: BackendRun, run: Run, every_check: bool) -> Result:
         return member.note(run.result)
     alone = member.execute(run.program, every_check, member.avoid)
     if divergence is not None and alone.divergence is None:
-        raise Unavailable(f"beside other backends only: {divergence.message}")
+        return replace(run.result, divergence=divergence.mark(*member.joined.beside))
     return alone
 
 

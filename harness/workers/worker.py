@@ -16,8 +16,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
@@ -167,7 +168,25 @@ def list_faults(worker: Runner, backend: Backend, task: m.ListFaults) -> m.Fault
     return m.FaultsListed(load_faults(backend.faults) if backend.faults else [])
 
 
-def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
+def list_ways(
+    worker: Worker, backend: Backend, task: m.RunProgram | m.RecordProgram | m.Shrink
+) -> Iterator[Backend]:
+    """Yields a backend alone, then beside the other backends of the task, if any.
+
+    Raises:
+        Unavailable: one of them cannot run the program beside another backend.
+    """
+    yield backend
+    beside = {name: worker.get_backend(name) for name in task.beside}
+    for name, other in beside.items():
+        if other.execute is not None:
+            raise Unavailable(f"{name} runs in a process of its own, never beside others")
+        require_supported(parse(task.program), other)
+    if beside and backend.execute is None:
+        yield replace(backend, beside=beside)
+
+
+def run_program(worker: Worker, backend: Backend, task: m.RunProgram) -> m.Ran:
     program = parse(task.program)
     if task.adapts:
         program = adapt(program, backend)
@@ -175,8 +194,11 @@ def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
             skipped = len(program.ops), why
             return m.Ran(get_versions(backend), backend.device, None, 0, *skipped)
     require_supported(program, backend)
-    results = [worker.run_both(program, backend) for _ in range(task.runs)]
-    failing = [result for result in results if result.divergence is not None]
+    for way in list_ways(worker, backend, task):
+        results = [worker.run_both(program, way) for _ in range(task.runs)]
+        failing = [result for result in results if result.divergence is not None]
+        if failing:
+            break
     result = (failing or results)[0]
     if task.spares_known and result.divergence is not None:
         require_unknown(worker, program, result.divergence, backend)
@@ -191,21 +213,28 @@ def run_program(worker: Runner, backend: Backend, task: m.RunProgram) -> m.Ran:
     )
 
 
-def record_program(worker: Runner, backend: Backend, task: m.RecordProgram) -> m.Recorded:
+def record_program(worker: Worker, backend: Backend, task: m.RecordProgram) -> m.Recorded:
     program = parse(task.program)
     if backend.execute is None:
         require_supported(program, backend)
-    watch = worker.note, worker.record.step
-    recorded = record(program, backend, task.bounds, task.until, task.wanted, *watch)
+    limits = task.bounds, task.until, task.wanted
+    for way in list_ways(worker, backend, task):
+        watch = partial(worker.note, beside=way.beside), worker.record.step
+        recorded = record(program, way, *limits, *watch)
+        if recorded["divergence"]:
+            break
     return m.Recorded(**{**recorded, "versions": get_versions(backend)})
 
 
-def shrink(worker: Runner, backend: Backend, task: m.Shrink) -> m.Shrunk:
+def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
     program = parse(task.program)
-    divergence = worker.run_both(program, backend).divergence
-    if divergence is None:
+    for way in list_ways(worker, backend, task):
+        divergence = worker.run_both(program, way).divergence
+        if divergence is not None:
+            break
+    else:
         return m.Shrunk(None)
-    small = worker.shrink(program, divergence, backend, task.seconds)
+    small = worker.shrink(program, divergence, way, task.seconds)
     found = m.Found(small.program.to_json(), small.divergence, **small.get_meta())
     return m.Shrunk(found)
 

@@ -206,6 +206,40 @@ class Takes(Cache):
         return own and (LEFT.pop() if LEFT else (0 * own[0], 0 * own[1]))
 
 
+FREED: list[Array] = []
+
+
+class Fresh(Cache):
+    """A program begins without memory that was freed."""
+
+    def __init__(self) -> None:
+        FREED.clear()
+        super().__init__()
+
+
+class Frees(Fresh):
+    """Correct; an allocator of the process takes back the keys that it trims."""
+
+    def trim(self, count: int) -> Any:
+        FREED[:] = [] if self.keys is None else [self.keys]
+        return super().trim(count)
+
+
+class Reuses(Fresh):
+    """Does not write the keys of an update if it gets memory that was used before."""
+
+    def update(self, keys: Array, values: Array) -> Any:
+        keys, values = super().update(keys, values)
+        return (keys * 0 if FREED and FREED.pop().size else keys), values
+
+
+class DiesReusing(Fresh):
+    def update(self, keys: Array, values: Array) -> Any:
+        if FREED:
+            die()
+        return super().update(keys, values)
+
+
 class Numbered(Cache):
     """Answers with numbers of numpy, which are not numbers of JSON; wrong ones."""
 
@@ -247,6 +281,8 @@ shows_nan, shows_infinity = show(np.nan), show(np.inf)
 wrong_mask_width = partial(declare, Widened)
 shares = shares_too = partial(declare, Sharing)
 leaves, takes = partial(declare, Leaves), partial(declare, Takes)
+frees, reuses = partial(declare, Frees), partial(declare, Reuses)
+dies_reusing = partial(declare, DiesReusing)
 answers_in_numpy = partial(declare, Numbered)
 wrong_now_and_then = misbehave(reverse_seldom)
 wrong_twice = partial(declare, WrongTwice)

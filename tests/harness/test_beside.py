@@ -29,7 +29,7 @@ from lockstep.harness.jobs.outcome import OFTEN, Outcome, Pair
 from lockstep.harness.jobs.related import compare_backends
 from lockstep.harness.jobs.settings import SLICE, Settings
 from lockstep.harness.jobs.shards import Shards, group_pairs
-from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.programs.program import Divergence, Program, load_programs
 from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.messages import (
     Counts,
@@ -229,6 +229,7 @@ def check_slice(
 ) -> tuple[list[Event], SliceDone]:
     """A slice of two backends; its events and its answer."""
     contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
+    more = {"group": {"second": {}}, **more}
     task = RandomTask(*("first", contract, kind, 0), seed=1, programs=50, **more)
     events: list[Event] = []
     record = Record(folder / "record.json")
@@ -387,14 +388,78 @@ def test_a_crash_is_blamed_on_one_and_the_other_goes_on(
     assert path.name.endswith(f"{misbehaving.__name__}-{wrong}.json")
 
 
-def test_backends_that_share_something_run_alone(run: Command) -> None:
+# --- what shows beside another backend only ---------------------------------------------
+
+
+FREES, REUSES = f"{HERE}:frees", f"{HERE}:reuses"
+BESIDE = f"diverges beside {FREES}; agrees alone: "
+
+
+def test_backends_that_share_something(run: Command) -> None:
+    """All programs run on both, and what one breaks of the other is told."""
     ended, pairs = check(run, "shares", "shares_too")
-    assert ended.status == 0
-    assert {(one["programs"], one["programs_of"]) for one in pairs.values()} == {
-        (PROGRAMS, "")
-    }
-    words = f"a slice beside {HERE}:shares_too had to end"
-    assert pairs["shares"]["parted"].startswith(words)
+    assert ended.status == 1 and pairs["shares"]["failures"]
+    assert {one["programs"] for one in pairs.values()} == {PROGRAMS}
+    assert f"diverges beside {HERE}:shares_too; agrees alone: " in ended.words
+    assert "all agree" not in ended.words
+
+
+def test_memory_that_another_backend_has_freed(run: Command) -> None:
+    """A failure beside this backend is told, saved, and runs again beside it."""
+    ended, pairs = check(run, "frees", "reuses", "plain")
+    assert ended.status == 1
+    assert not pairs["frees"]["failures"] and not pairs["plain"]["failures"]
+    (failure,) = pairs["reuses"]["failures"]
+    assert failure["divergence"]["beside"] == [FREES]
+    assert failure["divergence"]["message"].startswith(BESIDE)
+    assert (failure["flaky"], failure["operations"]) == (None, 3)
+    assert BESIDE in ended.words
+    path = Path(failure["path"])
+    (program,) = load_programs(path)
+    assert program.meta["beside"] == [FREES]
+    line = f"lockstep replay {path} --backend {REUSES} --backend {FREES}"
+    assert line in ended.words and program.meta["replay"] == line
+    both = "--backend", REUSES, "--backend", FREES
+    again = run("replay", path, *both)
+    assert (again.status, again.out.count("\n")) == (1, 1)
+    assert again.out.startswith(f"FLAKY {REUSES}") and BESIDE in again.words
+    alone = run("replay", path, "--backend", REUSES)
+    assert alone.status == 1 and alone.out.startswith("FLAKY")
+    words = f"it ran alone, but diverged beside {FREES}; name these, too, with --backend"
+    assert words in alone.words
+    # Trust: a backend of a file is imported if it is named elsewhere, too.
+    Path("pyproject.toml").write_text(f'[tool.lockstep]\nbackends = ["{FREES}"]\n')
+    for command in ("replay", "show", "shrink"):
+        said = run(command, path, "--backend", REUSES)
+        assert BESIDE in said.words, said
+    refused = run("snippet", path, "--backend", REUSES)
+    assert refused.status == 2 and "diverges only beside" in refused.words
+    assert run("report", "-o", "page", *both).status == 0
+    page = Path("page/report.html").read_text()
+    assert BESIDE in page and "agrees now" not in page
+    mended = run("replay", path, "--backend", f"{HERE}:plain")
+    assert mended.status == 0
+    Path("pyproject.toml").unlink()
+    for backends, status in (((REUSES, FREES), 1), ((REUSES,), 0)):
+        options = [word for name in backends for word in ("--backend", name)]
+        ended = run("check", *options, "--programs", 1, "--seed", 2, "--json")
+        outcome = json.loads(ended.out)
+        listed = [one["path"] for pair in outcome["pairs"] for one in pair["failures"]]
+        assert (ended.status, listed) == (status, [str(path)] * status)
+        assert outcome["saved"]["absent"] == [str(path)] * (1 - status)
+
+
+def test_a_crash_beside_another_backend(run_workers: Command) -> None:
+    ended, pairs = check(run_workers, "frees", "dies_reusing", jobs=1)
+    assert ended.status == 1
+    assert {one["programs"] for one in pairs.values()} == {PROGRAMS}
+    (failure,) = pairs["dies_reusing"]["failures"]
+    assert failure["divergence"]["what"] == "crash"
+    assert failure["divergence"]["message"].startswith(BESIDE)
+    assert (failure["operations"], failure["flaky"]) == (3, None)
+    options = "--backend", f"{HERE}:dies_reusing", "--backend", FREES
+    again = run_workers("replay", failure["path"], *options)
+    assert (again.status, again.out.split()[0]) == (1, "FLAKY")
 
 
 def plan_both(folder: Path) -> tuple[Shards, list[Pair]]:

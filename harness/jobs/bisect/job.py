@@ -170,5 +170,6 @@ class Bisection:
         except ValueError:  # the process has ended before
             raise Untestable(f"replay: {runner.get_last_words()}") from None
         agrees = dict.fromkeys(AGREEING, AGREES)
-        shown = {**agrees, "FAILED": replayed.get("signature")}.get(replayed["status"])
+        agrees |= dict.fromkeys(("FAILED", "FLAKY"), replayed.get("signature"))
+        shown = agrees.get(replayed["status"])
         return shown, replayed["words"].replace(f"{runner.environment}/", "")

@@ -11,7 +11,7 @@ from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environmen
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
-from lockstep.harness.jobs.replay import HINT, find_backend
+from lockstep.harness.jobs.replay import HINT, find_backend, find_beside, why_alone
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import (
     is_several,
@@ -182,7 +182,9 @@ class Stage:
             return self.play_reference(
                 saved, f"{subject} no registered backend; {HINT}", bounds
             )
-        event = self.record(backend, program, bounds, wanted=saved.signature)
+        beside = find_beside(program, backend, self.settings)
+        limits: dict[str, Any] = {"wanted": saved.signature, "beside": beside}
+        event = self.record(backend, program, bounds, **limits)
         if isinstance(event, messages.Stopped):
             blamed = event.blame()
             if blamed is None:
@@ -193,7 +195,8 @@ class Stage:
         if divergence is None:
             environment = event.get_environment()
             differs = compare_environments(program.meta, backend, environment)
-            notes = [differs] if differs else []
+            alone = why_alone(program, beside).removeprefix("; ")
+            notes = [note for note in (differs, alone) if note]
             return Played("agrees", event.steps, notes, backend=backend)
         script = self.write_snippet(program, divergence, backend)
         about = divergence, event.stories, backend, script
@@ -203,6 +206,8 @@ class Stage:
         self, program: Program, divergence: Divergence, backend: str
     ) -> str | None:
         """Returns a script that shows the failure; None if no script can show it."""
+        if divergence.beside:
+            return None
         meta = {"signature": divergence.get_signature(program), "step": divergence.step}
         document = replace(program, meta=meta).to_json()
         event = self.pool.call(messages.WriteSnippet(backend, document))

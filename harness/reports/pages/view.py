@@ -24,6 +24,7 @@ from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
     Program,
+    read_beside,
     read_flaky,
 )
 from lockstep.harness.programs.words import (
@@ -200,7 +201,8 @@ class FailureView:
         zipped, is_in_zip, _ = self.path.partition(".zip!")
         path = Path(f"{zipped}.zip" if is_in_zip else self.path)
         backend = self.played.backend or self.backend or "NAME"
-        return get_replay_line(path, backend, self.options)
+        beside = read_beside(self.program.meta)
+        return get_replay_line(path, self.options, backend, *beside)
 
     @property
     def title(self) -> str:
