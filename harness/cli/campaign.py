@@ -256,9 +256,9 @@ def status(location: str, as_json: bool) -> int:
 def report(settings: Settings, location: str, output: Path) -> int:
     """Makes a page of what a campaign has found, as `lockstep report` does.
 
-    Each failing program runs again, on a backend given or on the registered one that its
-    file names; without either, only the reference's side is shown. Exit status: 0 if the
-    page was made, 2 if not.
+    Each failing program runs again on the backend that it failed on, if that is given or
+    registered, or else only on the reference. Exit status: 0 if the page was made, 2 if
+    not.
     """
     material = Material()
     add_outcome(structs.replace(summarize(load(location)), path=location), material)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -77,7 +76,7 @@ def show(
     console = PlainConsole()
     painter = Painter(console)
     with open_pool(settings, 1) as pool:
-        stage = Stage(pool, replace(settings, backends=[backend] if backend else ()))
+        stage = Stage(pool, settings, backend)
         for saved in material.saved:
             view = make_failure(1, saved, stage, get_bounds(console.width))
             painter.show(view, number)
@@ -107,8 +106,8 @@ def report(
     """Makes a page of the results of a check: one file, which needs no network.
 
     PATH is the folder for failures of a check, its outcome.json, or a program file;
-    default: `failures`. For a page, each program runs again, on --backend or on the
-    registered backend in its file; without either, only the reference is shown. Exit
+    default: `failures`. For a page, each program runs again on the backend in its file,
+    if that is given with --backend or registered, or else only on the reference. Exit
     status: 0 the report was made; 2 a file could not be read.
 
     Examples:

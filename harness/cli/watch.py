@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -161,8 +161,8 @@ class Watch:
         self.rounds, self.statuses = self.rounds + 1, statuses
         if failing is not None:
             result, program = failing
-            settings = replace(self.settings, backends=[result.backend or ""])
-            saved, stage = read_saved(program, result.path), Stage(pool, settings)
+            saved = read_saved(program, result.path)
+            stage = Stage(pool, self.settings, result.backend)
             view = make_failure(1, saved, stage, get_bounds(self.console.width))
             Painter(self.console).show(view, None)
 

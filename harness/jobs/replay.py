@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,13 +57,13 @@ def find_backend(named: object, settings: Settings) -> str | None:
     Args:
         named: the backend in the file.
         settings: the settings with the backends of --backend and of the project. A file
-            without a backend runs on the first of these backends.
+            without a backend runs on the first of these backends; any other file runs on
+            its own backend or on none.
     """
-    if settings.backends:
-        return str(named) if named in settings.backends else settings.backends[0]
+    given = [*settings.backends, *settings.trusted]
     if isinstance(named, str):
-        return named if named in {*list_names(), *settings.trusted} else None
-    return settings.trusted[0] if settings.trusted else None
+        return named if named in {*list_names(), *given} else None
+    return given[0] if given else None
 
 
 def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
@@ -141,7 +142,10 @@ def replay_paths(
                 raise program
             for backend in list_backends(path, program, settings):
                 beside = find_beside(program, backend, settings)
-                yield run_again(pool, path, program, backend, beside), program
+                ran, failed_on = program, program.meta.get("backend")
+                if failed_on in settings.backends and failed_on != backend:
+                    ran = replace(program, meta={})  # it never failed on this backend
+                yield run_again(pool, path, ran, backend, beside), program
         except UsageError as error:
             yield Replayed(str(path), None, "ERROR", str(error)), None
 

@@ -169,19 +169,24 @@ class Stage:
     Args:
         pool: the pool of workers.
         settings: settings with the backends that may be imported; see `find_backend`.
+        backend: the backend that runs all programs; None to run each on its own backend.
     """
 
-    def __init__(self, pool: Pool, settings: Settings) -> None:
-        self.pool, self.settings = pool, settings
+    def __init__(
+        self, pool: Pool, settings: Settings, backend: str | None = None
+    ) -> None:
+        self.pool, self.settings, self.backend = pool, settings, backend
 
     def play(self, saved: FailureView, bounds: Bounds) -> Played:
         """Runs a program on the backend and the reference, or only on the reference."""
-        backend, program = find_backend(saved.backend, self.settings), saved.program
+        backend = self.backend or find_backend(saved.backend, self.settings)
+        program = saved.program
         if backend is None:
-            subject = f"{clean(saved.backend)} is" if saved.backend else "it names"
-            return self.play_reference(
-                saved, f"{subject} no registered backend; {HINT}", bounds
-            )
+            why = f"it names no registered backend; {HINT}"
+            if saved.backend:
+                hint = HINT.replace("one", "it", 1)
+                why = f"{clean(saved.backend)} is no registered backend; {hint}"
+            return self.play_reference(saved, why, bounds)
         beside = find_beside(program, backend, self.settings)
         limits: dict[str, Any] = {"wanted": saved.signature, "beside": beside}
         event = self.record(backend, program, bounds, **limits)

@@ -124,8 +124,9 @@ class FailureView:
         """Adds the result of a rerun, whose divergence takes precedence."""
         if (seen := played.divergence) is None:
             return replace(self, played=played)
-        view = replace(self, played=played, what=seen.what, step=seen.step)
-        return replace(view, message=seen.message)
+        signature = seen.get_signature(self.program)
+        view = replace(self, played=played, signature=signature, message=seen.message)
+        return replace(view, backend=played.backend, what=seen.what, step=seen.step)
 
     @property
     def remarks(self) -> list[str]:
@@ -138,10 +139,11 @@ class FailureView:
         """The lines about the failure as a whole."""
         lines = [*self.played.notes]
         if self.played.status == "agrees":
-            lines.append(
-                f"{self.played.backend} agrees now in every step; its file says:"
-                f" {self.message or 'nothing'}"
-            )
+            ran = self.played.backend
+            now = " now" if ran == self.backend else ""
+            file = "its file" if now else f"the file of {self.name}"
+            says = f"{file} says: {self.message or 'nothing'}"
+            lines.append(f"{ran} agrees{now} in every step; {says}")
         return lines + self.remarks
 
     @property

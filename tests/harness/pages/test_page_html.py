@@ -166,7 +166,7 @@ def test_what_a_file_says_is_shown_where_no_backend_is(stage: Start) -> None:
     page = check(render_html(make_report(Material(saved=[saved]), stage())))
     (article,) = page.root.find("article", "recorded")
     assert (
-        "elsewhere:make is no registered backend; give one with --backend" in article.text
+        "elsewhere:make is no registered backend; give it with --backend" in article.text
     )
     assert "row 0 sees nothing" in article.text
     assert len(article.find("details", "step")) == 2

@@ -70,6 +70,36 @@ def test_what_a_file_names_is_not_imported(run: Run, failures: Path, name: str) 
     assert f"{name} is no registered backend" in read_page().root.text
 
 
+def test_a_program_runs_on_the_backend_that_it_names_or_on_none(
+    run: Run, failures: Path
+) -> None:
+    """However many are given; a command for one program may run it on another backend,
+    and says so."""
+    path, strange = failures / "layer-kv-trim-result" / "f.json", failures / "g.json"
+    document = json.loads(path.read_text())
+    document["meta"]["backend"] = "elsewhere:make"
+    strange.write_text(json.dumps(document))
+    given = "--backend", CORRECT, "--backend", WRONG
+    assert run("report", "-o", "page", *given).status == 0
+    page = read_page().root
+    assert "agrees now" not in page.text
+    assert f"/f.json --backend {WRONG}" in page.text
+    assert "elsewhere:make is no registered backend; give it with --backend" in page.text
+    assert "failures/g.json --backend elsewhere:make" in page.text
+    assert len(page.find("article", "diverges")) == 1
+    ended = run("replay", path, *given)
+    assert [line.split()[:2] for line in ended.out.splitlines()] == [
+        ["AGREES", CORRECT],
+        ["FAILED", WRONG],
+    ]
+    ended = run("show", path, "--backend", CORRECT)
+    words = f"{CORRECT} agrees in every step; the file of {WRONG} says: m"
+    assert words in ended.words
+    ended = run("show", strange, "--backend", WRONG)
+    assert f"✗ {WRONG} layer-kv-trim-result" in ended.words
+    assert f"failures/g.json --backend {WRONG}" in ended.words
+
+
 def test_a_summary(run: Run, failures: Path) -> None:
     ended = run("report", *MARKDOWN)
     assert ended.status == 0
