@@ -33,7 +33,13 @@ from lockstep.harness.reports.console import (
     print_failure,
     print_replayed,
 )
-from lockstep.harness.workers.messages import Declare, Shrink, Stopped, WriteSnippet
+from lockstep.harness.workers.messages import (
+    Declare,
+    Excluded,
+    Shrink,
+    Stopped,
+    WriteSnippet,
+)
 from lockstep.harness.workers.pool import Pool
 
 
@@ -70,9 +76,10 @@ def run_each(
     *("paths", "given", "unsupported", "step", "start", "strict", "failures", "json"),
 )
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
-    """Runs saved programs again: FIXED, AGREES, FAILED, FLAKY or ERROR for each.
+    """Runs saved programs again: FIXED, AGREES, EXCLUDED, FAILED, FLAKY or ERROR.
 
     FIXED failed before and agrees now. AGREES has never failed, such as a recording.
+    EXCLUDED breaks a duty of callers that the backend declares, and does not run.
 
     PATH is a program file, a folder or zip of them, a file in a zip
     (artifact.zip!folder/name.json), or a line of a .jsonl file (found.jsonl:3). Without
@@ -208,6 +215,9 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
         meta = {"shrunk_from": path.name}
         if isinstance(event, Stopped):
             blamed = event.blame()
+            if isinstance(event, Excluded):
+                console.print(f"{path}: EXCLUDED: {event.why}: nothing to shrink")
+                return 0
             if blamed is None:
                 why = describe_stop(settings.failures, event, name)
                 raise UsageError(f"{name}: {why}")

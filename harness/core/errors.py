@@ -46,6 +46,10 @@ class Unavailable(Exception):
     A factory may raise this exception. The message says what to do."""
 
 
+class Excluded(Unavailable):
+    """A program breaks a precondition of callers, which the backend declares (`Duty`)."""
+
+
 class Unloadable(Exception):
     """A backend is broken: its module, its factory or its declaration is wrong (exit
     status 2). The message says where."""

@@ -41,6 +41,10 @@ LAYOUT = ("columns", "seen")
 """The fields of an answer with the order of returned tokens, which are not compared."""
 
 
+FORBIDDEN = "callers must not: "
+"""The beginning of the reason for skipping a step that breaks a duty of callers."""
+
+
 @dataclass
 class Result:
     """The result of one run.
@@ -56,6 +60,7 @@ class Result:
             `Run.why_left_out`.
         choices: the numbers of the steps in which the backend chose the answer.
         evidence: what the steps compared, up to the end or to the first divergence.
+        excluded: the first reason that names a duty of callers; None if there is none.
     """
 
     steps: int = 0
@@ -66,9 +71,12 @@ class Result:
     left_out: dict[int, Entry] = field(default_factory=dict)
     choices: set[int] = field(default_factory=set)
     evidence: Evidence = field(default_factory=Evidence)
+    excluded: str | None = None
 
     def skip(self, reason: str) -> None:
         """Counts an operation that did not run."""
+        if reason.startswith(FORBIDDEN):
+            self.excluded = self.excluded or reason
         self.why_skipped = self.why_skipped or reason
         self.skipped += 1
 
@@ -227,7 +235,7 @@ class Run:
         if isinstance(reason, Entry):
             self.result.left_out[step.number] = reason
             return f"it leads to a known divergence: {reason.id}"
-        return None if reason is None else f"callers must not: {reason.rule}"
+        return None if reason is None else f"{FORBIDDEN}{reason.rule}"
 
     def take(self, step: Step) -> tuple[Answer, Difference | None]:
         """Runs an operation on the reference and the backend, and returns the backend's

@@ -171,11 +171,13 @@ def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
     saved = next(saved for saved in shards.saved if saved.task is task)
     failure, rerun = saved.failure, shards.outcome.saved
     status, _ = judge(event, failure.program, failure.flaky, task.beside)
-    rerun.ran += status != "ERROR"
+    rerun.ran += status not in ("ERROR", "EXCLUDED")
     if status in ("FAILED", "FLAKY") and get_divergence(event):
         keep_saved(shards, saved, event)
     elif status in AGREEING:
         insort(rerun.agreeing, str(failure.path))
+    elif status == "EXCLUDED":
+        insort(rerun.excluded, str(failure.path))
     elif status == "FLAKY" or (task.beside and isinstance(event, messages.Refused)):
         insort(rerun.absent, str(failure.path))
     elif not isinstance(event, Ran | messages.Refused):

@@ -214,6 +214,7 @@ class Rerun:
     Attributes:
         ran: the number of failures that ran again.
         agreeing: the files of programs that now agree.
+        excluded: the files of programs that break a duty of callers.
         absent: the files of flaky failures that did not occur again.
         broken: error messages about files that are not valid programs.
         left_out: the number of failures that were skipped.
@@ -221,6 +222,7 @@ class Rerun:
 
     ran: int = 0
     agreeing: list[str] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     left_out: int = 0

@@ -20,13 +20,19 @@ from lockstep.harness.programs.program import (
     read_beside,
     read_flaky,
 )
-from lockstep.harness.workers.messages import HarnessFailed, Ran, RunProgram, Stopped
+from lockstep.harness.workers.messages import (
+    Excluded,
+    HarnessFailed,
+    Ran,
+    RunProgram,
+    Stopped,
+)
 from lockstep.harness.workers.pool import Pool
 from lockstep.harness.workers.registry import list_names
 
 FORMAT = "lockstep-replayed/1"
 
-Status = Literal["FIXED", "AGREES", "FAILED", "FLAKY", "ERROR"]
+Status = Literal["FIXED", "AGREES", "EXCLUDED", "FAILED", "FLAKY", "ERROR"]
 
 AGREEING = ("FIXED", "AGREES")
 """The statuses of agreeing programs: FIXED if the program failed before, else AGREES."""
@@ -205,7 +211,8 @@ def judge(
     if isinstance(event, Stopped):
         blamed = event.blame()
         if blamed is None:
-            return "ERROR", event.describe()
+            status: Status = "EXCLUDED" if isinstance(event, Excluded) else "ERROR"
+            return status, event.describe()
         return judge_divergence(blamed[1], program)
     rate = (
         f"flaky: failed {event.failed} of {flaky.runs} now, {flaky} when it was found"

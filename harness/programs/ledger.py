@@ -327,9 +327,7 @@ def why_unsupported(program: Program, backend: Backend) -> str | None:
             f"{backend.name} does not declare that a refused remove is atomic, and step"
             f" {step} does not clear the sequence"
         )
-    if kinds[program.kind].duties and not program.rules.leaves_choices:
-        return why_callers_must_not(program, backend)
-    return None
+    return why_excluded(program, backend)
 
 
 def drop_undeclared(program: Program, declared: Kind) -> Program:
@@ -353,9 +351,12 @@ def list_undeclared(rules: Contract, declared: Kind) -> dict[str, Any]:
     }
 
 
-def why_callers_must_not(program: Program, backend: Backend) -> str | None:
-    """Describes the first call of a program that breaks a duty of callers, or None."""
-    declared = backend.contracts[program.contract][program.kind]
+def why_excluded(program: Program, backend: Backend) -> str | None:
+    """Describes the first call of a program that breaks a duty of callers, or None. If
+    the answers of the backend decide the state, only a run shows this."""
+    declared = backend.contracts.get(program.contract, {}).get(program.kind)
+    if declared is None or not declared.duties or program.rules.leaves_choices:
+        return None
     duties = parse_duties(declared, program.rules, program.kind)
     for step in walk(program, rows=False):
         if step.skipped is None and (duty := find_duty(step.op, step.model, duties)):

@@ -267,7 +267,8 @@ def print_outcome(console: Console, outcome: Outcome, *, verbose: bool = False) 
 def print_replayed(
     console: Console, subject: str, status: str, message: str = ""
 ) -> None:
-    styles = {"FIXED": "green", "AGREES": "green", "ERROR": "bold yellow"}
+    styles = {"FIXED": "green", "AGREES": "green", "EXCLUDED": "yellow"}
+    styles["ERROR"] = "bold yellow"
     tail = make_printable(f" {subject}: {message}" if message else f" {subject}")
     line = Text.assemble((status, styles.get(status, "bold red")), tail)
     console.print(line, soft_wrap=True)

@@ -142,6 +142,8 @@ def list_saved_notes(saved: Rerun) -> Iterator[Note]:
     mended = "`lockstep replay` shows them; delete the files of mended failures"
     for files, singular, plural, *advice in (
         (saved.agreeing, "failure agrees now", "failures agree now", mended),
+        (saved.excluded, "failure is EXCLUDED: it breaks a duty of callers", "failures"
+         " are EXCLUDED: they break duties of callers", "`lockstep replay` says which"),
         (saved.absent, "flaky failure did not come back", "flaky failures did not come"
          " back", "they may come back in a later run"),
         (saved.broken, "file cannot be read", "files cannot be read"),

@@ -237,6 +237,10 @@ class Refused(Stopped, frozen=True):
     """The backend is unavailable, or cannot be used for this task."""
 
 
+class Excluded(Refused, frozen=True):
+    """The program breaks a duty of callers."""
+
+
 class LoadFailed(Stopped, frozen=True):
     """The backend is broken: see `Unloadable`."""
 
@@ -681,5 +685,6 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     """Returns the union of all event types of a task and the types `others`."""
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
-    own = Progress, Found, Agreed, Refused, LoadFailed, HarnessFailed, answer
+    stops = Excluded, Refused, LoadFailed, HarnessFailed
+    own = Progress, Found, Agreed, *stops, answer
     return Union[(*own, *others, *([OfGroup] if task is RandomTask else []))]

@@ -30,6 +30,7 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.document import show
 from lockstep.harness.core.errors import (
     DeviceLost,
+    Excluded,
     HarnessError,
     Unavailable,
     Unloadable,
@@ -46,6 +47,7 @@ from lockstep.harness.programs.ledger import (
     find_known,
     leave_out,
     load_ledger,
+    why_excluded,
     why_unsupported,
 )
 from lockstep.harness.programs.program import (
@@ -87,9 +89,9 @@ def parse(document: m.Document) -> Program:
 
 
 def require_supported(program: Program, backend: Backend) -> None:
-    why = why_unsupported(program, backend)
-    if why:
-        raise Unavailable(why)
+    if why := why_unsupported(program, backend):
+        is_excluded = why == why_excluded(program, backend)
+        raise Excluded(why) if is_excluded else Unavailable(why)
 
 
 def adapt(program: Program, backend: Backend) -> Program:
@@ -199,6 +201,8 @@ def run_program(worker: Worker, backend: Backend, task: m.RunProgram) -> m.Ran:
         failing = [result for result in results if result.divergence is not None]
         if failing:
             break
+    if results[0].excluded and not (failing or task.adapts):
+        raise Excluded(results[0].excluded)
     result = (failing or results)[0]
     if task.spares_known and result.divergence is not None:
         require_unknown(worker, program, result.divergence, backend)
@@ -228,6 +232,8 @@ def record_program(worker: Worker, backend: Backend, task: m.RecordProgram) -> m
 
 def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
     program = parse(task.program)
+    if why := why_excluded(program, backend):
+        raise Excluded(why)
     for way in list_ways(worker, backend, task):
         divergence = worker.run_both(program, way).divergence
         if divergence is not None:
@@ -342,6 +348,8 @@ class Worker(Runner):
         try:
             self.backend_name = task.backend
             self.emit(TASKS[type(task)](self, self.get_backend(task.backend), task))
+        except Excluded as error:
+            self.emit(m.Excluded(str(error)))
         except (Unavailable, UsageError) as error:
             self.emit(Refused(str(error)))
         except Unloadable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 
 from lockstep.harness.backends.backend import Backend, Duty, Kind, list_unchecked
 from lockstep.harness.core.errors import Unloadable
+from lockstep.harness.execution.executor import run as execute
 from lockstep.harness.programs.ledger import why_unsupported
 from lockstep.harness.programs.program import walk
 from lockstep.harness.workers.messages import Found
 from lockstep.harness.workers.registry import check_declaration
+from tests.harness import paging
 from tests.harness.building import draw_some, make, trim, update
-from tests.harness.commands import run_slice
+from tests.harness.commands import Run, run_slice
 from tests.harness.misbehaving import Cache, correct
 
 NO_TRIM = Duty({"op": "trim", "offset": [3, None]}, "trim of three tokens or more")
@@ -88,3 +91,28 @@ def test_a_report_lists_it() -> None:
 def test_a_duty_without_a_meaning_is_refused(when: Any, words: str) -> None:
     with pytest.raises(Unloadable, match=words):
         check_declaration(declare(Duty(when, "nothing")), "tests.harness.misbehaving")
+
+
+OPENS_TWO = Duty({"op": "open", "requests": [2, None]}, "more than two requests")
+
+
+def opens_two() -> Backend:
+    return paging.declare(paging.Manager, duties=(OPENS_TWO,))
+
+
+def test_a_run_shows_what_is_excluded_where_a_backend_decides_the_state(run: Run) -> None:
+    """Not that a failure is mended whose steps callers must not make any more."""
+    declared = paging.declare().contracts["paged"]["paged-full"]
+    statuses = set()
+    for number, drawn in enumerate(draw_some(4, "paged", "paged-full", declared)):
+        program = replace(drawn, ops=drawn.ops[: 40 * number + 1])
+        excluded = execute(program, opens_two()).excluded
+        saved = replace(program, meta={"signature": "paged-paged-full-open-error"})
+        path = Path(f"{number}.json")
+        path.write_text(json.dumps(saved.to_json()))
+        ended = run("replay", path, "--backend", f"{__name__}:opens_two")
+        status = "EXCLUDED" if excluded else "FIXED"
+        assert (ended.status, ended.out.split()[0]) == (0, status)
+        assert (f"{excluded}" in ended.words) == bool(excluded)
+        statuses.add(status)
+    assert statuses == {"EXCLUDED", "FIXED"}

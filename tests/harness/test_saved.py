@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Duty
 from lockstep.harness.jobs.check import MAX_SAVED, list_saved_files, plan_saved
 from lockstep.harness.jobs.failures import make_failure, save
 from lockstep.harness.jobs.outcome import Outcome, Pair
@@ -208,8 +208,45 @@ def test_what_cannot_run_is_passed_over(check: Check) -> None:
     outcome, ended = check(WRONG)
     assert ended.status == 0
     assert outcome["saved"] == {
-        "ran": 0, "agreeing": [], "absent": [], "broken": [], "left_out": 0
+        "ran": 0, "agreeing": [], "excluded": [], "absent": [], "broken": [],
+        "left_out": 0,
     }  # fmt: skip
+
+
+def wrong_and_excluded() -> Backend:
+    """Declares, by now, that nobody makes the calls that it gets wrong."""
+    backend = declare(WrongTwice)
+    duty = Duty({"op": "update", "length": [5, None]}, "updates of many tokens")
+    kind = replace(backend.contracts["layer"]["kv"], duties=(duty,))
+    return replace(backend, contracts={"layer": {"kv": kind}})
+
+
+def test_a_duty_that_is_declared_later_excludes_a_failure(
+    check: Check, run: Run, blind: int
+) -> None:
+    backend = f"{__name__}:wrong_and_excluded"
+    path = keep(SHORT, backend)
+    outcome, ended = check(backend)
+    assert (ended.status, outcome["saved"]["excluded"]) == (0, [str(path)])
+    assert (outcome["saved"]["ran"], list_paths(outcome)) == (0, [])
+    options = "--programs", 1, "--jobs", 1, "--seed", blind
+    shown = run("check", "--backend", backend, *options)
+    words = f"1 saved failure is EXCLUDED: it breaks a duty of callers: {path}"
+    assert words in shown.words
+    why = "callers of misbehaving must not make the call of step 0: updates of many"
+    again = run("replay", path, "--backend", backend)
+    assert again.status == 0 and again.out.startswith(f"EXCLUDED {backend}")
+    assert why in again.words
+    (replayed,) = json.loads(run("replay", path, "--backend", backend, "--json").out)[
+        "replayed"
+    ]
+    assert replayed["status"] == "EXCLUDED"
+    page = run("report", "failures", "--format", "markdown").out
+    assert "1 saved failure is EXCLUDED" in page and "lockstep replay " not in page
+    assert "all agree" in page
+    for command in ("show", "shrink"):
+        ended = run(command, path, "--backend", backend)
+        assert ended.status == 0 and f"EXCLUDED: {why}" in ended.words
 
 
 def wrong_and_known() -> Backend:

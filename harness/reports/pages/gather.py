@@ -95,8 +95,9 @@ def gather_from(path: Path, material: Material) -> None:
         except UsageError as error:
             material.broken.append(str(error))
             continue
-        for agreeing in map(PurePath, material.outcomes[-1].saved.agreeing):
-            mended.add(file.parent / agreeing.parent.name / agreeing.name)
+        saved = material.outcomes[-1].saved
+        for other in map(PurePath, (*saved.agreeing, *saved.excluded)):
+            mended.add(file.parent / other.parent.name / other.name)
     try:
         add_programs(path, material, mended)
     except UsageError:
@@ -194,6 +195,8 @@ class Stage:
             blamed = event.blame()
             if blamed is None:
                 why = f"{backend} cannot run here: {clean(event.why)}"
+                if isinstance(event, messages.Excluded):
+                    why = f"EXCLUDED: {clean(event.why)}"
                 return self.play_reference(saved, why, bounds)
             return self.play_crash(*blamed, backend, bounds)
         divergence = event.divergence
