@@ -6,13 +6,18 @@ The package `lockstep` exports these functions, for example `lockstep.programs`.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from fcntl import LOCK_EX, flock
 from functools import cache
-from io import StringIO
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from hypothesis import example
@@ -23,12 +28,14 @@ from lockstep.harness.cli.project import load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import get_named
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.core.interrupts import noting
 from lockstep.harness.execution.executor import Result
 from lockstep.harness.execution.metamorphic.reference import get_reference
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.shrink import Shrunk, get_rank, make_busy_clock
-from lockstep.harness.jobs.failures import Failure, make_failure, save
-from lockstep.harness.programs.files import is_record, iterate_saved
+from lockstep.harness.jobs.crash import RECORD, recover
+from lockstep.harness.jobs.failures import UNNAMED, Failure, make_failure, save
+from lockstep.harness.programs.files import RUNNING, is_record, iterate_saved
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
 from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
@@ -39,7 +46,7 @@ from lockstep.harness.programs.program import (
     why_too_large,
 )
 from lockstep.harness.programs.recording import Recording
-from lockstep.harness.reports.console import PlainConsole, print_failure
+from lockstep.harness.reports.console import format_whole
 from lockstep.harness.workers.recorders import find_recorder, why_not_replayed
 from lockstep.harness.workers.registry import list_names, load
 from lockstep.harness.workers.runner import Runner
@@ -47,9 +54,6 @@ from lockstep.harness.workers.runner import Runner
 SHRINK_SECONDS = 10.0
 MOST_EXAMPLES = 100
 """The maximum number of programs that `examples` takes from a folder."""
-
-WIDTH = 100
-"""The width of the message of `Diverged`, in columns."""
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -187,10 +191,7 @@ class Diverged(AssertionError):
     """
 
     def __init__(self, failure: Failure) -> None:
-        text = StringIO()
-        text.write(f"{failure.signature}: {failure.divergence.message}\n")
-        print_failure(PlainConsole(file=text, width=WIDTH), failure)
-        super().__init__(text.getvalue())
+        super().__init__(format_whole(failure))
         self.failure = failure
 
 
@@ -214,8 +215,9 @@ def run(
 
     Args:
         program: see `programs`.
-        backend: a declaration or a name, as for `lockstep check --backend`. For a backend
-            that may end the process, use the fixture `lockstep_check` instead.
+        backend: a declaration or a name, as for `lockstep check --backend`. If it ends
+            the process, the next run in this folder saves the program and warns. The
+            fixture `lockstep_check` runs backends in another process.
         failures: the folder for failing programs; `lockstep replay` runs them again.
 
     Returns:
@@ -230,10 +232,16 @@ def run(
     reason = why_too_large(program) or why_unsupported(program, loaded)
     if reason:
         raise UsageError(f"{loaded.name} cannot run this program: {reason}")
-    result = get_runner().run_both(program, loaded, load_known(loaded, program.kind))
-    if result.divergence is not None:
-        failure = keep(program, result.divergence, loaded, backend, Path(failures))
-        raise get_class(failure.signature)(failure)
+    runner, folder = get_runner(Path(failures)), Path(failures)
+    runner.backend_name = backend if isinstance(backend, str) else loaded.name
+    try:
+        with noting():
+            result = runner.run_both(program, loaded, load_known(loaded, program.kind))
+            if result.divergence is not None:
+                failure = keep(program, result.divergence, loaded, backend, folder)
+                raise get_class(failure.signature)(failure)
+    finally:
+        runner.record.clear()
     return result
 
 
@@ -251,9 +259,35 @@ def make_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="lockstep-")
 
 
+def get_runner(folder: Path) -> Runner:
+    """Returns the runner of this process for a folder for failures. Warns of programs
+    that have ended the processes of earlier runs."""
+    return open_runner(folder, Path.cwd(), os.getpid())
+
+
 @cache
-def get_runner() -> Runner:
-    return Runner(Record(Path(make_folder().name) / "record.json"), lambda event: None)
+def open_runner(folder: Path, current: Path, process: int) -> Runner:
+    # The report of a crash by pytest-xdist names the program of a worker in its session.
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", "alone")
+    for failure in recover(folder, "" if session == "alone" else session):
+        warnings.warn(f"an earlier run ended in {format_whole(failure)}", stacklevel=4)
+    path = current / folder / RUNNING / RECORD.format(session, process, token_hex(4))
+    emptied = [path.parent] if folder.exists() else [path.parent, current / folder]
+    try:
+        record = Record(path)
+    except UsageError:  # the folder cannot be written
+        record = Record(Path(make_folder().name, path.name))
+    flock(record.file, LOCK_EX)
+
+    def close() -> None:
+        if os.getpid() == process:  # not a fork of it
+            record.close()
+            with suppress(OSError):  # another process uses the folders
+                for each in emptied:
+                    each.rmdir()
+
+    atexit.register(close)
+    return Runner(record, lambda event: None)
 
 
 def keep(
@@ -279,25 +313,25 @@ def keep(
     shortest = SHORTEST_SHOWN.get(key)
     if shortest is not None and get_rank(shortest.program) <= get_rank(program):
         return shortest
-    small = shorten(program, divergence, backend)
+    small = shorten(program, divergence, backend, folder)
     if shortest is not None and get_rank(shortest.program) <= get_rank(small.program):
         return shortest
     declared = {"versions": dict(backend.versions), "device": backend.device}
     meta: dict[str, Any] = {"found": {"front": "strategy"}, **small.get_meta()}
     facts = small.program, small.divergence, name, get_environment(declared), meta
-    failure = save(
-        make_failure(folder, *facts, asked="" if is_found else "MODULE:FACTORY")
-    )
+    failure = save(make_failure(folder, *facts, asked="" if is_found else UNNAMED))
     if shortest is not None and failure.unsaved is None:
         shortest.path.unlink(missing_ok=True)
     SHORTEST_SHOWN[key] = failure
     return failure
 
 
-def shorten(program: Program, divergence: Divergence, backend: Backend) -> Shrunk:
+def shorten(
+    program: Program, divergence: Divergence, backend: Backend, folder: Path
+) -> Shrunk:
     avoid = load_known(backend, program.kind)
     limits = SHRINK_SECONDS, avoid, make_busy_clock()
-    return get_runner().shrink(program, divergence, backend, *limits)
+    return get_runner(folder).shrink(program, divergence, backend, *limits)
 
 
 # --- a running engine -------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -182,6 +183,23 @@ def pytest_configure_node(node: Any) -> None:
         folder = config.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="lockstep-"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     node.workerinput["lockstep_folder"] = str(config.stash[FOLDER])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """Adds the program of `lockstep.run` that ended a worker of pytest-xdist."""
+    chosen = sched.config.option.lockstep_failures or "failures"
+    for seconds in (0, 0.1, 0.5):  # until the worker has released its record
+        time.sleep(seconds)
+        for folder in dict.fromkeys((Path(chosen), Path("failures"))):
+            if not any((folder / "running").glob("test-*.json")):
+                continue
+            from lockstep.harness.jobs.crash import recover
+            from lockstep.harness.reports.console import format_whole
+
+            for failure in recover(folder):
+                report.longrepr = f"{report.longrepr}\n{format_whole(failure)}"
+                return
 
 
 def get_declared(config: pytest.Config) -> Declared:

@@ -25,12 +25,39 @@ def get_interrupt_status(interrupt: KeyboardInterrupt) -> int:
     return 128 + getattr(interrupt, "number", signal.SIGINT)
 
 
+noted: list[int] | None = None
+"""The numbers of the signals that `noting` has seen; None outside of it."""
+
+
+@contextmanager
+def noting() -> Iterator[None]:
+    """Notes SIGINT, so that `is_from_user` tells Ctrl-C from a KeyboardInterrupt that a
+    backend has raised."""
+    global noted
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    seen = noted = []
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(number)
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        noted = None
+
+
 def is_from_user(error: BaseException) -> bool:
     """Returns whether an exception may be the user's Ctrl-C. Returns False if SIGINT is
-    ignored, as in a worker: there, a backend raised the KeyboardInterrupt."""
+    ignored, as in a worker, or did not arrive: then a backend has raised it."""
     if not isinstance(error, KeyboardInterrupt):
         return False
-    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN and noted != []
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)

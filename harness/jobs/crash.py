@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Any
 
 from lockstep.harness.execution.shrink import Clock, Shrinker, Shrunk
+from lockstep.harness.jobs.failures import UNNAMED, Failure, make_failure, save
+from lockstep.harness.programs.files import RUNNING
 from lockstep.harness.programs.program import Divergence, Flaky, Program
 from lockstep.harness.workers import messages
-from lockstep.harness.workers.pool import Pool
+from lockstep.harness.workers.pool import Pool, get_running
+from lockstep.harness.workers.registry import list_names
 
 MAX_CRASHES = 2
 """The number of crashes after which the remaining programs of a pair or shard are
@@ -115,3 +122,39 @@ def find_end(
     event = pool.call(task)
     blamed = event.blame() if isinstance(event, messages.Died) else None
     return None if blamed is None else blamed[1]
+
+
+# --- in the processes of tests ----------------------------------------------------------
+
+
+RECORD = "test-{}-{}-{}.json"
+"""The name of a test's write-ahead record, with its session, its process and random
+digits. The process locks the file."""
+
+
+def recover(folder: Path, session: str = "") -> list[Failure]:
+    """Saves the programs during which processes of tests have ended.
+
+    Args:
+        folder: the folder for failures.
+        session: a session whose records stay; "" for none.
+    """
+    failures = []
+    for path in sorted((folder / RUNNING).glob(RECORD.format("*", "*", "*"))):
+        if path.match(RECORD.format(session, "*", "*")):
+            continue
+        with suppress(OSError), path.open("r+b") as file:
+            flock(file, LOCK_EX | LOCK_NB)  # raises while the process lives
+            running, step = get_running(file.read())
+            why = "the process of a test ended in this step"
+            died = messages.Died(why, "crash", running, step, "")
+            if running is not None and (blamed := died.blame()) is not None:
+                name = str(running.meta.get("backend"))
+                asked = name if ":" in name or name in list_names() else UNNAMED
+                found: dict[str, Any] = {"found": {"front": "strategy"}}
+                failure = make_failure(folder, *blamed, name, {}, found, asked=asked)
+                failures.append(save(failure))
+            if not (failures and failures[-1].unsaved):
+                path.unlink()
+                path.parent.rmdir()  # raises if another record is in it
+    return failures

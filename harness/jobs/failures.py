@@ -36,6 +36,9 @@ OUTDATED = "outdated"
 HARNESS_FAILED = "harness-failed"
 """The folder of programs on which the harness failed."""
 
+UNNAMED = "MODULE:FACTORY"
+"""The value for `--backend` in the replay line of a backend that has no name."""
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from io import SEEK_END, StringIO
 from shlex import quote
 from textwrap import TextWrapper
 from typing import Any, Generic, TypeVar
@@ -180,6 +181,14 @@ def print_failure(
         console.print(Text(indent(why, console.width), "bold yellow"))
     else:
         console.print(Text(f"  {failure.replay}", "bold"), soft_wrap=True)
+
+
+def format_whole(failure: Failure, width: int = 100) -> str:
+    """Returns a failure as `print_failure` prints it, below a line with its cause."""
+    text = StringIO(f"{failure.signature}: {failure.divergence.message}\n")
+    text.seek(0, SEEK_END)
+    print_failure(PlainConsole(file=text, width=width), failure)
+    return text.getvalue()
 
 
 def print_failures(console: Console, outcome: Outcome) -> None:

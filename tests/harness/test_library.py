@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +14,27 @@ from zipfile import ZipFile
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from misbehaving import Cache, correct, declare, one_column_less, shows_nan
+from misbehaving import (
+    Cache,
+    correct,
+    declare,
+    from_third_token,
+    interrupts,
+    one_column_less,
+    shows_nan,
+)
 
 import lockstep
 from lockstep.harness.cli import library
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run as execute
+from lockstep.harness.jobs.crash import recover
 from lockstep.harness.programs.files import write_program
 from lockstep.harness.programs.program import Program, load_programs
+from lockstep.harness.workers.pool import is_running
 from lockstep.impl.torch.backend import cpu
 from tests.harness.building import SMALL, make
+from tests.harness.commands import HERE, ROOT, handling_ctrl_c
 
 UPDATE = {"op": "update", "length": 2}
 
@@ -104,7 +116,7 @@ def test_a_program_has_an_operation() -> None:
 def test_a_run_that_agrees() -> None:
     result = lockstep.run(make(UPDATE, **SMALL), correct())
     assert (result.steps, result.divergence) == (1, None)
-    assert not Path("failures").exists()
+    assert not list(Path("failures").glob("*-*"))
 
 
 def test_a_run_that_diverges_tells_the_shortest_program_and_saves_it() -> None:
@@ -164,12 +176,83 @@ def test_of_one_signature_only_a_simpler_program_is_shortened(
         with pytest.raises(lockstep.Diverged):
             lockstep.run(make(*[UPDATE] * times, **SMALL), shows_nan())
     assert len(shortened) <= 2  # not the second, which is longer
-    assert len(list(Path("failures").glob("*/*.json"))) == 1
+    assert len(list(Path("failures").glob("*-*/*.json"))) == 1
 
 
 def test_what_a_backend_does_not_declare_is_no_divergence() -> None:
     with pytest.raises(UsageError, match="cannot run this program"):
         lockstep.run(make(UPDATE, kind="state"), correct())
+
+
+# --- a run that ends its process --------------------------------------------------------
+
+ENDS = """
+import os
+import lockstep
+from tests.harness.building import SMALL, make, update
+from tests.harness.misbehaving import from_third_token
+
+exits = from_third_token(lambda: os._exit(0))
+program = make(*[update(1)] * 4, **SMALL)
+
+def test_agrees():
+    lockstep.run(program, "tests.harness.misbehaving:plain")
+
+def test_ends():
+    lockstep.run(program, "NAME")
+"""
+ENDING = [f"{HERE}:dies", "test_ends:exits"]
+SIGNATURE = "layer-kv-update-crash"
+
+
+def run_ends(name: str, *options: str) -> str:
+    """What pytest prints of a test in which a backend ends the process."""
+    Path("test_ends.py").write_text(ENDS.replace("NAME", name))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}."}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    return done.stdout.decode(errors="replace")
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_the_next_run_names_a_program_that_has_ended_the_process(name: str) -> None:
+    """And saves it; a run that goes on in another process is none of its concern."""
+    run_ends(name, "-p", "no:xdist")
+    assert len(list(Path("failures/running").iterdir())) == 1
+    with pytest.warns(UserWarning, match=f"an earlier run ended in {SIGNATURE}") as told:
+        lockstep.run(make(UPDATE, **SMALL), correct())
+    (path,) = Path("failures", SIGNATURE).iterdir()
+    line = f"lockstep replay {path} --backend {name}"
+    assert line in str(told[0].message) and "→ step 2: update" in str(told[0].message)
+    (program,) = load_programs(path)
+    assert (program.meta["backend"], program.meta["step"]) == (name, 2)
+    assert list(recover(Path("failures"))) == []
+    assert len(list(Path("failures/running").iterdir())) == 1
+
+
+def test_the_report_of_a_crash_of_xdist_names_the_program() -> None:
+    said = run_ends(ENDING[0], "-n", "1")
+    assert "crashed while running 'test_ends.py::test_ends'" in said
+    (path,) = Path("failures", SIGNATURE).iterdir()
+    assert f"lockstep replay {path} --backend {ENDING[0]}" in said
+    assert "1 failed, 1 passed" in said
+    assert not Path("failures/running").exists()
+
+
+def test_a_backend_that_raises_keyboard_interrupt_is_wrong() -> None:
+    with pytest.raises(lockstep.Diverged, match="raised KeyboardInterrupt"):
+        lockstep.run(make(UPDATE, **SMALL), interrupts())
+
+
+def test_ctrl_c_ends_a_run_and_blames_no_program() -> None:
+    backend = from_third_token(lambda: signal.raise_signal(signal.SIGINT))()
+    with handling_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        lockstep.run(make(UPDATE, UPDATE, **SMALL), backend)
+    (record,) = Path("failures/running").iterdir()
+    assert not is_running(record.read_bytes())
+    assert not list(Path("failures").glob("*-*"))
 
 
 def test_hypothesis_shrinks_what_it_draws() -> None:
@@ -218,7 +301,7 @@ def test_programs_that_failed_come_first(tmp_path: Path) -> None:
     (tmp_path / "failures" / "broken.json").write_text("{")
     undeclared = make(UPDATE, UPDATE, UPDATE, **{**SMALL, "heads": 2})
     write_program(tmp_path / "failures" / "of-another-backend.json", undeclared)
-    (tmp_path / "failures" / "running").mkdir()
+    (tmp_path / "failures" / "running").mkdir(exist_ok=True)
     running = tmp_path / "failures" / "running" / "in-another-process.json"
     write_program(running, make(UPDATE, UPDATE, **SMALL))
     (tmp_path / "test_mine.py").write_text(MINE.replace("SEEN", "[1]"))
