@@ -198,7 +198,10 @@ class Table:
         """Returns whether an array, [1, heads, tokens, dim], holds exactly the vectors of
         `tags`. Unknown tags match no vector."""
         spelled = self.spelled
-        right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
+        try:
+            right = b"".join(map(spelled.__getitem__, tags))
+        except IndexError:  # an unknown tag
+            right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
         by_token = array if array.shape[1] == 1 else array[0].swapaxes(0, 1)
         return bool(by_token.tobytes() == right)
 
@@ -320,6 +323,23 @@ class ExpectedPayloads:
         )
         return np.array([compute_attention(q, turn(k), v) for q, k, v in heads])
 
+    def estimate_row(self, tag: int, seen: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Computes the same as `compute_row` with numpy, a hundred times faster. The
+        error is at most `get_estimate_error`."""
+        query, keys, values = (
+            table.get_vectors(tags)[0].astype(np.float64)
+            for table, tags in (
+                (self.queries, [tag]),
+                (self.keys, seen),
+                (self.values, seen),
+            )
+        )
+        scores = (query * keys).sum(2) / sqrt(query.shape[2])  # [heads, tokens]
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        row: npt.NDArray[np.float64] = (weights[:, :, None] * values).sum(1)
+        return row
+
 
 # --- tolerances -------------------------------------------------------------------------
 
@@ -354,6 +374,11 @@ def get_attention_tolerance(
     unit = UNIT[dtype]
     score = (dim + 2) * unit * sqrt(dim) + storage * sqrt(dim)
     return 2 * score + (tokens + 2) * unit + storage
+
+
+def get_estimate_error(dim: int, tokens: int) -> float:
+    """Returns the largest error of `estimate_row`, whose unit roundoff is 2**-53."""
+    return get_attention_tolerance("float32", dim, tokens) * 2.0**-29
 
 
 def get_key_tolerance(dtype: str, turns: int, distance: int) -> float:

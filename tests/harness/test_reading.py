@@ -21,6 +21,11 @@ from lockstep.harness.contracts.system import (
 )
 from lockstep.harness.contracts.watch import ArrayWatch, holds
 from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import (
+    ExpectedPayloads,
+    get_attention_tolerance,
+    get_estimate_error,
+)
 from lockstep.reference.token import Token
 from tests.harness.misbehaving import correct
 
@@ -90,6 +95,44 @@ def test_a_state_that_is_near_one_is_told_with_its_numbers(reader: Reader) -> No
     assert "convolution inputs of these (got " in str(words)
     (words,) = recurrence.read((conv, delta + 9000), "read")
     assert words == "a state of no known tokens"
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 1000])
+def test_an_estimate_of_attention_is_what_the_reference_computes(tokens: int) -> None:
+    """Up to the error that the judge subtracts from what it allows."""
+    config = {"heads": 2, "key_dim": 8, "value_dim": 4}
+    payloads = ExpectedPayloads(config, 1024, 0, "float32")
+    seen = list(range(tokens))
+    exact = payloads.compute_row(tokens, seen)
+    off = np.abs(payloads.estimate_row(tokens, seen) - exact).max()
+    error = get_estimate_error(8, tokens)
+    assert off <= error < get_attention_tolerance("float32", 8, tokens) / 1e8
+
+
+def test_the_reference_judges_a_row_that_an_estimate_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row at the limit of what is allowed, or beyond it, or of NaN."""
+    reader, asked = make_reader(), list[Any]()
+    exact = ExpectedPayloads.compute_row
+
+    def compute(self: Any, *about: Any) -> Any:
+        asked.append(about)
+        return exact(self, *about)
+
+    monkeypatch.setattr(ExpectedPayloads, "compute_row", compute)
+    seen = [0, 1, 2]
+    wanted = exact(reader, 2, seen)
+    allowed = get_attention_tolerance("float32", 4, 3)
+    reader.judge(wanted, 2, seen, 0, "update")
+    reader.judge(wanted + 0.99 * allowed, 2, seen, 0, "update")
+    assert not asked
+    reader.judge(wanted + allowed * (1 - 1e-12), 2, seen, 0, "update")
+    assert len(asked) == 1
+    for off in 1.01 * allowed, np.nan:
+        with pytest.raises(Broken, match="attention over the arrays of update is off"):
+            reader.judge(wanted + off, 2, seen, 0, "update")
+    assert len(asked) == 3
 
 
 def test_attention_that_is_off_is_told_with_its_numbers() -> None:
