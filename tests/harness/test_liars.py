@@ -245,6 +245,29 @@ def test_what_was_handed_out_stays_as_it_is(
     )
 
 
+def test_when_arrays_that_were_handed_out_are_looked_at() -> None:
+    """At every step; or, if they need to last only until a write, before it."""
+    forever = replace(cpu(), lifetime="forever")
+    ops = [update(2), trim(0), trim(0), trim(0)]
+
+    def reuse(backend: Backend, writing: str) -> Backend:
+        opened = backend.open
+        return replace(backend, open=lambda it: Reusing(opened(it), "update", writing))
+
+    divergence = run(make(*ops), reuse(forever, "trim"), every=True).divergence
+    assert divergence is not None and divergence.step == 2
+    assert find(reuse(cpu(), "trim"), "layer-kv", ops) == ("", "")
+    kind, _ = find(reuse(cpu(), "size"), "layer-kv", [update(2), {"op": "size"}, trim(0)])
+    assert kind == "alias"
+
+
+def test_what_was_handed_out_is_not_what_was_passed() -> None:
+    backend = lie({"update": lambda _, *pair: pair}, cpu())
+    kind, message = find(backend, "layer-kv")
+    assert kind == "alias"
+    assert "has changed when the caller overwrote what it had given" in message
+
+
 # --- the form of answers ----------------------------------------------------------------
 
 
@@ -417,10 +440,26 @@ def test_memory_is_looked_at(what: str, every: bool) -> None:
         assert (kind, "bytes, allowed" in message) == ("memory", True)
 
 
+def tell_more_at_first(cache: Any) -> Any:
+    """Tells more bytes than there are until the offsets change again."""
+    seen: list[Any] = []
+
+    def change(sizes: Any) -> Any:
+        first = getattr(cache, "parts", [cache])[0]
+        offsets = getattr(first, "offset", 0) or tuple(getattr(first, "offsets", ()))
+        if offsets and not seen:
+            seen.append(offsets)
+        return {**sizes, "bytes": sizes["bytes"] + MUCH * (seen == [offsets])}
+
+    return Lying(cache, {"held": change})
+
+
 @pytest.mark.parametrize("what", [*HOLDING, *OF_MANY])
 def test_memory_is_looked_at_before_the_end(what: str) -> None:
-    calls = range(1, 2) if what in HOLDING else range(1)
-    kind, message = find(lie_about_memory(tell_more(MUCH, calls)), what)
+    lying = tell_more(MUCH, range(1)) if what in OF_MANY[:2] else tell_more_at_first
+    ops, _ = PROGRAMS[what]
+    ops = ops if what in OF_MANY[:2] else [*ops, update(1)]
+    kind, message = find(lie_about_memory(lying), what, ops)
     assert (kind, "bytes, allowed" in message) == ("memory", True)
 
 
