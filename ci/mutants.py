@@ -37,10 +37,8 @@ from ci.mutation.trial import (  # noqa: E402
 )
 
 FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
-HARNESS = (
-    *("harness/contracts", "harness/execution", "harness/core"),
-    "harness/programs/generate",
-)
+HARNESS = "harness/contracts", "harness/execution", "harness/core"
+HARNESS += ("harness/programs/generate",)
 VERDICTS = "found", "explained", "survived", "not reached"
 EXPLAINED = "file", "function", "original", "mutated"
 
@@ -65,7 +63,7 @@ class Outcome:
         how: if the mutant was found, the signature of the divergence, or the test;
             otherwise the explanation why nothing finds it, or "" if there is no
             explanation.
-        programs: the number of programs, or of phases of tests, that ran.
+        programs: the number of programs, or of setups, tests and teardowns, that ran.
         seconds: the time of all programs, including imports.
     """
 
@@ -79,8 +77,7 @@ class Outcome:
         mutant, by = self.mutant, f" by {self.how}" if self.verdict == "found" else ""
         return (
             f"{mutant.id}  {mutant.old} → {mutant.new}  {self.verdict}{by} after"
-            f" {self.programs} {'phases' if is_tested(mutant) else 'programs'},"
-            f" {self.seconds:.1f} s"
+            f" {self.programs} runs, {self.seconds:.1f} s"
         )
 
     def describe_survivor(self) -> str:
@@ -109,7 +106,7 @@ def try_mutant(
     ended = None
     if is_tested(mutant):
         tests = nearest.list_tests(ROOT, mutant.file)
-        ended = call(nearest.check_tests, mutant.module, mutant.source, tests)
+        ended = call(nearest.check_tests, ROOT, mutant.module, mutant.source, tests)
     elif runs:
         ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
     programs, taken = ended.beats if ended else 0, time.monotonic() - started

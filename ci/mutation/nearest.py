@@ -1,5 +1,6 @@
 """Runs the nearest tests on mutants of the harness."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ def list_tests(root: Path, file: str) -> list[str]:
     return [LIARS, *dict.fromkeys(test for test in listed if test != LIARS)]
 
 
-def check_tests(beat: Beat, module: str, source: bytes, tests: Sequence[str]) -> str:
+def check_tests(
+    beat: Beat, root: Path, module: str, source: bytes, tests: Sequence[str]
+) -> str:
     """Returns the first test that fails with a mutant, or ""."""
     failed = []
 
@@ -42,5 +45,6 @@ def check_tests(beat: Beat, module: str, source: bytes, tests: Sequence[str]) ->
     for name in [name for name in sys.modules if name.startswith("lockstep")]:
         del sys.modules[name]  # this process has used the harness itself
     plant(module, source)
+    os.chdir(root)
     status = pytest.main([*OPTIONS, *tests], plugins=[Watch()])
     return (failed or [f"pytest ended with status {status}"])[0] if status else ""

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ci import mutants
+from ci.mutation import nearest
 from ci.mutation.mutants import Mutant, list_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,29 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(mutants.main, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_mutant_of_the_harness_is_found_by_a_test() -> None:
+    """A program is not drawn, and nothing is measured."""
+    pytest.importorskip("torch")
+    file = "harness/contracts/watch.py"
+    mutant = next(
+        each
+        for each in list_mutants(file, (ROOT / file).read_bytes())
+        if each.kind == "remove" and each.old.startswith("raise Broken")
+    )
+    command = [sys.executable, ROOT / "ci" / "mutants.py", file, "--mutant", mutant.id]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "found by tests/harness/test_liars.py::" in done.stdout
+
+
+def test_the_nearest_tests() -> None:
+    slots = nearest.list_tests(ROOT, "harness/contracts/prefix/slots.py")
+    assert slots[0] == nearest.LIARS
+    assert "tests/harness/test_prefix_system.py" in slots
+    relations = nearest.list_tests(ROOT, "harness/execution/metamorphic/rows.py")
+    assert "tests/harness/test_relation_mistakes.py" in relations
 
 
 def test_the_script_finds_its_modules() -> None:
