@@ -3,7 +3,7 @@
 The script requires that the tag, the version and the newest section of CHANGELOG.md
 agree, that this section has a date, and that pyproject.toml has the address of the
 repository. Then it makes the relative links of README.md absolute, because a package
-index shows only this file.
+index shows README.md without the other files.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class BatchedCache:
 
         Args:
             length: number of columns, at least 1.
-            left: number of padding columns before the tokens of each row. Valid only for
-                an empty batch; at least one row has no padding.
+            left: number of padding columns before the tokens of each row. Allowed if the
+                batch is empty; at least one row has no padding.
         """
         if self.coming is not None:
             if left is not None or length > max(self.coming):

@@ -78,8 +78,7 @@ class CausalCache:
         Args:
             batch: the rows.
             tags: one tag for each row.
-            reserve: whether to only reserve memory. Then no token is added, and no pass
-                is open.
+            reserve: True to reserve memory. Then no token is added, and no pass is open.
 
         Raises:
             CacheFull, NotSupported, or a group of both: the batch is refused. Evicted
@@ -108,7 +107,7 @@ class CausalCache:
     def get_kept(self, batch: Batch) -> list[SharedToken]:
         """Returns the tokens that stay after the evictions for a batch.
 
-        Each token has only the sequences that keep it.
+        The `sequences` of each returned token are the sequences that keep it.
         """
         if self.memory == inf:
             return self.tokens

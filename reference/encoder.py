@@ -30,8 +30,8 @@ class Removal(NamedTuple):
 class EncoderCache:
     """A cache for one image, whatever the number of sequences.
 
-    The cache is a history of stored images and removed ranges. A removal names a
-    sequence, but only its range of positions has an effect.
+    The cache is a history of stored images and removed ranges. A removal names a sequence
+    and a range of positions; the sequence has no effect.
 
     Args:
         sequences: number of sequences, numbered from 0.
@@ -82,8 +82,8 @@ class EncoderCache:
             batch: the rows, which are not stored. If a row represents an image, `put` may
                 follow.
             tags: one tag for each row.
-            reserve: whether to only reserve memory; then no pass is open, and `put` is an
-                invalid call.
+            reserve: True to reserve memory; then no pass is open, and `put` is an invalid
+                call.
         """
         batch.check(self.sequences, self.batch)
         self.current = None if reserve else batch

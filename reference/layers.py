@@ -145,7 +145,7 @@ class Model:
         """Computes tokens that are never added to the request.
 
         An engine does so if the request is cancelled during a pass. After this call, the
-        request can only be closed.
+        request must be closed.
         """
         for layer in self.cached:
             layer.cache.update(tags)

@@ -50,8 +50,8 @@ class Trie(Model):
 
     Attributes:
         points: path → point. Layers that can be cut store all tokens of each path; other
-            layers can be restored only at a capture. If two paths diverge, there is also
-            a point at the end of their common prefix.
+            layers can be restored at a capture and nowhere else. If two paths diverge,
+            there is also a point at the end of their common prefix.
         live: the tokens that the layers have read, between requests.
         wanted: additional lengths at which the open request makes captures.
         reused: number of tokens that the open request reused.
@@ -198,8 +198,8 @@ class Trie(Model):
         """Returns the numbers of the layers that have a capture at `end`.
 
         Layers that can be cut have no captures. If a capture is wanted at `end`, all
-        other layers were captured when they reached it. Otherwise, only layers whose
-        offset is `last` have a capture.
+        other layers were captured when they reached it. Otherwise, the layers whose
+        offset is `last` have a capture, and no others.
         """
         return {
             number
@@ -321,9 +321,9 @@ class Trie(Model):
         """Evicts a point.
 
         A point without children is removed, with the tokens between its parent and the
-        point. A point with children loses only its captures, since the longer paths need
-        its tokens. With one child the point itself is removed too; with several children
-        it stays.
+        point. A point with children loses its captures and keeps its tokens, because the
+        longer paths need them. With one child the point itself is removed too; with
+        several children it stays.
         """
         self.points[path].captured.clear()
         if children <= 1:

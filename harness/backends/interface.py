@@ -461,10 +461,10 @@ class UnifiedCache(Protocol):
             sequences: the sequence of each row.
             exceptions: the rows that may also see later positions.
             multimodal: the rows that represent an image.
-            reserve: the pass only measures worst-case shapes. It evicts and adds nothing,
-                and is never refused as full. `put` and `get` follow: `put` stores
-                nothing; K, V and mask of `get` may have any content, and have at least as
-                many columns as in any later pass.
+            reserve: the pass measures worst-case shapes, and stores nothing. It evicts
+                and adds nothing, and is never refused as full. `put` and `get` follow:
+                `put` stores nothing; K, V and mask of `get` may have any content, and
+                have at least as many columns as in any later pass.
 
         Room is the number of free cells; a token takes one cell, even if sequences share
         the token. A refused pass adds nothing. A causal cache does not

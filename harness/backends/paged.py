@@ -176,7 +176,7 @@ class PagedCache(Protocol):
         """Ends a transfer that has copied all its blocks."""
 
     def failed(self, transfer: str, arrived: int) -> int:
-        """Ends a transfer that has copied only its first `arrived` blocks.
+        """Ends a transfer that has failed after copying its first `arrived` blocks.
 
         Returns:
             The number of computed tokens that the request that waits for the transfer

@@ -295,7 +295,7 @@ class Scribe:
         return make_anew if make is __newobj__ else make, *state
 
     def set(self, cache: Any, name: str, value: Any) -> None:
-        """Implements `__setattr__`. Attributes that only the engine uses are ignored."""
+        """Implements `__setattr__`. Ignores attributes that the library does not use."""
         is_content = name in self.attributes and name != "__class__"
         if is_content and self.is_heard(cache):
             self.stop(f"{self.plain.__name__}.{name} was set from outside of the cache")

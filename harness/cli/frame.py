@@ -1,7 +1,7 @@
 """Runs every command: exit status, streams, signals.
 
-This module imports only what `lockstep --help` needs; each command is imported when it
-runs.
+This module imports what `lockstep --help` needs, and nothing else. Each command is
+imported when it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from lockstep.harness.core.interrupts import get_interrupt_status, signals
 
 
 def run_command(function: Callable[[], int]) -> int:
-    """Runs a command, and returns its exit status, which is 1 only for a divergence."""
+    """Runs a command, and returns its exit status. The status 1 always means a
+    divergence."""
     try:
         with prepared(), signals():
             status = function()

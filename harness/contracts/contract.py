@@ -297,8 +297,8 @@ class Contract(ABC):
         Args:
             config: a complete config.
             rows: whether answers list the tokens that each row sees. If False, answers
-                may omit tokens to save time, for callers that only need the states
-                that a program reaches.
+                may omit tokens to save time, for callers that need the states that a
+                program reaches, and no answers.
         """
         return self.model(config, rows)
 

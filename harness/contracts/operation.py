@@ -95,7 +95,8 @@ def name_error(error: Exception) -> str:
 
 
 def choose(answers: Sequence[Answer]) -> Answer:
-    """Returns the only answer, or {"one_of": answers}; see `Operation.resolve`."""
+    """Returns the answer if there is a single answer; otherwise {"one_of": answers}. See
+    `Operation.resolve`."""
     return answers[0] if len(answers) == 1 else {"one_of": list(answers)}
 
 

@@ -1,7 +1,7 @@
 """Defines a small, exact recurrent layer, whose states show which tokens they have read.
 
-A cache only stores states; the layer above the cache computes them. The harness acts as
-this layer.
+A cache stores states, but does not compute them; the layer above the cache does. The
+harness acts as this layer.
 """
 
 from __future__ import annotations

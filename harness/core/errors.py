@@ -198,7 +198,8 @@ def is_native(frame: traceback.FrameSummary) -> bool:
 
 
 def is_harmless(frame: traceback.FrameSummary) -> bool:
-    """Returns whether a frame runs only code of the harness or the standard library."""
+    """Returns whether the code of a frame belongs to the harness or to the standard
+    library."""
     path = Path(frame.filename)
     is_standard = path.is_relative_to(STANDARD_LIBRARY) or frame.filename.startswith("<")
     return is_own(frame) or (is_standard and INSTALLED.isdisjoint(path.parts))

@@ -54,7 +54,8 @@ class Folder(ABC):
 
     @abstractmethod
     def take(self, name: str) -> bool:
-        """Removes a file. If several processes remove it, only one gets True."""
+        """Removes a file. If several processes remove it, one of them gets True and the
+        others get False."""
 
     @abstractmethod
     def list(self, below: str = "") -> list[str]:

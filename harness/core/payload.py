@@ -17,9 +17,9 @@ role), chosen so that the tag can be decoded from the vectors that a cache retur
   dimensions are visible.
 
 Storage that rounds, such as a quantized cache, gets the multiples without the distance.
-If the storage rounds by more than half the spacing of the multiples, only 4 or 2 numbers
-are used, with the largest possible spacing: digits in base 4 or 2, and 8 or 16 dimensions
-for a code.
+If the storage rounds by more than half the spacing of the multiples, 4 or 2 different
+numbers are used instead of 16, with the largest possible spacing: digits in base 4 or 2,
+and 8 or 16 dimensions for a code.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def get_tag_limit(dim: int, levels: int = 16) -> int:
 
 
 def get_salt(layer: int, head: int, role: Role) -> int:
-    """Returns a number that depends on layer, head and role.
+    """Returns the salt, a number that depends on layer, head and role.
 
     The salts of all layers < 16, heads < 64 and roles are distinct modulo 16 ** digits if
-    digits ≥ 3. With fewer digits, only the salts of the first layers are distinct.
+    digits ≥ 3. With fewer digits, the salts of the first layers are distinct, but later
+    salts repeat.
     """
     return 1 + (ROLES.index(role) + 3 * head + 192 * layer) * 5
 

@@ -382,7 +382,8 @@ def require_backend(error: Exception, program: Program) -> None:
 
 
 def leave_out_columns(answer: Any) -> Any:
-    """Removes the fields of LAYOUT, which only comparisons and pictures need."""
+    """Removes the fields of LAYOUT, which comparisons and pictures need, and no
+    answer."""
     if isinstance(answer, list):
         return [leave_out_columns(item) for item in answer]
     if not isinstance(answer, Mapping):
@@ -412,7 +413,7 @@ def run(
         every: whether to run the costly checks at each step too.
         coverage: the counter of cells to update.
         on_step: a function that is called with the number of each step before it runs.
-        wanted: the signature to look for; only used by `execute`.
+        wanted: the signature to look for; used by `execute`, ignored otherwise.
         avoid: the known divergences; not used by `execute`.
 
     Raises:

@@ -321,8 +321,8 @@ class Failures:
         return PurePath(name).stem in self.reported
 
     def save_agreed(self, program: Program, entry: str, backend: str) -> str:
-        """Writes a program that agrees but should show a known divergence. Keeps only the
-        simplest program per ledger entry and backend.
+        """Writes a program that agrees but should show a known divergence. For each
+        ledger entry and backend, keeps the simplest program and removes the others.
 
         Returns:
             The end of a message, with the path of the file.

@@ -57,8 +57,8 @@ class Replayed(Struct, frozen=True, forbid_unknown_fields=True):
 def find_backend(named: object, settings: Settings) -> str | None:
     """Returns the backend for a saved program; None if no backend can be used.
 
-    Files are not trusted: the backend of a file is imported only if the user has named
-    it too, or if it is registered.
+    Files are not trusted: the backend of a file is not imported unless the user has named
+    it, too, or it is registered.
 
     Args:
         named: the backend in the file.
@@ -112,7 +112,8 @@ HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
-    """Returns the only program at `paths`. Raises UsageError for several programs.
+    """Returns the program at `paths`, which must contain a single program. Raises
+    UsageError for several programs.
 
     why: the subject of the error message.
     """

@@ -52,7 +52,8 @@ class Program:
     """A config and the operations to run on it, with every default filled in.
 
     Attributes:
-        meta: free-form notes for people; only reports read them.
+        meta: free-form notes for people; reports show them, and no answer depends on
+            them.
     """
 
     contract: str

@@ -35,7 +35,7 @@ def name_change(work: Bisection, change: Change) -> str:
 
 
 def format_conclusion(work: Bisection) -> str:
-    """Formats the conclusion, which claims only what the tests have shown."""
+    """Formats the conclusion, which claims nothing that the tests have not shown."""
     change, names = work.change, work.source.names
     if change is None:
         text = format_nothing(work)

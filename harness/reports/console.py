@@ -142,7 +142,8 @@ def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
 
 
 def list_empty_cells(outcome: OutcomeSummary, verbose: bool = False) -> Iterator[Text]:
-    """Lists the cells that no program reached; for many pairs, only if `verbose`."""
+    """Lists the cells that no program reached. If there are many pairs, lists nothing
+    unless `verbose` is set."""
     run = [pair for pair in outcome.pairs if pair.programs and not pair.missing]
     pairs = [pair for pair in run if pair.missed]
     if verbose or len(pairs) <= MOST_LISTED:
@@ -244,7 +245,8 @@ def print_notes(
     *,
     verbose: bool = True,
 ) -> None:
-    """Prints the notes; unless `verbose`, the most common notes are only counted."""
+    """Prints the notes. Without `verbose`, counts the most common notes instead of
+    printing each."""
     notes = list_notes(outcome) if verbose else fold_notes(outcome)
     for note in notes:
         text = Text(note.format(verb), STYLES.get(note.sort, "yellow"))

@@ -155,7 +155,7 @@ class Search:
         self.every_check = self.needs_every_check()
 
     def needs_every_check(self) -> bool:
-        """Returns whether the divergence is found only with costly checks at every step.
+        """Returns whether the divergence disappears without costly checks at every step.
 
         Costly checks at sampled steps may miss the divergence in a candidate, for which
         other steps are sampled.

@@ -137,7 +137,7 @@ def shift_twice(cache: Any) -> None:
 
 @mistake("causal", 3, "llama.cpp PR#14742")
 def shift_other_stream(cache: Any) -> None:
-    """A shift is applied to sequence 0 only."""
+    """A shift is applied to sequence 0 and to no other sequence."""
     turn = cache.turn
 
     def turn_own(cells: Ints, distance: int) -> None:

@@ -14,7 +14,8 @@ from lockstep.impl.shared.ring import Ring
 
 @mistake("kv", 1)
 def inputs_kept(cache: Any) -> None:
-    """The arrays of an update are kept, and copied only before they are overwritten."""
+    """The arrays of an update are kept without a copy, until the cache overwrites
+    them."""
     copy_later(cache)
 
 

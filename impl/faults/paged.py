@@ -291,7 +291,7 @@ def paged_state_in_place(cache: Any) -> None:
 
 @mistake("paged-full", 6)
 def paged_copy_first_layer(cache: Any) -> None:
-    """A block is copied in its first layer only."""
+    """The copy of a block copies its first layer and no other layer."""
     memory = getattr(cache, "memory", None)
     if memory is None:
         return

@@ -107,5 +107,6 @@ QUANTIZED = Form(
 
 @mistake("kv", 2, "transformers PR#48700", form=QUANTIZED)
 def quantized_residual_crop(cache: QuantizedCache) -> None:
-    """A trim affects the full-precision residual only."""
+    """A trim removes tokens from the full-precision residual, but not from the packed
+    tokens."""
     cache.trim = cache.residual.trim  # type: ignore[method-assign]

@@ -114,8 +114,8 @@ class BatchedCache(TokenBatch):
         )
 
     def concatenate(self, old: Pair | None, new: Pair) -> Pair:
-        """Concatenates two pairs of K and V. The pool is written only after the result is
-        evaluated."""
+        """Concatenates two pairs of K and V. The result is evaluated before the pool is
+        written."""
         if old is None:
             return new[0][...], new[1][...]
         joint = super().concatenate(old, new)

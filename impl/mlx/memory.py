@@ -5,7 +5,8 @@ new value. When this value is evaluated, it is written in place if nothing else 
 the old value, and otherwise into a copy of the whole buffer. This has three consequences:
 
 * Returned arrays never change.
-* A step moves only its own tokens, if the arrays of the previous step have been dropped.
+* If the arrays of the previous step have been dropped, a step moves its own tokens and no
+  others.
 * The memory must not keep a reference to a buffer that is about to be written.
 """
 
@@ -185,9 +186,9 @@ def make_band(
     sees `window` columns in all. Each row is the previous row, shifted by one column.
     Therefore all rows are slices of one line, and only the line is computed.
 
-    On the CPU, the result is a view of the line, which needs memory for only `rows` +
-    `width` numbers; attention is as fast as with a contiguous mask. On other devices, or
-    with padding rows, the slices are copied, because kernels may require contiguous rows.
+    On the CPU, the result is a view of the line, which has `rows` + `width` numbers;
+    attention is as fast as with a contiguous mask. On other devices, or with padding
+    rows, the slices are copied, because kernels may require contiguous rows.
 
     Args:
         length: number of new tokens.

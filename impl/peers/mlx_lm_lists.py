@@ -98,7 +98,7 @@ class StatePart(StateBatch):
     """A batch of states in a list.
 
     The model counts tokens by the attention cache of the same list. This class therefore
-    counts only the columns since the last call of the list.
+    starts to count columns at the last call of the list.
     """
 
     @property

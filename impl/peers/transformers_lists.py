@@ -111,8 +111,8 @@ def encoder_decoder() -> Backend:
 
 
 def static_encoder_decoder() -> Backend:
-    """Declares `EncoderDecoderCache` with two `StaticCache`. Of the operations on rows,
-    it has only `reorder_cache`."""
+    """Declares `EncoderDecoderCache` with two `StaticCache`. Its only operation on rows
+    is `reorder_cache`."""
     config = {**COMMON, **ROOM, "caches": DECODERS}
     kinds = {"batch-list": declare_kind(FIXED, config, overflow(), inputs="kept")}
     opener, name = _open_static_pair, "transformers-batched-static-encoder-decoder"

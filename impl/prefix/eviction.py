@@ -13,10 +13,10 @@ class Eviction:
     """The nodes of a tree in order of last use.
 
     Attributes:
-        heap: (used, node), at most once for each node. `used` only grows. If an entry is
-            outdated, the node comes up too early and is pushed again with the new value.
-            A node that cannot be evicted is not in the heap. No two nodes have the same
-            `used`, because each node is touched before it is pushed.
+        heap: (used, node), at most once for each node. `used` never decreases. If an
+            entry is outdated, the node comes up too early and is pushed again with the
+            new value. A node that cannot be evicted is not in the heap. No two nodes have
+            the same `used`, because each node is touched before it is pushed.
         clock: number of uses so far.
     """
 
@@ -67,9 +67,9 @@ class Eviction:
     def evict(self, node: Node) -> None:
         """Evicts a node.
 
-        A leaf is removed with the tokens of its edge. An inner node loses only its
-        captures, and is merged with its child if it has only one child. An inner node
-        without captures is not evicted until it is a leaf.
+        A leaf is removed with the tokens of its edge. An inner node keeps its tokens and
+        loses its captures. It is then merged with its child if it has a single child. An
+        inner node without captures is not evicted until it is a leaf.
         """
         parent = node.parent
         assert parent is not None

@@ -1,7 +1,7 @@
 """Batches of caches for any framework: the rows, their lengths, and announced padding.
 
-The memory of a row contains no padding. The columns of padding are therefore known only
-during the update that contains the padding.
+The memory of a row contains no padding. After the update that contains the padding, the
+columns of the padding are no longer known.
 """
 
 from __future__ import annotations

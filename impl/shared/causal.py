@@ -164,7 +164,7 @@ class CausalCacheBase(ABC):
 
         Args:
             positions, sequences, exceptions, multimodal: see `PassRows`.
-            reserve: only reserve memory for the largest pass; nothing is stored.
+            reserve: True to reserve memory for the largest pass and store nothing.
 
         Raises:
             CacheFullError: there are not enough free cells. No pass is open.

@@ -1,4 +1,5 @@
-"""The memory of a cache, and snapshots that copy its content only before it changes."""
+"""The memory of a cache, and snapshots. A snapshot copies its content when the memory is
+about to change."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Arrays = tuple[Any, Any]
 class Memory(ABC):
     """The arrays of one cache, addressed by token position.
 
-    A snapshot only refers to positions in the memory. Before a write changes these
-    positions, the snapshot copies them.
+    A snapshot refers to positions in the memory. Before a write changes these positions,
+    the snapshot copies them.
 
     Attributes:
         buffers: the arrays, as the framework holds them; None before the first write.

@@ -102,7 +102,8 @@ class TieredManager(BlockManager):
         """Begins to copy blocks of a request to the host.
 
         Copies complete blocks that can be hit and that the host does not have. If the
-        host has too few available blocks, copies only the first blocks.
+        host has too few available blocks, copies as many blocks as fit, from the first
+        block on.
         """
         request = self.get(name)
         if not request.computed:
@@ -134,7 +135,8 @@ class TieredManager(BlockManager):
     def load(self, name: str, transfer: str) -> tuple[int, Pairs] | None:
         """Assigns the blocks of the longest stored prefix to a waiting request.
 
-        Begins to copy the blocks of the prefix that only the host has.
+        Begins to copy the blocks of the prefix that the host has and the device does not
+        have.
 
         Returns:
             The length of the prefix, and the blocks to copy; None if the device has the

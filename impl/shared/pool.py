@@ -175,9 +175,9 @@ class RowPool(Form, Columns, ABC):
     def arrange(self, rows: Sequence[Row]) -> None:
         """Assigns a slot to each row, so that as few tokens as possible move.
 
-        When the pool grows for the first time, it gets only the slots that its rows need,
-        because many batches grow only once. Later, it gets 50 % more slots than it needs,
-        so that a token moves a constant number of times on average.
+        When the pool grows for the first time, it gets the slots that its rows need and
+        no more, because many batches grow once. Later, it gets 50 % more slots than it
+        needs, so that a token moves a constant number of times on average.
 
         Args:
             rows: the rows, with their present slots.

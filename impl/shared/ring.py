@@ -25,8 +25,8 @@ class Ring:
     that returns to column 0 drops the twin.
 
     Attributes:
-        window: number of tokens that are kept. The ring has more columns only if an
-            update needs them.
+        window: number of tokens that are kept. The ring has no more columns than this
+            unless an update needs more.
         step: a capacity of more than twice the old capacity is rounded up to a multiple
             of this number.
         twin: whether the ring may get a twin. If not, every update of several tokens that

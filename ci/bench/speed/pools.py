@@ -27,8 +27,9 @@ class Decoding:
     """A decoding step: each of SEQUENCES sequences gets one token.
 
     Queries see a window of VISIBLE tokens, but all tokens are kept. If `full` is true,
-    only the cells for the new tokens are free; otherwise the pool holds only the visible
-    tokens. The visible tokens are in contiguous cells, whatever the size of the pool.
+    all cells are used except the cells for the new tokens. Otherwise, the pool holds the
+    visible tokens and no others. The visible tokens are in contiguous cells, whatever the
+    size of the pool.
     """
 
     def __init__(self, cells: int, full: bool, open_cache: Open, feed: Feed) -> None:

@@ -183,8 +183,8 @@ class Works(BatchWorks):
         positions, and their keys are rotated.
 
         No released cache is compared: the caches of mlx-lm and transformers, like our
-        caches of one sequence, can only trim all sequences (`trim`), and cannot free the
-        cells of a single sequence.
+        caches of one sequence, can trim all sequences together (`trim`), but cannot free
+        the cells of a single sequence.
         """
         ours = Removing(tokens, where, self.open, self.make)
 

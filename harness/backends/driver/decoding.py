@@ -226,7 +226,8 @@ class WireArrays:
         return get_tensor(array).dtype
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any) -> Tensor:
-        """Computes attention in float32, since a driver only stores K and V."""
+        """Computes attention in float32, because a driver stores K and V but computes no
+        attention."""
         scale = 1 / math.sqrt(keys.content.shape[3])
         scores = queries.content @ keys.content.swapaxes(2, 3) * np.float32(scale)
         length, columns = scores.shape[2:]

@@ -443,7 +443,7 @@ class SlotsCache(PrefixCache):
 class PagedCache(Cache):
     """A proxy with all methods of `harness.backends.paged.PagedCache`.
 
-    A driver only needs to answer the methods that its kind declares.
+    A driver need not answer the messages of methods that its kind does not declare.
     """
 
     contract = "paged"

@@ -57,7 +57,7 @@ SPECIAL: list[Mapping[str, Any]] = [
 
 
 class ListSingles(LayerModel):
-    """The reference of single caches that are lists."""
+    """The reference of single caches; each cache is a list of caches."""
 
     def open(self) -> Any:
         return ListCache([open_cache(member) for member in self.config["parts"]])
@@ -76,7 +76,7 @@ class ListModel(BatchedModel):
         return ListSingles({**config, "parts": list(members)}, self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
-        """Returns a model of each part, for reading only.
+        """Returns a model of each part; these models must not be changed.
 
         Rows that leave a batch later are still in these models.
         """
@@ -173,8 +173,8 @@ class ListSystem(Batches):
         self.singles = ListSinglesSystem(setup, self)
 
     def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
-        """Opens the system of a part. Padding is announced to the list, not to
-        its parts."""
+        """Opens the system that writes and reads one part of the lists. Padding is
+        announced to the list, not to its parts."""
 
         def open_batch(config_asked: Config) -> Any:
             return self.open(config_asked["rows"]).parts[number]
@@ -237,7 +237,7 @@ def choose(rows: Sequence[Any], number: int) -> list[Any]:
 
 
 class ListSinglesSystem(System):
-    """The backend system of single caches that are lists."""
+    """Runs operations on the single caches of a backend that are lists."""
 
     def __init__(self, setup: Setup, system: ListSystem) -> None:
         super().__init__(setup)

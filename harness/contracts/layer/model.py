@@ -163,7 +163,7 @@ class LayerModel:
         self, name: str | None, snapshot: Snapshot | None, cache: str
     ) -> list[int] | None:
         """Stores a snapshot under a name, and returns its range. If the snapshot is None,
-        only removes the name."""
+        removes the name instead."""
         self.consume(name)
         if name is not None and snapshot is not None:
             self.snapshots[name] = snapshot

@@ -115,8 +115,8 @@ class PagedContract(Contract):
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `config` needs for the declared `tells`.
 
-        "reuse" needs `entries`. `attend` is needed only if the backend stores K and V,
-        `host_entries` only if the config has host blocks.
+        "reuse" needs `entries`. `attend` is not needed if the harness holds K and V.
+        `host_entries` is not needed if the config has no host blocks.
         """
         names = {"entries" if name == "reuse" else name for name in tells}
         names -= {"attend"} if config["data"] == "tags" else set()

@@ -34,7 +34,8 @@ def draw_tokens(source: Source, count: int) -> list[int]:
 
 
 def leave(values: Sequence[Any]) -> Any:
-    """Returns the only value, or {"one_of": values} with the most likely value first."""
+    """Returns the value if there is a single value; otherwise {"one_of": values}, with
+    the most likely value first."""
     return values[0] if len(values) == 1 else {"one_of": list(values)}
 
 

@@ -141,7 +141,8 @@ def can_have(state: str, config: Config) -> bool:
 
 
 def is_of_transfers(state: str, operation: str) -> bool:
-    """Tells whether a state or an operation occurs only in programs with transfers."""
+    """Tells whether a state or an operation needs transfers, so that no program without
+    transfers can reach it."""
     names = ("offload", "load", "landed", "failed")
     return operation in names or state in TRANSFERS
 

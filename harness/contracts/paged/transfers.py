@@ -53,7 +53,8 @@ def list_waiting(
     Args:
         model: the reference.
         contents: the contents to compare with.
-        can_hit: whether to list only the requests with a hit, or only those without.
+        can_hit: True to list the requests with a hit; False to list the requests without
+            a hit.
     """
     return [
         name

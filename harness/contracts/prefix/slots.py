@@ -317,7 +317,8 @@ class SlotsSystem(RequestSystem):
         return list(range(length, length + count))
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
-        """Announces a pass, but puts K and V only in the first `layers` caches."""
+        """Announces a pass, but puts K and V in the first `layers` caches and not in the
+        others."""
         announced = [value for name, value in forward.items() if name != "op"]
         answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:

@@ -450,8 +450,9 @@ class UnifiedModel:
     def close(self, error: str | None = None) -> None:
         """Ends the open pass after an operation that changes the cache.
 
-        A refusal ends the pass only in a wrapper, where some caches may have changed
-        before another cache refused. An invalid call never ends the pass.
+        A refusal ends the pass in a wrapper, because some caches may have changed before
+        another cache refused. In other kinds of caches, a refusal does not end the pass.
+        An invalid call never ends the pass.
         """
         is_wrapper = self.config["kind"] == "wrapper"
         if error is None or (is_wrapper and error != "usage"):

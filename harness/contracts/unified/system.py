@@ -173,8 +173,8 @@ class UnifiedSystem(System):
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
-        """Runs a pass that is broken off: puts K and V only in the first `count`
-        parts."""
+        """Runs a pass that is broken off: puts K and V in the first `count` parts and not
+        in the others."""
         batch = model.batch
         assert batch is not None
         self.fed.update(zip(model.tags, batch.positions, strict=True))

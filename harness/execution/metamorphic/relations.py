@@ -113,10 +113,10 @@ indices of their tags."""
 class Shadow:
     """The tokens that each cache of a program holds.
 
-    The state is computed only from the operations and the answers of the reference. If a
-    trim by 3 answers that 2 tokens were trimmed, 2 tokens are removed. The state is
-    therefore the content that the reference claims to have, and relations check that
-    later answers of the reference agree with it.
+    The state is computed from the operations and the answers of the reference, never from
+    its caches. If a trim by 3 answers that 2 tokens were trimmed, 2 tokens are removed.
+    The state is therefore the content that the reference claims to have, and relations
+    check that later answers of the reference agree with it.
 
     A new family implements `write_NAME` for each operation whose effect changes the
     tokens. Without this method, the tokens are unknown after the operation, and no
@@ -380,7 +380,7 @@ class Relation(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The shadow state of a kind of cache, and the relations that only this kind has."""
+    """The shadow state of a kind of cache, and the special relations of this kind."""
 
     shadow: type[Shadow]
     special: Sequence[Relation] = ()
@@ -399,8 +399,9 @@ def recompute(history: History, state: Shadow, step: Step, way: None) -> Derived
     """Claims that a cache behaves like a new cache that got its current tokens in one
     update.
 
-    Example: after an update with 4 tokens and a trim by 1, an update with 2 tokens must
-    give the same answer as in a new cache after one update with the tokens 0, 1, 2.
+    Example: a cache gets an update with 4 tokens and a trim by 1; a new cache gets one
+    update with the tokens 0, 1, 2. The next update with 2 tokens must give the same
+    answer in both caches.
     """
     builder = Builder(history.program)
     if not state.rebuild(builder):
@@ -492,8 +493,8 @@ def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | 
 
 
 def derive_mask(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
-    """Claims that windows, chunks and states only hide tokens: the answer of a step
-    follows from one pass with full attention over the current tokens."""
+    """Claims that windows, chunks and states hide tokens, but change nothing else: the
+    answer of a step follows from one pass with full attention over the current tokens."""
     return state.derive_mask(step)
 
 
@@ -522,7 +523,7 @@ def isolate(history: History, state: Shadow, step: Step, member: int) -> Derived
 
 
 def get_allowed(config: Config) -> Config:
-    """Returns defaults for the fields that only recurrent caches may set; {} for a
+    """Returns the defaults of the fields that are reserved for recurrent caches; {} for a
     recurrent cache."""
     if "slots" not in config or config["kind"] == "recurrent":
         return {}

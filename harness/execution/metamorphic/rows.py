@@ -138,8 +138,8 @@ class LayerShadow(RowShadow):
     def write_restore(self, step: Step) -> None:
         """Applies a restore.
 
-        With full attention, a snapshot replaces only its own range, and the tokens before
-        the range stay. Otherwise, a snapshot replaces all tokens.
+        With full attention, a snapshot replaces the tokens from its beginning on, and the
+        tokens before it stay. Otherwise, a snapshot replaces all tokens.
         """
         if step.answer["ok"]:
             (tokens,) = self.get(step)
@@ -151,7 +151,7 @@ class LayerShadow(RowShadow):
 
     def store(self, name: str, span: Sequence[int] | None, tokens: Tags) -> None:
         """Stores a snapshot of the range `span` under a name, in place of an old
-        snapshot. If `span` is None, only removes the old snapshot."""
+        snapshot. If `span` is None, removes the old snapshot and stores none."""
         self.snapshots.pop(name, None)
         if span is not None:
             self.snapshots[name] = HeldSnapshot(tokens[: span[1]], *span)

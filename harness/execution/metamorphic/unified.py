@@ -72,8 +72,8 @@ class Content:
         return sorted(sequence for sequence, cells in self.cells.items() if cells)
 
     def is_shared(self, sequence: int, tag: int) -> bool:
-        """Returns whether another sequence holds the same token, not only an
-        equal one."""
+        """Returns whether another sequence holds the same token; a different token with
+        equal content does not count."""
         others = (cells for name, cells in self.cells.items() if name != sequence)
         return any(tag == held for cells in others for _, held in cells)
 
@@ -304,7 +304,7 @@ def list_rows(op: Op, sequence: int) -> list[int]:
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
-    """Returns the pass with only the rows with these indices."""
+    """Returns the pass without the rows whose indices are not given."""
     return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 
@@ -446,7 +446,8 @@ def resume(
 
 
 def go_back_too_far(builder: Builder, step: Step) -> None:
-    """Promises that a sequence continues only if all tokens of the window are kept.
+    """Promises that a sequence cannot continue at a position whose window was partly
+    dropped.
 
     Example: with a window of 2 and a memory of 3, a pass at position 6 keeps the
     positions from 3 on. A new token at position 4 would miss the token at position 2. A

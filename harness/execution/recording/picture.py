@@ -132,7 +132,7 @@ class Fact:
 @dataclass(frozen=True)
 class Part:
     """A cache, a layer, or a row of a batch: the reference's content, the grids, and the
-    facts that concern only this cache, layer or row."""
+    facts about this cache, layer or row."""
 
     title: str
     held: tuple[Chip, ...]

@@ -130,8 +130,8 @@ class Checks:
             yield from self.list_answer(answer, got[number] if got else {}, member)
 
     def list_calls(self, scope: Scope, *names: str) -> list[NotedCall]:
-        """Lists the calls and attributes of a scope; if names are given, only those with
-        these names."""
+        """Lists the calls and attributes of a scope. If names are given, lists the calls
+        with these names."""
         return [
             call
             for call in self.notes.calls
@@ -255,8 +255,8 @@ class Checks:
     # --- states -------------------------------------------------------------------------
 
     def list_states(self, tokens: Sequence[int], scope: Scope) -> Iterator[Check]:
-        """Compares the tokens that the states of a row had read before this step, and
-        have read after it."""
+        """Compares the tokens that the states of a row have read: before this step, and
+        after it."""
         before = [tag for tag in tokens if tag < self.first]
         reads = self.list_reads(scope)
         for owner in dict.fromkeys(read.owner for read in reads):

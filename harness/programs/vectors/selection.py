@@ -84,8 +84,8 @@ class Size:
     """The coverage of each kind that a set must have.
 
     Attributes:
-        cells: whether to cover each abstract state with each operation, or only the
-            operations.
+        cells: True to cover each operation in each abstract state; False to cover each
+            operation in some state.
         times: the number of programs that must reach each such cell or operation.
         drawn: the number of programs in a round.
         about: a description.

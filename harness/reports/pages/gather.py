@@ -179,7 +179,8 @@ class Stage:
         self.pool, self.settings, self.backend = pool, settings, backend
 
     def play(self, saved: FailureView, bounds: Bounds) -> Played:
-        """Runs a program on the backend and the reference, or only on the reference."""
+        """Runs a program on the backend and the reference; without a backend, on the
+        reference alone."""
         backend = self.backend or find_backend(saved.backend, self.settings)
         program = saved.program
         if backend is None:
@@ -256,7 +257,7 @@ class Stage:
 def make_report(
     material: Material, stage: Stage | None, bounds: Bounds | None = None
 ) -> ReportView:
-    """Makes a report; without a stage, it only uses the files, and runs no program."""
+    """Makes a report. Without a stage, uses the files and runs no program."""
     listed = material.saved[:MOST_LISTED]
     failures = [
         make_failure(

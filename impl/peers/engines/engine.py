@@ -18,8 +18,8 @@ class StandIn:
     """A module that a stand-in replaces, together with all its submodules.
 
     Attributes:
-        name: the dotted name. A module of another package is replaced only if that
-            package is not installed.
+        name: the dotted name. A module of another package is not replaced if that package
+            is installed.
         reason: why the block manager does not need the module, or for what it uses the
             module.
         holds: the names that the block manager uses.
@@ -36,8 +36,8 @@ class Engine:
 
     Attributes:
         package: the name of its distribution and of its import package.
-        version: the only supported version, because the list of modules fits only one
-            version. The local part of a version ("+cpu") is ignored.
+        version: the supported version. No other version is supported, because the list of
+            modules fits one version. The local part of a version ("+cpu") is ignored.
         pins: the requirements file to install with `--no-deps`.
         needs: other distributions that the block manager uses.
         bare: packages that are loaded without their `__init__`.

@@ -8,7 +8,8 @@ placeholder: annotations may contain it, but using it raises an exception.
 
 No other code sees a stand-in. Stand-ins never enter `sys.modules`; the engine's modules
 get a special `__import__`, which returns the stand-ins. The engine's modules are in
-`sys.modules` only while they load, so a later `import vllm` imports the real package.
+`sys.modules` while they load, and are then removed. Therefore, a later `import vllm`
+imports the real package.
 """
 
 from __future__ import annotations
