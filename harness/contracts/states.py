@@ -1,5 +1,5 @@
-"""Defines abstract states: tables list their conditions, and the features that
-they need."""
+"""Defines abstract states. A table lists the states of a contract, with the condition of
+each state, and the features that a program needs to reach it."""
 
 from __future__ import annotations
 

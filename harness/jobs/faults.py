@@ -213,7 +213,7 @@ def list_faults(
 
 
 def make_task(search: Search, number: int, settings: Settings) -> messages.RandomTask:
-    """Makes the task with the next programs for a fault."""
+    """Makes a task that searches for a fault with the next programs."""
     planted = search.planted
     return messages.RandomTask(
         *(planted.backend, planted.contract, planted.kind, number),

@@ -35,7 +35,7 @@ class Batch:
 
     Args:
         cache: the cache of mlx-lm.
-        wrap: makes a layer of the contract from a single cache of mlx-lm.
+        wrap: adapts a single cache of mlx-lm to the interface of a layer cache.
         step: the growth step, which replaces the class's step of 256.
         window: the `window_size` of a model's masks, or None.
     """

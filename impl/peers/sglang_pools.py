@@ -26,7 +26,7 @@ class Options(NamedTuple):
     Attributes:
         core: the core of the tree, "python" or "rust"; None selects the tree of
             `RadixCache`.
-        salts: whether a namespace becomes a `cache_salt`; otherwise an `extra_key`.
+        salts: True: a namespace becomes a `cache_salt`. False: it becomes an `extra_key`.
         drafts: the `speculative_algorithm`: "NGRAM", "EAGLE", or None.
         keeps_prompt: whether a model with only sliding layers attends to the whole prompt
             (`is_prefill_aware_swa`), so that its window does not slide over the prompt.

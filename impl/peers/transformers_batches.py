@@ -23,7 +23,7 @@ KERNEL = 4
 
 
 class Rows(ABC):
-    """The rows of a cache and the rows of its masks."""
+    """Operations on the rows of a cache that must also move the rows of its masks."""
 
     cache: Any
 

@@ -247,7 +247,8 @@ class BatchedModel:
         return LayerModel(get_single_config(self.config), self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
-        """Returns the models of all parts of a list; other kinds have one part."""
+        """Returns the models of all parts of a list; for other kinds, of the single
+        part."""
         return [self]
 
     def tell(self, make: Callable[[BatchedModel], Answer]) -> Answer:

@@ -132,7 +132,8 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: BatchedModel) -> list[str]:
-    """Returns the names of the states of the operation's batch before `op` runs."""
+    """Returns the names of the abstract states that the batch of `op` has before `op`
+    runs."""
     if op["op"] in MAKERS or op["cache"] not in model.batches:
         return ["single"]
     return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]

@@ -72,10 +72,11 @@ class Batches(System):
     """The batches and single caches of one program in a backend, by name.
 
     Attributes:
-        singles: the single caches, as the system of a layer program.
+        singles: runs the operations on single caches, like the system of a layer program.
         saved: name → the saved content of a batch.
         needed: the attributes that a batch must have.
-        parts: the systems of the layer's caches; only lists have several parts.
+        parts: the systems that write and read the caches of the layer: several for a
+            list, one for other kinds.
     """
 
     singles: Any

@@ -131,7 +131,8 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: LayerModel) -> list[str]:
-    """Returns the names of the states of the operation's cache before `op` runs."""
+    """Returns the names of the abstract states that the cache of `op` has before `op`
+    runs."""
     if op["cache"] not in model.caches:
         return ["empty", "unwritten"]
     return [*model.past[op["cache"]], *TABLE.find(Situation(op, model))]

@@ -310,7 +310,7 @@ def check_events(events: Counter[Prefix], entries: Sequence[Entry]) -> None:
 
 
 def find_longest(model: PagedModel, request: Request, entries: Sequence[Entry]) -> int:
-    """Returns the longest hit that a waiting request can have over these entries."""
+    """Returns the longest hit that these entries allow for a waiting request."""
     if not model.cache.prefix_cache:
         return 0
     prefixes = set(map(get_prefix, entries))

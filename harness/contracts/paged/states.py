@@ -153,7 +153,8 @@ def is_counted(state: str, operation: str) -> bool:
 
 
 def get_states(op: Op, model: PagedModel) -> list[str]:
-    """Returns the names of the states of all requests of `op`, before `op` runs."""
+    """Returns the names of the abstract states that the requests of `op` have before `op`
+    runs."""
     requests = model.cache.requests
     name = op.get("request", op.get("source"))
     if "transfer" in op and name is None:
@@ -172,7 +173,7 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
 
 
 def judge(name: str, model: PagedModel) -> list[str]:
-    """Returns the names of the states of one request."""
+    """Returns the names of the abstract states of one request."""
     past = [state for state in REQUEST_PAST if state in model.past[name]]
     return [*TABLE.find(Situation(name, model)), *past]
 

@@ -254,7 +254,8 @@ class PagedSystem(System):
         return {**answer, "slots": self.read(task, first, task.end)}
 
     def read(self, task: GroupStep, begin: int, end: int) -> list[Any]:
-        """Reads positions: returns a tag for each, or a description of other content."""
+        """Reads the content of each position: a tag, or a description if the content is
+        not a token."""
         contents: list[Any] = []
         for position in range(begin, end):
             slot = locate(self.config, task.table, task.group, position)

@@ -103,7 +103,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
 
 
 def get_states(op: Op, model: PrefixModel) -> Sequence[str]:
-    """Returns the names of the states before `op` runs."""
+    """Returns the names of the abstract states that the cache has before `op` runs."""
     states, tokens = list(model.past), list(op.get("tokens", ()))
     begins = bool(tokens) and set(map(type, tokens)) <= {int}
     if isinstance(model, ConversationModel):

@@ -83,7 +83,7 @@ TABLE = StateTable(STATES, RULES)
 
 
 def get_states(op: Op, model: UnifiedModel) -> list[str]:
-    """Returns the names of the states before `op` runs."""
+    """Returns the names of the abstract states that the cache has before `op` runs."""
     states = model.past | model.ever
     is_pass = op["op"] == "forward"
     owners: set[int | None] = {op.get("sequence", op.get("source"))}
