@@ -116,7 +116,8 @@ class Contract(ABC):
 
     @abstractmethod
     def why_illegal(self, config: Config) -> str | None:
-        """Returns the rule between fields that a complete config breaks, or None."""
+        """Returns the broken rule if the fields of a complete config do not fit together,
+        else None."""
 
     def list_operations(self, kind: str) -> Sequence[str]:
         """Lists the operations of a kind."""

@@ -64,7 +64,7 @@ class Record:
         self.clear()
 
     def make_map(self, size: int) -> mmap.mmap:
-        """Extends the file with blanks, and maps it.
+        """Extends the file with blanks, and maps it into memory.
 
         The blanks are written first, because an access to a mapped page without disk
         space ends the process.

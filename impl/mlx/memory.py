@@ -161,9 +161,10 @@ def join_runs(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
 
 
 def copy_columns(buffer: mx.array, runs: Sequence[Run]) -> mx.array:
-    """Returns an array with some columns, which does not keep the buffer alive.
+    """Returns an array with a copy of some columns.
 
-    It keeps the buffer alive until it is evaluated; see `make_compact`.
+    Until the array is evaluated, it keeps the buffer alive. Afterwards, it does not; see
+    `make_compact`.
     """
     count = sum(end - begin for _, begin, end in runs)
     return read_wide(buffer, count, lambda wide: mx.contiguous(join_runs(wide, runs)))

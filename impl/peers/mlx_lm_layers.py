@@ -259,7 +259,8 @@ class RecurrentLayer(Layer):
         return self.read()
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Appends the new inputs of the convolution, and keeps only the last inputs."""
+        """Appends the new inputs of the convolution, and drops the inputs that no later
+        token needs."""
         if self.is_restored:
             self.cache = restore(self.cache)
         inputs = mx.concatenate([self.read()[0], conv[:, -length:]], axis=1)

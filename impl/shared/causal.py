@@ -192,7 +192,7 @@ class CausalCacheBase(ABC):
         """Does nothing: every combination of rows is allowed."""
 
     def reserve(self, batch: PassRows) -> None:
-        """Opens a pass over all cells that stores nothing."""
+        """Opens a pass that covers all cells and stores nothing."""
         self.current = Pass(batch, None, 0, self.cells.count)
 
     def evict(self, batch: PassRows) -> None:

@@ -152,7 +152,8 @@ class Works(BatchWorks):
         ]
 
     def share(self, tokens: int) -> Contenders:
-        """Measures sharing a prefix of `tokens` tokens, and appending one token to it."""
+        """Measures the time to share a prefix of `tokens` tokens and append one token to
+        it."""
         ours = Sharing(tokens, self.open, self.make)
         self.finish(ours.work())
         old, new = self.make(tokens), self.make(1)

@@ -90,7 +90,8 @@ def get_open_config(
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Returns the rule between fields that a config breaks, or None."""
+    """Returns the broken rule if the fields of a config do not fit together, else
+    None."""
     if (config["kind"] == LIST) != bool(config["caches"]):
         return "a list needs caches, and only a list has them"
     if config["kind"] == LIST and any(config[name] for name in SIZES):

@@ -67,7 +67,8 @@ Two fields change no answer:
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Returns the rule between fields that a config breaks, or None."""
+    """Returns the broken rule if the fields of a config do not fit together, else
+    None."""
     kind, window, keep = config["kind"], config["window"], config["keep"]
     if kind == "rotating" and window is None:
         return "a rotating cache needs a window"

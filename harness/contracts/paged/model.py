@@ -99,7 +99,8 @@ def get_unit(config: Config) -> int:
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Returns the rule between fields that a config breaks, or None."""
+    """Returns the broken rule if the fields of a config do not fit together, else
+    None."""
     types = [group["type"] for group in config["groups"]]
     kind = config["kind"]
     if kind == HYBRID and len(set(types)) < 2:

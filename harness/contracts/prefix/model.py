@@ -76,7 +76,8 @@ OWNERS: Mapping[str, Sequence[str]] = {
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Returns the rule between fields that a config breaks, or None."""
+    """Returns the broken rule if the fields of a config do not fit together, else
+    None."""
     kind = config["kind"]
     for name, owners in OWNERS.items():
         if kind not in owners and config[name] != CONFIG[name].get("default"):
@@ -95,7 +96,7 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 def why_illegal_spec(spec: str | None, kind: str) -> str | None:
-    """Returns the rule that an entry of `layers` breaks, or None."""
+    """Returns the broken rule if an entry of `layers` is invalid, else None."""
     if spec is None:
         return "slots need a cache in every layer" if kind == "slots" else None
     name, *sizes = spec.split(":")

@@ -120,7 +120,8 @@ Four fields change no answer:
 
 
 def why_illegal_config(config: Config) -> str | None:
-    """Returns the rule between fields that a config breaks, or None."""
+    """Returns the broken rule if the fields of a config do not fit together, else
+    None."""
     if config["shift"] and config["key_dim"] % 2:
         return f"a key of {config['key_dim']} numbers has no pairs to turn"
     if (config["kind"] == "wrapper") != bool(config["caches"]):

@@ -69,8 +69,8 @@ class Tables:
     def add(
         self, reader: PairReader, names: Sequence[Name], tags: Sequence[int] = ()
     ) -> tuple[str, str]:
-        """Adds keys by their names, their values, and the values of further tags. Returns
-        the names of both tables of the layer."""
+        """Adds keys with their names, the values of the same tokens, and the values of
+        further tags. Returns the names of the tables of keys and of values."""
         keys, values = (
             table.setdefault(reader, {}) for table in (self.keys, self.values)
         )
