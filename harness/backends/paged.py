@@ -71,7 +71,9 @@ TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
 a method but a promise about the entries: all tokens that a step computes can be hit
 after `run`; tokens that a load copies can be hit after `landed`; tokens that an
 offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
-the entries allow."""
+the entries allow; and if the cache has the method `pool`, an entry goes only if no block
+is free after the operation, except in `evict`, `reset`, `restore`, and `free` without
+reuse."""
 
 
 class PagedCache(Protocol):

@@ -210,6 +210,11 @@ class Contract(ABC):
         if self.long_reach and source.one_in(LONG):
             model.reach = self.long_reach
 
+    def is_bound(self, model: Any) -> bool:
+        """Tells whether a program is on its way to states that need many operations; it
+        then aims at no cell."""
+        return False
+
     def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Lists the cells that a program aims at; a cell of a rare state occurs 3 times.
 

@@ -46,7 +46,7 @@ PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "drop_last": (False, False, False, True),
-    "host": (0, 2, 4, 2, 8),
+    "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
 }
 PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "host_entries", "reuse"})

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from hypothesis import find
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Simplest, Source
+from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import generate, make_strategy
 from lockstep.harness.programs.generate.sources import RandomSource
@@ -32,6 +34,7 @@ from lockstep.harness.programs.program import (
 )
 from lockstep.harness.programs.words import describe_config
 from lockstep.impl.shared.operations import CONFIG
+from lockstep.impl.torch.backend import cpu
 from tests.harness.building import KINDS, count_cells, declare_all, draw_some
 from tests.harness.commands import ROOT
 
@@ -200,6 +203,37 @@ def test_every_operation_is_drawn_with_many_configs(contract: str, kind: str) ->
     assert {name: drawn[name] for name in names if drawn[name] < LEAST} == {}
     assert 48 < drawn.total() / MANY < 66
     assert len({json.dumps(program.config) for program in programs}) > 0.8 * MANY
+
+
+@pytest.mark.parametrize("kind", CONTRACTS["paged"].kinds)
+def test_loads_land_and_are_read(kind: str) -> None:
+    """A load needs some ten operations, which random choice hardly draws in order."""
+    declared = cpu().contracts["paged"][kind]
+    counted: Counter[str] = Counter()
+    for program in draw_some(96, "paged", kind, declared):
+        coverage: Coverage = Counter()
+        run(program, cpu(), coverage=coverage)
+        counted["read"] += coverage["loaded", "run"] > 0
+        counted["reset"] += any(op["op"] == "offload" for op in program.ops) and (
+            coverage["none", "reset"] > 0
+        )
+    assert counted["read"] >= 96 // 16
+    assert counted["reset"] >= 96 // 16
+
+
+def test_namespaces_are_nearly_equal() -> None:
+    pairs: Counter[tuple[str, str]] = Counter()
+    for program in draw("paged", "paged-full", count=MANY):
+        opened: dict[tuple[int, ...], set[str]] = {}
+        for op in program.ops:
+            if op["op"] == "open" and op["namespace"]:
+                opened.setdefault(tuple(op["tokens"][:1]), set()).add(op["namespace"])
+        pairs.update(pair for names in opened.values() for pair in permutations(names, 2))
+    assert any(len(a) == len(b) > 1 and a[:8] == b[:8] for a, b in pairs)
+    assert any(len(a) == len(b) > 1 and a[-8:] == b[-8:] for a, b in pairs)
+    numbers = [int(a) - int(b) for a, b in pairs if (a + b).isdecimal()]
+    assert {1 << 16, 1 << 32} <= {*numbers}
+    assert any(a.startswith(b) for a, b in pairs)
 
 
 def test_tokens_and_checkpoints_of_conversations_vary() -> None:

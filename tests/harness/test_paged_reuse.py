@@ -164,6 +164,63 @@ def test_a_cache_that_reuses_too_little(cache: type[Manager], step: int | None) 
     assert found is None or found.what == "reuse"
 
 
+class Hasty(Manager):
+    """Evicts what can be hit while other blocks are free."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        self.blocks.evict(1)
+        return super().schedule(name, count)
+
+
+class Tidy(Manager):
+    """Forgets what a request computed when it ends."""
+
+    def free(self, name: str, reuse: bool) -> None:
+        super().free(name, reuse=False)
+
+
+WINDOW = {"type": "sliding", "width": 3, "block": 2, "layers": 1}
+
+
+@pytest.mark.parametrize("groups", [GROUPS[0], [{**FULL, "block": 2}, WINDOW]])
+@pytest.mark.parametrize(
+    ("cache", "operation"), [(Manager, None), (Hasty, "schedule"), (Tidy, "free")]
+)
+def test_an_entry_goes_only_for_want_of_room(
+    cache: type[Manager], operation: str | None, groups: Any
+) -> None:
+    ops = []
+    for token in range(1, 4):  # blocks must have served both groups
+        opened = {"op": "open", "request": "a", "tokens": [token] * 8}
+        scheduled = {"op": "schedule", "request": "a"}
+        ops += [opened, scheduled, {"op": "run"}, {"op": "free", "request": "a"}]
+        ops += [{"op": "evict", "count": 2}, {"op": "reset"}] * (token < 3)
+    program = make(*ops, ops[0], ops[1], groups=groups, blocks=16)
+    assert run(program, declare(cache)).divergence is None
+    found = run(program, promise(cache)).divergence
+    assert (found.operation if found else None) == operation
+    assert found is None or "is gone, and" in found.message
+
+
+def test_a_full_pool_may_drop_entries() -> None:
+    opened = [
+        {"op": "open", "request": name, "tokens": [number + 1] * 8}
+        for number, name in enumerate("abc")
+    ]
+    ops = [
+        op
+        for one in opened
+        for op in (
+            one,
+            {"op": "schedule", "request": one["request"]},
+            {"op": "run"},
+            {"op": "free", "request": one["request"]},
+        )
+    ]
+    result = run(make(*ops, groups=GROUPS[0], blocks=6), promise(Manager))
+    assert (result.skipped, result.divergence) == (0, None)
+
+
 def test_a_request_goes_back_to_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing further back is needed for that, of whatever type a group is."""
     back = {"op": "rewind", "request": "a", "to": 9, "tokens": [5]}

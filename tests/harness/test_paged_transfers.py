@@ -132,6 +132,21 @@ class NeverLends(Manager):
         pass
 
 
+class ForgetsTheDevice(Manager):
+    """Resets the device alone."""
+
+    def reset(self) -> bool:
+        return self.is_idle and self.blocks.evict(self.blocks.count) is not None
+
+
+class ForgetsTheHost(Manager):
+    """Resets other memory alone."""
+
+    def reset(self) -> bool:
+        return self.is_idle and self.host.evict(self.host.count) is not None
+
+
+RESET: Op = {"op": "reset"}
 SAVED = (*STORED, {"op": "save"}, {"op": "restore"}, STORED[-1], LOADING[-1])
 
 FAULTS: Sequence[tuple[type[Manager], Sequence[Op], Sequence[str], str, str]] = [
@@ -139,6 +154,8 @@ FAULTS: Sequence[tuple[type[Manager], Sequence[Op], Sequence[str], str, str]] = 
     (NeverRefuses, [end("landed", "x")], [], "error", "usage"),
     (MixesUp, SAVED, ["host_entries"], "hash", "holds token 0 in place of token 2"),
     (NeverLends, STORED, ["host_entries", "reuse"], "reuse", "1 of group 0 (full) at"),
+    (ForgetsTheDevice, (*STORED, RESET), ["host_entries"], "hash", "2 entries of other"),
+    (ForgetsTheHost, (*STORED[:-2], RESET), ["entries"], "hash", "2 entries, the first"),
 ]
 """More are in `impl/faults/transfers.py`."""
 

@@ -155,10 +155,13 @@ class PagedContract(Contract):
 
         A load needs a sequence of seven operations, which random choice rarely draws.
         """
-        if model.goes_far and source.below(3):
+        if model.goes_far and source.below(8 if model.is_bound else 3):
             following = [name for name in propose_next(model) if name in operations]
             operations = following or operations
         return super().draw_operation(source, model, operations)
+
+    def is_bound(self, model: PagedModel) -> bool:
+        return model.is_bound
 
     def choose_cells(self, model: PagedModel, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Lists the cells of transfers if `goes_far`, else all remaining cells."""
@@ -169,8 +172,11 @@ class PagedContract(Contract):
         return super().choose_cells(model, wanted)
 
     def draw_reach(self, source: Source, model: PagedModel) -> None:
-        if model.config["host"] and model.config["prefix_cache"]:
-            model.goes_far = source.below(5) < 2
+        host, blocks = model.config["host"], model.config["blocks"]
+        needed = model.count_whole(model.whole)
+        if host and model.config["prefix_cache"]:
+            is_roomy = needed <= host and 3 * needed + len(model.blocks) <= blocks
+            model.goes_far = source.below(4) < (3 if is_roomy else 1)
 
     def propose_misuse(
         self, source: Source, model: PagedModel, operations: Sequence[str]

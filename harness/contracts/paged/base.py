@@ -19,8 +19,19 @@ NAMESPACE: Schema = {
     "pattern": r"^[A-Za-z0-9_.-]{0,32}(?![\s\S])",
     "default": None,
 }
-"""The namespaces that are drawn. K and V depend on the namespace and on the tokens; a
-namespace stands for an adapter, an image or a salt."""
+"""K and V depend on the namespace and on the tokens; a namespace stands for an adapter,
+an image or a salt."""
+
+DIGEST = "5f3c9a1e7b20d468" * 2
+NEAR: Sequence[Sequence[str]] = (
+    ("x", "y", "xy"),
+    ("7", "65543", "4294967303"),
+    (DIGEST, "a" + DIGEST[1:], DIGEST[:-1] + "a", DIGEST[:15] + "aa" + DIGEST[17:]),
+)
+"""Sets of namespaces that are nearly equal: one is the beginning of another, numbers are
+equal modulo 2 ** 16, digests differ only at the beginning, in the middle or at the
+end."""
+NAMESPACES = [name for names in NEAR for name in names]
 
 ALPHABET = (1, 2, 1, 1, 2, 1, 0, 65_537)
 LETTERS = "abcdefgh"
@@ -31,6 +42,13 @@ Fields = dict[str, Any] | None
 
 def draw_tokens(source: Source, count: int) -> list[int]:
     return [source.pick(ALPHABET) for _ in range(count)]
+
+
+def draw_other(source: Source, namespace: str | None) -> str | None:
+    """Draws another namespace; if there is a nearly equal one, mostly such a one."""
+    near = next((names for names in NEAR if namespace in names), NAMESPACES)
+    others = [name for name in near if name != namespace]
+    return source.pick(others if namespace is None else [None, *others])
 
 
 def leave(values: Sequence[Any]) -> Any:

@@ -88,7 +88,7 @@ class Free(LettingGo):
     }
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        return {"reuse": source.below(2 if model.goes_far else 3) > 0}
+        return {"reuse": source.below(8 if model.is_bound else 3) > 0}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]
@@ -308,4 +308,11 @@ class Reset(PagedOperation):
         done = model.cache.reset()
         if done:
             model.happened.add("reset")
+            model.offloaded, model.away, model.withdrawn = [], [], []
         return {"ok": done}
+
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer = super().run_backend(op, system, model)
+        if answer.get("ok") and model.cache.is_idle:
+            system.check_empty()
+        return answer

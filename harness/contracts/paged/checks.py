@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -394,6 +394,33 @@ def list_published(model: PagedModel, begin: int, end: int) -> Iterator[tuple[in
             for stop in range(begin - begin % model.unit, end + 1, model.unit):
                 if stop > max(begin, group.first(end)):
                     yield number, stop
+
+
+def check_kept(lost: Collection[Prefix], pool: Pool) -> None:
+    """Raises Broken if prefixes can no longer be hit although blocks are free.
+
+    Args:
+        lost: the prefixes that had entries before an operation, and have none after it.
+        pool: the pool after the operation.
+    """
+    if lost and pool.free:
+        group, namespace, tokens = min(lost, key=lambda prefix: len(prefix[2]))
+        raise Broken(
+            "reuse",
+            f"the entry of the tokens {list(tokens)} (namespace {namespace}, group"
+            f" {group}) is gone, and {len(pool.free)} blocks are still free; an entry may"
+            " go only if no block is free",
+        )
+
+
+def check_empty(entries: Sequence[Entry], memory: str = "") -> None:
+    """Raises Broken if there are entries after a reset."""
+    if entries:
+        raise Broken(
+            "hash",
+            f"after the reset there are {len(entries)} entries{memory}, the first of the"
+            f" tokens {list(entries[0].tokens)}",
+        )
 
 
 def check_landed(

@@ -15,32 +15,37 @@ def full(block: int, layers: int = 1) -> Group:
     return {"type": "full", "block": block, "layers": layers}
 
 
-def sliding(block: int, width: int) -> Group:
-    return {"type": "sliding", "block": block, "width": width, "layers": 1}
+def sliding(block: int, width: int, layers: int = 1) -> Group:
+    return {"type": "sliding", "block": block, "width": width, "layers": layers}
 
 
-def chunked(block: int, width: int) -> Group:
-    return {"type": "chunked", "block": block, "width": width, "layers": 1}
+def chunked(block: int, width: int, layers: int = 1) -> Group:
+    return {"type": "chunked", "block": block, "width": width, "layers": layers}
 
 
-def state(block: int) -> Group:
-    return {"type": "state", "block": block, "layers": 1}
+def state(block: int, layers: int = 1) -> Group:
+    return {"type": "state", "block": block, "layers": layers}
 
 
 GROUPS: Mapping[str, Sequence[Sequence[Group]]] = {
-    "paged-full": ([full(2)], [full(1)], [full(4, 2)], [full(3)], [full(2), full(2)]),
+    "paged-full": ([full(2)], [full(1)], [full(4, 2)], [full(3, 2)], [full(2), full(2)]),
     "paged-sliding": (
-        *([sliding(2, 3)], [sliding(2, 4)], [sliding(4, 3)], [sliding(1, 2)]),
+        *([sliding(2, 3)], [sliding(2, 4, 2)], [sliding(4, 3)], [sliding(1, 2)]),
         *([sliding(2, 1)], [sliding(3, 8)], [sliding(2, 3), sliding(2, 5)]),
     ),
-    "paged-chunked": ([chunked(2, 4)], [chunked(1, 3)], [chunked(2, 6)], [chunked(4, 4)]),
-    "paged-state": ([state(2)], [state(1)], [state(4)], [state(3)]),
+    "paged-chunked": (
+        [chunked(2, 4)],
+        [chunked(1, 3, 2)],
+        [chunked(2, 6)],
+        [chunked(4, 4)],
+    ),
+    "paged-state": ([state(2)], [state(1)], [state(4)], [state(3, 2)]),
     HYBRID: (
         [full(2), sliding(2, 3)],
         [full(2), state(2)],
         [full(2), chunked(2, 4), sliding(2, 3)],
         [full(4), sliding(2, 5)],
-        [full(2), sliding(4, 5)],
+        [full(2, 2), sliding(4, 5)],
         [sliding(2, 3), full(2), sliding(2, 6)],
         [full(1), state(4)],
         [full(2), sliding(2, 3), state(4)],

@@ -176,7 +176,7 @@ class PagedModel:
         self.config, self.rows = config, rows
         groups = [Group(item["type"], item.get("width", 0)) for item in config["groups"]]
         self.blocks = [item["block"] for item in config["groups"]]
-        self.unit = get_unit(config)
+        self.unit, self.whole = get_unit(config), lcm(*self.blocks)
         dropped = self.unit if config["drop_last"] else 0
         lengths = range(config["max_length"], 0, -1)
         most = next((n for n in lengths if not self.why_too_long(n)), 0)
@@ -198,9 +198,14 @@ class PagedModel:
         self.arrived: str | None = None
         self.withdrawn: list[Content] = []
         self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
-        self.goes_far = False
+        self.goes_far = self.has_loaded = False
         self.sampled: dict[str, int] = {}
         self.last = ""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a program that `goes_far` has not computed loaded requests yet."""
+        return self.goes_far and not self.has_loaded
 
     # --- tags ---------------------------------------------------------------------------
 
@@ -255,6 +260,10 @@ class PagedModel:
         most = len(self.cache.requests[name].tokens) - 1
         hits = range(most - most % self.unit, -1, -self.unit)
         return [hit for hit in hits if self.cache.can_hit(name, hit)]
+
+    def reads(self, hit: int) -> bool:
+        """Tells whether the token after a hit attends to any token of the hit."""
+        return any(group.first(hit) < hit for group in self.cache.groups)
 
     def must_have_room(self, name: str, end: int) -> bool:
         """Tells whether the backend must have blocks for a request up to position `end`.

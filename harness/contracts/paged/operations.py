@@ -10,6 +10,7 @@ from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
     NAMESPACE,
+    NAMESPACES,
     REQUEST,
     TOKEN,
     TOKENS,
@@ -17,6 +18,7 @@ from lockstep.harness.contracts.paged.base import (
     OnRequest,
     PagedOperation,
     chosen,
+    draw_other,
     draw_tokens,
     find_free_name,
     leave,
@@ -74,17 +76,18 @@ class Open(PagedOperation):
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         live = [(item.namespace, item.tokens) for item in model.cache.requests.values()]
         contents: Sequence[tuple[str | None, Sequence[int]]] = [*model.told[-4:], *live]
-        namespace = None if source.below(2 if model.goes_far else 4) else "x"
+        is_named = not source.below(2 if model.goes_far else 4)
+        namespace = source.pick(NAMESPACES) if is_named else None
         tokens: Sequence[int] = ()
         away = model.withdrawn or model.offloaded
-        if model.goes_far and away and not model.transfers and source.below(2):
+        if model.goes_far and away and not model.transfers and source.below(4):
             contents = away
         if contents and source.below(4):
             namespace, tokens = source.pick(contents)
-            if not source.below(3):
+            if not source.below(12 if model.is_bound else 3):
                 tokens = tokens[: source.between(0, len(tokens))]
-            if not source.below(8):
-                namespace = "x" if namespace is None else None
+            if not source.below(6):
+                namespace = draw_other(source, namespace)
         appended = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
         drawn = [*tokens, *appended] or [1]
         del drawn[max(1, model.config["max_length"] - source.below(4)) :]
@@ -295,6 +298,7 @@ class Run(PagedOperation):
                     first = group.first(start)
                     tags = model.list_tags(request, first, end)
                     answers.append({"first": first, "slots": tags})
+            model.has_loaded |= "loaded" in model.past[name]
         model.cache.run()
         model.leaning.clear()
         return {"caches": answers}

@@ -41,9 +41,14 @@ def leave_out_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def unify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Drops all namespaces, drops all drafts, or replaces one token by 1 everywhere."""
-    if any(op.get("namespace") for op in ops):
-        yield [{**op, "namespace": None} if "namespace" in op else op for op in ops]
+    """Replaces a namespace, drops all drafts, or replaces one token by 1 everywhere."""
+    named = {name for op in ops if (name := op.get("namespace"))}
+    for names in (named, *({name} for name in sorted(named))):
+        for new in (None, *({"x"} - named)) if names else ():
+            yield [
+                {**op, "namespace": new} if op.get("namespace") in names else op
+                for op in ops
+            ]
     if any(op.get("drafts") for op in ops):
         yield [{**op, "drafts": [], "kept": 0} if "drafts" in op else op for op in ops]
     used = {token for op in ops for token in op.get("tokens", ())}

@@ -45,6 +45,9 @@ class PagedSystem(System):
         cache: the cache of the backend.
         contents: the contents of all blocks.
         events: the number of entries of each prefix that result from all events.
+        prefixes: the prefixes that had entries after the last operation.
+        owners: block → the first group with an entry that names the block.
+        is_shared: whether blocks serve any group.
         saved: the backend's saved store, and the contents at that time.
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
@@ -56,6 +59,9 @@ class PagedSystem(System):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.contents, self.events = Contents(), Counter[checks.Prefix]()
+        self.prefixes: set[checks.Prefix] = set()
+        self.owners: dict[int, int] = {}
+        self.is_shared = len(self.config["groups"]) == 1
         self.saved: tuple[Any, Contents] | None = None
         self.tables: dict[str, Tables] = {}
         self.attended: list[Callable[[], None]] = []
@@ -416,6 +422,7 @@ class PagedSystem(System):
         entries = self.list_entries() if tells & {"entries", "reuse"} else []
         self.compared["entries"] += bool(entries)
         checks.check_entries(model, entries, contents.device, tables)
+        self.check_kept(op, entries)
         if "host_entries" in tells and self.config["host"]:
             on_host = self.list_host_entries()
             self.compared["host_entries"] += bool(on_host)
@@ -432,6 +439,28 @@ class PagedSystem(System):
         self.compared.update({"entries due": is_due, "events due": is_due})
         if "reuse" in self.declared.tells:
             checks.check_published(model, settled, self.list_entries())
+
+    def check_kept(self, op: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+        """Checks that entries have gone only for want of room.
+
+        With several groups, this is checked once a block has served two of them, because
+        groups may have blocks of their own.
+        """
+        before, self.prefixes = self.prefixes, set(map(checks.get_prefix, entries))
+        for entry in entries:
+            owner = self.owners.setdefault(entry.block, entry.group)
+            self.is_shared |= owner != entry.group
+        may_drop = op["op"] in ("evict", "reset", "restore") or not op.get("reuse", True)
+        promises = "reuse" in self.declared.tells and self.is_shared
+        if promises and self.pool is not None and not may_drop:
+            checks.check_kept(before - self.prefixes, self.pool)
+
+    def check_empty(self) -> None:
+        """Checks that nothing can be hit after a reset, in any memory."""
+        if self.declared.tells & {"entries", "reuse"}:
+            checks.check_empty(self.list_entries())
+        if "host_entries" in self.declared.tells and self.config["host"]:
+            checks.check_empty(self.list_host_entries(), " of other memory")
 
     def check_evicted(self, evicted: Any) -> None:
         """Checks that no more blocks were evicted than could be evicted."""

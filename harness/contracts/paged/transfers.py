@@ -48,7 +48,7 @@ def list_waiting(
 ) -> list[str]:
     """Lists the waiting requests that begin with the same tokens as one of `contents`.
 
-    As many tokens are compared as the shortest hit has; see `get_unit`.
+    As many tokens are compared as fill whole blocks of all groups; see `whole`.
 
     Args:
         model: the reference.
@@ -60,9 +60,9 @@ def list_waiting(
         name
         for name, item in model.cache.requests.items()
         if not item.is_held
-        and model.unit < len(item.tokens)
-        and model.is_of(name, model.unit, contents)
-        and any(model.list_hits(name)) == can_hit
+        and model.whole + model.cache.dropped < len(item.tokens)
+        and model.is_of(name, model.whole, contents)
+        and model.reads(model.list_hits(name)[0]) == can_hit
     ]
 
 
@@ -83,17 +83,23 @@ def propose_next(model: PagedModel) -> Sequence[str]:
     requests = model.cache.requests
     holding = [item for item in requests.values() if item.is_held]
     if any(item.request not in holding for item in model.transfers.values()):
-        return ("schedule", "run", "open", "evict", "landed", "failed")
+        return ("schedule", "run", "open", "evict", "landed", "landed", "failed")
     loaded = [item for name, item in requests.items() if "loaded" in model.past[name]]
     if any(item.scheduled for item in loaded):
         return ("run",)
     if any(not model.cache.has_sampled(item) for item in loaded):
         return ("schedule",)
     if model.transfers:
+        awaited = any(item.awaited for item in holding)
         alternatives = ("offload",) if list_new(model) else ("open", "schedule", "run")
-        return ("landed", "landed", "failed", "free", "preempt", *alternatives)
-    if list_away(model):
-        return ("load",)
+        landed = ("landed",) * (8 if awaited else 2)
+        return (*landed, "failed", "free", "preempt", *alternatives)
+    if away := list_away(model):
+        # Others first overwrite the blocks that still have the content.
+        others = any(
+            name not in away and not item.is_held for name, item in requests.items()
+        )
+        return ("run",) if model.cache.step else ("load", *("schedule",) * others)
     waiting = list_waiting(model, model.offloaded)
     if waiting:
         live = any(model.is_live(name) for name in waiting)
@@ -102,10 +108,13 @@ def propose_next(model: PagedModel) -> Sequence[str]:
         return ("offload",)
     if model.withdrawn:
         return ("open",)
-    onward = (
-        ("preempt", "free", "open", "open") if model.offloaded else ("run", "schedule")
-    )
-    return ("save", *onward) if model.cache.is_idle else onward
+    if model.offloaded:
+        onward = ("preempt", "free", "open", "open")
+        return ("save", "reset", *onward) if model.cache.is_idle else onward
+    if model.cache.step:
+        return ("run", "run", "schedule")
+    ended = all(map(model.cache.has_sampled, requests.values()))
+    return ("open",) if ended else ("schedule",)
 
 
 def list_new(model: PagedModel) -> list[str]:
@@ -114,8 +123,8 @@ def list_new(model: PagedModel) -> list[str]:
     return [
         name
         for name, item in requests
-        if model.count_whole(item.computed)
-        and not model.is_of(name, model.unit, model.offloaded)
+        if item.computed >= model.whole
+        and not model.is_of(name, model.whole, model.offloaded)
     ]
 
 

@@ -213,7 +213,7 @@ class Drawer:
         Returns None in half of the calls, and if the cell cannot be reached now.
         """
         rules, model = self.rules, draft.model
-        if not source.one_in(2):
+        if rules.is_bound(model) or not source.one_in(2):
             return None
         index = source.below(AIMS)
         state, name = draft.aims[index]
