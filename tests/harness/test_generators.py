@@ -236,6 +236,37 @@ def test_namespaces_are_nearly_equal() -> None:
     assert any(a.startswith(b) for a, b in pairs)
 
 
+def test_one_request_has_several_transfers() -> None:
+    declared = declare_all("paged", "paged-full", config={"host": (8,)})
+    doubled = 0
+    for program in draw_some(MANY, "paged", "paged-full", declared):
+        begun = [
+            step.model.find_owner(name) or ""
+            for step in walk(program, rows=False)
+            for name in step.model.transfers
+            if step.op["op"] == "offload" == program.ops[step.number - 1]["op"]
+            and step.op["request"] == program.ops[step.number - 1]["request"]
+        ]
+        doubled += bool(begun)
+    assert doubled > MANY // 8
+
+
+@pytest.mark.parametrize("kind", ["causal", "swa", "recurrent"])
+def test_all_sequences_of_a_pass_skip_a_position(kind: str) -> None:
+    alike = 0
+    for program in draw("unified", kind, count=MANY):
+        for step in walk(program, rows=False):
+            if step.op["op"] != "forward" or step.skipped:
+                continue
+            owners = step.op["sequences"]
+            firsts = {
+                owner: step.op["positions"][owners.index(owner)] for owner in owners
+            }
+            gaps = {at - step.model.get_end(owner) for owner, at in firsts.items()}
+            alike += len(firsts) > 1 and len(gaps) == 1 and gaps != {0}
+    assert alike >= MANY // 50
+
+
 def test_tokens_and_checkpoints_of_conversations_vary() -> None:
     """Tokens are not all alike: some might be taken for padding, or for each other in 16
     bits. Checkpoints come in any order."""

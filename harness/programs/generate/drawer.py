@@ -11,7 +11,15 @@ from typing import Any
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
-from lockstep.harness.contracts.operation import Cell, Config, Op, Source, advance
+from lockstep.harness.contracts.operation import (
+    Cell,
+    Config,
+    Op,
+    Operation,
+    Source,
+    advance,
+)
+from lockstep.harness.core.document import NAMES
 from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.programs.ledger import (
@@ -56,8 +64,27 @@ AIMS = 6
 Half of the operations are drawn for such a cell, if the program is in the cell's state
 and the operation is legal."""
 
+COINCIDE = 16
+"""One operation in COINCIDE repeats the last one on one of its objects, with other
+fields; for another one, equally many options mean equal choices (`Echo`).
+
+Independent choices hardly ever begin two transfers of one request, or let all sequences
+of a pass skip one position."""
+
 RARE = 2
 """One in RARE programs aims only at rarely reached cells, if `aim_at` has set any."""
+
+
+class Echo(Source):
+    """Repeats the choices of another source: equally many options, the same choice."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.made = source, dict[int, int]()
+
+    def below(self, limit: int) -> int:
+        if limit not in self.made:
+            self.made[limit] = self.source.below(limit)
+        return self.made[limit]
 
 
 @dataclass(eq=False)
@@ -89,6 +116,13 @@ class Draft:
     def has_room(self, op: Op) -> bool:
         tags = self.rules.operations[op["op"]].count_tags(op)
         return bool(self.model.tag + tags <= self.most)
+
+
+def share_object(op: Op, other: Op, operation: Operation) -> bool:
+    """Tells whether two calls of an operation name the same object, or have no names."""
+    fields = [name for name, schema in operation.fields.items() if NAMES in schema]
+    shared = [op[name] == other[name] is not None for name in fields]
+    return any(shared) or not fields
 
 
 class Drawer:
@@ -204,8 +238,24 @@ class Drawer:
         """Draws the next operation of a program, or None."""
         model = draft.model
         op = None if self.declared.atomic else self.rules.get_clearing(model)
+        coincidence = source.below(COINCIDE)
+        if coincidence == 1 and draft.ops:
+            op = op or self.draw_again(source, draft)
+        source = Echo(source) if coincidence == 2 else source
         op = op or self.draw_aim(source, draft)
         return op or self.draw_operation(source, draft)
+
+    def draw_again(self, source: Source, draft: Draft) -> Op | None:
+        """Draws the last operation again, on the same object, but with other fields."""
+        last = draft.ops[-1]
+        operation = self.rules.operations[last["op"]]
+        for _ in range(TRIES):
+            op = operation.draw(source, draft.model)
+            op = op and operation.complete(op)
+            is_again = op is not None and share_object(op, last, operation)
+            if op and is_again and operation.why_illegal(op, draft.model) is None:
+                return op
+        return None
 
     def draw_aim(self, source: Source, draft: Draft) -> Op | None:
         """Draws the operation of a cell that the program tries to reach.
