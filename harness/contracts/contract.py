@@ -31,6 +31,12 @@ FOLLOW = 3
 LONG = 32
 """Every 32nd program, on average, is long; see `Contract.long_reach`."""
 
+REAL = 32
+"""One in REAL programs has sizes of real models, where the backend declares none."""
+
+DIMENSIONS = ("heads", "key_dim", "value_dim")
+REAL_SIZES = ((2, 64, 64), (32, 64, 64), (64, 64, 64), (4, 128, 128), (2, 256, 256))
+
 WITHOUT_EFFECT = (
     *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
     *("small", "variant", "at_once", "scope"),
@@ -191,6 +197,11 @@ class Contract(ABC):
             options = self.list_options(name, config, declared)
             if options:
                 config[name] = source.pick(list(options))
+        if source.one_in(REAL):
+            sizes = zip(DIMENSIONS, source.pick(REAL_SIZES), strict=True)
+            real = {name: size for name, size in sizes if name not in declared.config}
+            if self.why_illegal({**config, **real}) is None:
+                config |= real
         return config
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:

@@ -43,6 +43,7 @@ from lockstep.harness.core.payload import (
     choose_levels,
     get_attention_tolerance,
     get_estimate_error,
+    lay_out,
     snap,
     split_tokens,
 )
@@ -177,11 +178,13 @@ class Reader(PairReader):
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, tags, key_dim] and V [1, heads, tags, value_dim] of tags."""
-        from_numpy = self.arrays.from_numpy
-        return (
-            from_numpy(self.keys.get_vectors(tags), self.dtype),
-            from_numpy(self.values.get_vectors(tags), self.dtype),
+        keys, values = (
+            self.arrays.from_numpy(
+                lay_out(table.get_vectors(tags), tags[0] if tags else 0), self.dtype
+            )
+            for table in (self.keys, self.values)
         )
+        return keys, values
 
     def read(self, pair: Any, name: str, likely: Sequence[Token] = ()) -> list[Column]:
         """Identifies the token in each column of a returned (K, V).

@@ -23,7 +23,7 @@ from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Simplest, Source
 from lockstep.harness.execution.executor import Coverage, run
-from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.generate.drawer import MOST_NUMBERS, Drawer
 from lockstep.harness.programs.generate.hypothesis import generate, make_strategy
 from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.program import (
@@ -205,20 +205,21 @@ def test_every_operation_is_drawn_with_many_configs(contract: str, kind: str) ->
     assert len({json.dumps(program.config) for program in programs}) > 0.8 * MANY
 
 
-@pytest.mark.parametrize("kind", CONTRACTS["paged"].kinds)
-def test_loads_land_and_are_read(kind: str) -> None:
+def test_loads_land_and_are_read() -> None:
     """A load needs some ten operations, which random choice hardly draws in order."""
-    declared = cpu().contracts["paged"][kind]
-    counted: Counter[str] = Counter()
-    for program in draw_some(96, "paged", kind, declared):
-        coverage: Coverage = Counter()
-        run(program, cpu(), coverage=coverage)
-        counted["read"] += coverage["loaded", "run"] > 0
-        counted["reset"] += any(op["op"] == "offload" for op in program.ops) and (
-            coverage["none", "reset"] > 0
-        )
-    assert counted["read"] >= 96 // 16
-    assert counted["reset"] >= 96 // 16
+    reads: Counter[str] = Counter()
+    resets: Counter[str] = Counter()
+    for kind in CONTRACTS["paged"].kinds:
+        declared = cpu().contracts["paged"][kind]
+        for program in draw_some(64, "paged", kind, declared):
+            coverage: Coverage = Counter()
+            run(program, cpu(), coverage=coverage)
+            reads[kind] += coverage["loaded", "run"] > 0
+            has_copied = any(op["op"] == "offload" for op in program.ops)
+            resets[kind] += has_copied and coverage["none", "reset"] > 0
+    assert reads.total() >= 5 * 64 / 8, reads
+    assert min(reads.values()) >= 2, reads
+    assert min(resets.values()) >= 4, resets
 
 
 def test_namespaces_are_nearly_equal() -> None:
@@ -265,6 +266,41 @@ def test_all_sequences_of_a_pass_skip_a_position(kind: str) -> None:
             gaps = {at - step.model.get_end(owner) for owner, at in firsts.items()}
             alike += len(firsts) > 1 and len(gaps) == 1 and gaps != {0}
     assert alike >= MANY // 50
+
+
+MEASURED = 192
+
+
+def test_some_programs_have_real_sizes() -> None:
+    """Heads and dimensions of models, long updates, large offsets."""
+    programs = draw_some(MEASURED, "layer", "kv", declare("layer", "kv"))
+    met: Counter[str] = Counter()
+    for program in programs:
+        config, lengths = program.config, [op.get("length", 0) for op in program.ops]
+        met["key_dim"] += config["key_dim"] >= 64
+        met["heads"] += config["heads"] >= 32
+        met["length"] += max(lengths, default=0) > 256
+        met["tokens"] += program.count_tags() > 1024
+        numbers = program.count_tags() * program.rules.count_numbers(config)
+        assert numbers <= MOST_NUMBERS
+        assert parse_program(program.to_json(), "here") == program
+    assert set(met) == set(+met), met
+    assert met["key_dim"] < MEASURED // 8
+
+
+def test_some_programs_update_one_cache_hundreds_of_times() -> None:
+    most = 0
+    for program in draw_some(6 * MEASURED, "layer", "kv", declare("layer", "kv")):
+        if len(program.ops) > 300:
+            names = [op["cache"] for op in program.ops if op["op"] == "update"]
+            most = max(most, *Counter(names).values())
+    assert most > 200
+
+
+def test_declared_sizes_are_kept() -> None:
+    kind = declare_all("layer", "kv", config={"heads": (2,), "key_dim": (4,)})
+    for program in draw_some(MEASURED, "layer", "kv", kind):
+        assert (program.config["heads"], program.config["key_dim"]) == (2, 4)
 
 
 def test_tokens_and_checkpoints_of_conversations_vary() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from lockstep.harness.core.payload import (
     ROLES,
@@ -17,8 +21,12 @@ from lockstep.harness.core.payload import (
     get_step,
     get_table,
     get_tag_limit,
+    lay_out,
     snap,
 )
+from lockstep.harness.execution.executor import run
+from lockstep.impl.torch.backend import cpu
+from tests.harness.building import make, update
 
 F32 = npt.NDArray[np.float32]
 
@@ -142,3 +150,31 @@ def test_snap_leaves_what_is_not_finite() -> None:
     """Padding may come back as anything; a warning is an error in tests."""
     array = np.array([np.inf, -np.inf, np.nan], np.float32)
     assert np.array_equal(snap(array, 0.05), array, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 3, 4), (2, 3, 1, 6), (1, 2, 0, 4), (1, 2, 3, 0)]
+)
+def test_some_arrays_are_not_contiguous(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).random(shape, np.float32)
+    for tag in range(8):
+        laid = lay_out(array, tag)
+        assert np.array_equal(laid, array)
+        assert laid.flags.c_contiguous == (tag % 4 != 1 or not array.size), tag
+
+
+def test_a_cache_that_takes_arrays_for_contiguous_diverges() -> None:
+    def read_flat(array: torch.Tensor) -> torch.Tensor:
+        return array.as_strided(array.shape, torch.empty(array.shape).stride())
+
+    def open_cache(config: Mapping[str, Any]) -> Any:
+        cache = cpu().open(config)
+        right = cache.update
+        cache.update = lambda *pair: right(*map(read_flat, pair))
+        return cache
+
+    program = make(update(1), update(2))
+    assert run(program, cpu()).divergence is None
+    divergence = run(program, replace(cpu(), open=open_cache)).divergence
+    assert divergence is not None
+    assert (divergence.what, divergence.step) == ("contents", 1)

@@ -17,12 +17,17 @@ from lockstep.harness.contracts.answer_schemas import (
 )
 from lockstep.harness.contracts.batched.model import (
     LIST,
+    LONG_REACH,
     MOST_ROWS,
     BatchedModel,
     list_part_configs,
 )
 from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
-from lockstep.harness.contracts.layer.operations import CacheOperation, LayerOperation
+from lockstep.harness.contracts.layer.operations import (
+    LARGE,
+    CacheOperation,
+    LayerOperation,
+)
 from lockstep.harness.contracts.operation import Answer, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache
@@ -186,6 +191,11 @@ def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int
             if size:
                 distance = size - offset % size
                 edges += [distance - 1, distance, distance + 1, size - 1, size, size + 1]
+    longest = 12
+    if model.reach == LONG_REACH:
+        longest = 160
+        if model.tag < LARGE:
+            edges += [257, 600]
+            longest = 600
     length = source.pick(edges)
-    longest = 12 if model.reach <= 64 else 160
     return length if 1 <= length <= longest else 1 + length % 5

@@ -103,7 +103,7 @@ def why_illegal_config(config: Config) -> str | None:
     return next(filter(None, wrong), None)
 
 
-REACH, LONG_REACH = 48, 320
+REACH, LONG_REACH = 48, 1280
 """The largest offsets of short and of long programs. Larger offsets slow every step down
 without new coverage."""
 

@@ -34,7 +34,7 @@ from lockstep.harness.contracts.system import (
     to_numpy,
 )
 from lockstep.harness.core.errors import Broken
-from lockstep.harness.core.payload import Margins, Table
+from lockstep.harness.core.payload import Margins, Table, lay_out
 from lockstep.reference.batched import BatchedCache
 
 HUGE = 1e4
@@ -323,7 +323,8 @@ class BatchedSystem(Batches):
         for row, tags in enumerate(written.tags):
             queries = written.list_queries(row)
             array[row, :, queries.start : queries.stop] = table.get_vectors(tags)[0]
-        return self.arrays.from_numpy(array, self.config["dtype"])
+        first = next((tags[0] for tags in written.tags if tags), 0)
+        return self.arrays.from_numpy(lay_out(array, first), self.config["dtype"])
 
     def read_columns(self, pair: Any, rows: Sequence[Cache]) -> list[list[Column]]:
         """Identifies the token in each column of each row."""

@@ -92,7 +92,7 @@ def open_cache(config: Config) -> Cache:
     return KVCache(config["chunk"])
 
 
-REACH, LONG_REACH = 64, 640
+REACH, LONG_REACH = 64, 2304
 """The largest offsets of short and of long programs. Larger offsets slow every step down
 without new coverage. Long programs exceed the growth steps and windows of real caches."""
 

@@ -33,8 +33,8 @@ from lockstep.harness.contracts.answer_schemas import (
 )
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.layer.model import (
+    LONG_REACH,
     NO_UPDATES,
-    REACH,
     Cache,
     LayerModel,
     answer_offset,
@@ -125,6 +125,11 @@ FORMS = ("batch", "heads", "key_dim", "value_dim", "length", "dtype", "rank")
 differ), or the number of axes. For a state, "length" means a length of 0."""
 
 
+LARGE = 160
+"""An update may be large if the program has at most LARGE tokens: the time of an update
+grows with its length times the number of all tokens."""
+
+
 class Update(LayerOperation):
     """Appends the K and V of `length` tokens. If `wrong` is set, passes invalid arrays,
     which the cache must refuse. `wrong` names the invalid property: a batch, heads,
@@ -180,10 +185,11 @@ class Update(LayerOperation):
             # Overwrites the whole ring; a snapshot may only refer to a part of it.
             return {"length": source.pick((13, 16, 23, 32))}
         lengths = [1, 2, 3, *self.list_edges(model, cache, offset)]
-        if model.reach > REACH:
-            lengths += [63, 100, 255, 256, 257, 300]
+        longest = 12
+        if model.reach == LONG_REACH and model.tag < LARGE:
+            lengths += [63, 100, 255, 256, 257, 300, 512, 1025, 2048]
+            longest = 2048
         length = source.pick(lengths)
-        longest = 12 if model.reach == REACH else 300
         return {"length": length if 1 <= length <= longest else 1 + length % 5}
 
     def list_edges(self, model: LayerModel, cache: str, offset: int) -> list[int]:

@@ -88,7 +88,8 @@ class Free(LettingGo):
     }
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        return {"reuse": source.below(8 if model.is_bound else 3) > 0}
+        kept = 8 if model.is_bound else 2 if model.goes_far else 3
+        return {"reuse": source.below(kept) > 0}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name = op["request"]

@@ -439,10 +439,13 @@ def check_landed(
         for entry in entries
     }
     for block in blocks:
+        if (block, 0) not in memory:  # the source was empty
+            continue
         group, _ = memory[block, 0]
         settings = model.config["groups"][group]
-        last = memory[block, 0 if settings["type"] == "state" else settings["block"] - 1]
-        if last not in listed:
+        end = 0 if settings["type"] == "state" else settings["block"] - 1
+        last = memory.get((block, end))
+        if last is not None and last not in listed:
             raise Broken(
                 "reuse",
                 f"block {block} of other memory has landed, with token {last[1]} of"

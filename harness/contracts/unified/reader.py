@@ -35,6 +35,7 @@ from lockstep.harness.core.payload import (
     Table,
     get_attention_tolerance,
     get_key_tolerance,
+    lay_out,
     split_tokens,
 )
 from lockstep.reference.attention import Vector
@@ -164,9 +165,11 @@ class PositionReader(PairReader):
         Returns:
             K [1, heads, rows, key_dim] and V.
         """
-        keys, values = self.make(tags, positions)
-        from_numpy = self.arrays.from_numpy
-        return from_numpy(keys, self.dtype), from_numpy(values, self.dtype)
+        keys, values = (
+            self.arrays.from_numpy(lay_out(array, tags[0] if tags else 0), self.dtype)
+            for array in self.make(tags, positions)
+        )
+        return keys, values
 
     def make(self, tags: Sequence[int], positions: Sequence[int]) -> tuple[F32, F32]:
         """Makes K and V of the tags as float32, with each key rotated to its position."""
@@ -391,9 +394,10 @@ class Attention:
         for row in sorted({0, len(tags) - 1}):
             seen = [token.tag for token in cache.visible(row)]
             turn = partial(turn_all, [positions[tag] for tag in seen], reader.base)
-            wanted = reader.compute_row(tags[row], seen, turn)
+            heads = reader.pick_heads(tags[row])
+            wanted = reader.compute_row(tags[row], seen, turn, heads)
             allowed = self.get_tolerance(seen, turns)
-            share = judge_attention(got[0, :, row], wanted, allowed, row, "get")
+            share = judge_attention(got[0, heads, row], wanted, allowed, row, "get")
             self.margin = max(self.margin, share)
 
     def attend(self, view: View, queries: F32) -> npt.NDArray[Any]:

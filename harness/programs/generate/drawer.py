@@ -14,6 +14,7 @@ from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import (
     Cell,
     Config,
+    Effect,
     Op,
     Operation,
     Source,
@@ -44,6 +45,14 @@ FAR, FARTHEST = 192, (200, 240)
 """One in FAR programs has a number of operations in the range FARTHEST.
 
 Only such long programs show errors that accumulate."""
+
+REPEATED, FAR_REACH = (480, 560), 640
+"""If the contract has long programs, the range is REPEATED instead, offsets are at most
+FAR_REACH, and most operations that add tokens are repeated on their object: one cache
+then has hundreds of updates."""
+
+MOST_NUMBERS = 1 << 20
+"""The maximal count of numbers in K and V of a drawn program."""
 
 TRIES = 4
 """The number of draws for each operation of the longest program.
@@ -100,6 +109,7 @@ class Draft:
         aims: the cells that the program currently tries to reach.
         most: the maximal number of tokens of a program with this config.
         least, longest: the range of the number of operations.
+        repeats: whether most operations that add tokens follow each other on one object.
     """
 
     rules: Contract
@@ -111,6 +121,7 @@ class Draft:
     most: int
     least: int
     longest: int
+    repeats: bool = False
     ops: list[Op] = field(default_factory=list)
 
     def has_room(self, op: Op) -> bool:
@@ -205,13 +216,19 @@ class Drawer:
         rules = self.rules
         model = rules.open_model(config, rows=False)
         rules.draw_reach(source, model)
+        is_far = source.one_in(FAR)
+        repeats = is_far and rules.long_reach > 0
+        if repeats:
+            model.reach = FAR_REACH
         misuses, cells = self.choose_cells(source)
         cells = rules.choose_cells(model, cells) or cells
         aims = [source.pick(cells) for _ in range(AIMS)]
-        most = min(MAX_TOKENS, get_tag_limit(rules.get_tag_dimension(config)))
-        span = FARTHEST if source.one_in(FAR) else self.lengths
+        limit = get_tag_limit(rules.get_tag_dimension(config))
+        most = min(MAX_TOKENS, limit, MOST_NUMBERS // rules.count_numbers(config))
+        span = REPEATED if repeats else FARTHEST if is_far else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
-        return Draft(rules, config, model, misuses, cells, aims, most, least, longest)
+        sizes = most, least, longest
+        return Draft(rules, config, model, misuses, cells, aims, *sizes, repeats)
 
     def is_over(self, source: Source, draft: Draft) -> bool:
         """Draws whether a program ends after its last operation.
@@ -239,6 +256,9 @@ class Drawer:
         model = draft.model
         op = None if self.declared.atomic else self.rules.get_clearing(model)
         coincidence = source.below(COINCIDE)
+        if draft.repeats and draft.ops and coincidence % 4:
+            effect = self.rules.operations[draft.ops[-1]["op"]].effect
+            coincidence = 1 if Effect.ADDS in effect else coincidence
         if coincidence == 1 and draft.ops:
             op = op or self.draw_again(source, draft)
         source = Echo(source) if coincidence == 2 else source
