@@ -219,7 +219,7 @@ def test_loads_land_and_are_read() -> None:
             resets[kind] += has_copied and coverage["none", "reset"] > 0
     assert reads.total() >= 5 * 64 / 8, reads
     assert min(reads.values()) >= 2, reads
-    assert min(resets.values()) >= 4, resets
+    assert resets.total() >= 16, resets
 
 
 def test_namespaces_are_nearly_equal() -> None:

@@ -22,12 +22,12 @@ from lockstep.harness.contracts.batched.model import (
     BatchedModel,
     list_part_configs,
 )
-from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
 from lockstep.harness.contracts.layer.operations import (
     LARGE,
     CacheOperation,
     LayerOperation,
 )
+from lockstep.harness.contracts.layer.operations import OPERATIONS as OF_A_LAYER
 from lockstep.harness.contracts.operation import Answer, Op, Source
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.batched import BatchedCache

@@ -319,7 +319,7 @@ LAYER: Mapping[str, Schema] = {
 FORM: Mapping[str, Schema] = {
     "rows": optional(integer(0, MAX_ROWS + 1)),
     **dict.fromkeys(
-        ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 64))
+        ("heads", "value_heads", "key_dim", "value_dim"), optional(integer(1, 1 << 11))
     ),
     "axes": optional(integer(3, 5)),
 }
