@@ -140,7 +140,9 @@ def list_files(paths: Sequence[str]) -> list[str]:
         path = (ROOT / name).resolve()
         folders = FOLDERS + HARNESS
         if not any(path.is_relative_to(ROOT / folder) for folder in folders):
-            raise click.UsageError(f"{name} is not in one of {', '.join(folders)}")
+            raise click.UsageError(
+                f"{name} is not in a folder that can be mutated: {', '.join(folders)}"
+            )
         if not path.exists():
             raise click.UsageError(f"{name}: there is no such file or folder")
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
@@ -188,7 +190,9 @@ def measure(programs: int, seed: int) -> Baseline:
 
     ended = call(measure_baseline, ROOT, programs, seed)
     if ended.why:
-        raise click.ClickException(f"without any mutation: {ended.why}")
+        raise click.ClickException(
+            f"the programs fail even without a mutation: {ended.why}"
+        )
     baseline: Baseline = ended.answer
     return baseline
 

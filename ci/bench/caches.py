@@ -87,7 +87,10 @@ def compare(
         check_cuda(frameworks)
     chosen = frameworks or workloads or dtypes or forms
     if save and (path or on_cuda or chosen):
-        raise click.UsageError("--save keeps all on the CPU: give no other option to it")
+        raise click.UsageError(
+            "--save cannot be used with other options: it saves all measurements on"
+            " the CPU"
+        )
     frameworks = frameworks or (("torch",) if on_cuda else ("torch", "mlx"))
     dtypes = dtypes or DTYPES[: 3 if on_cuda else 2]
     outcomes: list[Outcome] = []
@@ -118,9 +121,9 @@ def check_cuda(frameworks: Sequence[str]) -> None:
     import torch
 
     if "mlx" in frameworks:
-        raise click.UsageError("on CUDA only torch is measured: leave out mlx")
+        raise click.UsageError("--framework mlx cannot be measured on CUDA; leave it out")
     if not torch.cuda.is_available():
-        raise click.UsageError("torch finds no CUDA device here: not measured on a GPU")
+        raise click.UsageError("torch finds no CUDA device here, so nothing was measured")
 
 
 # --- the cases --------------------------------------------------------------------------

@@ -32,8 +32,8 @@ LIMIT_SECONDS = 1800.0
     "unsupported",
     option(
         "--with companions",
-        'Also install this beside each release, such as "mlx==0.31.2"; {version} is the'
-        " version of the release. May be repeated.",
+        'Package to install with each release, such as "mlx==0.31.2"; {version} stands'
+        " for the version of the release. May be repeated.",
         multiple=True,
         metavar="REQUIREMENT",
     ),
@@ -93,7 +93,9 @@ def bisect(
     commits = {"--git": repository, "--good": good, "--bad": bad, "--build": build}
     chosen = [option for option, value in commits.items() if value]
     if package is not None and chosen:
-        raise UsageError(f"--package does not go together with {chosen[0]}")
+        raise UsageError(
+            f"--package cannot be used with {chosen[0]}; give only one of them"
+        )
     with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as scratch:
         folder = Path(scratch).resolve()
         source: Source

@@ -85,7 +85,7 @@ PROGRAMS = PROFILES["nightly"].programs
 WHERE = (
     option(
         "--gpu",
-        "Under Ray, the share of a GPU that a worker asks for.",
+        "Share of a GPU that each worker requests under Ray.",
         type=click.FloatRange(0.01, 1),
         default=0.25,
         show_default=True,
@@ -152,7 +152,7 @@ def start(
       lockstep campaign start s3://bucket/night --time 28800 --ray auto
     """
     if programs and seconds:
-        raise UsageError("give one of --programs and --time")
+        raise UsageError("--programs and --time were both given; give only one of them")
     terms = Terms(
         backends=list(dict.fromkeys(backends)),
         kinds=list(dict.fromkeys(kinds)),

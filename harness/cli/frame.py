@@ -101,7 +101,9 @@ def prepared() -> Iterator[None]:
         if not is_size(os.environ.get(name, "80")):
             del os.environ[name]
     if sys.stdout is None:
-        raise UsageError("standard output is closed; give it a file, or /dev/null")
+        raise UsageError(
+            "standard output is closed; redirect it to a file, or to /dev/null"
+        )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack ✓ and ×
             stream.reconfigure(errors="replace")

@@ -67,7 +67,7 @@ MOST_PROGRAMS = 10_000_000
     ),
     option(
         "--programs count",
-        "Another number of programs.",
+        "Number of programs for each backend and kind, instead of the profile's.",
         type=click.IntRange(1, MOST_PROGRAMS),
     ),
     option(
@@ -78,11 +78,12 @@ MOST_PROGRAMS = 10_000_000
     "seconds",
     flag(
         "--require-complete",
-        "Exit status 2 if a program was not run or a cell not reached.",
+        "End with exit status 2 if a program was not run, or a cell not reached.",
     ),
     flag(
         "-v --verbose",
-        "List what was run of each pair, what cannot be checked, and missed cells.",
+        "For each backend and kind, list what was run, what cannot be checked, and"
+        " which cells were missed.",
     ),
     *("jobs", "step", "start", "strict", "failures", "json"),
 )
@@ -173,7 +174,7 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
     *("backends", "kinds"),
     option(
         "--depth",
-        "Operations of the longest programs.",
+        "Number of operations in the longest programs.",
         type=click.IntRange(1, 16),
         default=4,
         show_default=True,
@@ -181,7 +182,7 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
     ),
     option(
         "--size",
-        "Operations in the domain: about 8, 20 or 35.",
+        "Size of the domain: about 8, 20 or 35 operations.",
         type=click.Choice(SIZES),
         default="small",
         show_default=True,

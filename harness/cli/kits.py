@@ -62,8 +62,9 @@ def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
     if kind not in names.kinds:
         known = ", ".join(names.kinds)
         raise UsageError(
-            f"--kind {kind}: the example in {language} has {known}; without"
-            " --language, a driver in Python is begun for any kind"
+            f"--kind {kind}: the example in {language} has only {known}; choose one of"
+            " these, or leave out --language for a driver in Python, which can have"
+            " any kind"
         )
     folder = files("lockstep.impl") / "kits" / language
     kit, example = folder / names.kit, folder / names.example

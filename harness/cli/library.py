@@ -87,7 +87,7 @@ def programs(
         Unavailable: the backend needs something that this machine lacks.
     """
     if max_ops is not None and max_ops < 1:
-        raise UsageError(f"max_ops={max_ops}: a program has at least one operation")
+        raise UsageError(f"max_ops must be at least 1, not {max_ops}")
     rules = get_named(CONTRACTS, contract, "contract")
     get_named(dict.fromkeys(rules.kinds, True), kind, f"kind of {contract}")
     target = get_reference() if backend is None else get_backend(backend)

@@ -336,7 +336,10 @@ def new_backend(
     module = get_module(name)
     path = folder / f"{module}.py"
     if language and not is_driver:
-        raise UsageError("--language: only a driver can be in another; add --exec")
+        raise UsageError(
+            f"--language {language}: only a driver can be written in another language;"
+            " add --exec"
+        )
     if language:
         return copy_kit(name, kind, language, folder)
     if is_driver:
@@ -367,7 +370,9 @@ def copy_kit(name: str, kind: str, language: str, folder: Path) -> int:
     source = folder / f"{stem}{Path(files.example).suffix}"
     names = {name.casefold(), source.name.casefold()}  # the program and its source
     if not stem or copy.name in names:
-        raise UsageError(f"{name!r} cannot name a driver in {language}; choose another")
+        raise UsageError(
+            f"{name!r} cannot be the name of a driver in {language}; choose another name"
+        )
     is_there = copy.is_file() and copy.read_text() == kit  # from another driver
     for path in (source,) if is_there else (copy, source):
         require_absent(path)
@@ -391,8 +396,8 @@ def get_module(name: str) -> str:
     is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,59}", module)
     if not is_name or keyword.iskeyword(module):
         raise UsageError(
-            f"{name!r} cannot name a Python file; take letters, digits and -, such as"
-            " my-cache"
+            f"{name!r} cannot be the name of a Python file; use letters, digits and -,"
+            " as in my-cache"
         )
     return module
 

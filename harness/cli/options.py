@@ -206,7 +206,7 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
     ),
     "unsupported": flag(
         "--unsupported",
-        "Also run backends with package versions that they are not tested with.",
+        "Also run backends whose installed packages have untested versions.",
     ),
     "seconds": option(
         "--time seconds", "Stop after S seconds.", type=Seconds(0), metavar="S"

@@ -155,7 +155,7 @@ def snippet(
             raise UsageError(f"{path}: no snippet: {why}")
         event = pool.call(WriteSnippet(name, program.to_json()))
         if isinstance(event, Stopped):
-            raise UsageError(f"{path}: no snippet: {event.describe()}")
+            raise UsageError(f"{path}: a snippet cannot be made: {event.describe()}")
         if folder is None:
             click.echo(event.text, nl=False)
         else:

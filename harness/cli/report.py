@@ -72,7 +72,9 @@ def show(
         file, program = get_single(paths, "--step")
         if number >= len(program.ops):
             last = len(program.ops) - 1
-            raise UsageError(f"--step {number}: the last step of {file} is {last}")
+            raise UsageError(
+                f"--step must be at most {last}, the last step of {file}, not {number}"
+            )
     console = PlainConsole()
     painter = Painter(console)
     with open_pool(settings, 1) as pool:

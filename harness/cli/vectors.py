@@ -64,7 +64,9 @@ def vectors(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is None:
         run_export(**options)
     elif options["folder"] is not None:
-        raise click.UsageError("-o does not go together with another command")
+        raise click.UsageError(
+            "-o cannot be used with another command of `lockstep vectors`"
+        )
 
 
 @command

@@ -32,7 +32,10 @@ def ask_backend(
         names |= {kind: name for name, kind in errors.items()}
         name = next(names[kind] for kind in type(error).__mro__ if kind in names)
         if not str(error).strip():
-            raise Broken("error", f"a {name} error came without a message") from error
+            raise Broken(
+                "error",
+                f"a {name} error has no message; it must say why the call was refused",
+            ) from error
         return {"error": name, "why": clean(str(error))}
     return {} if result is None else {"result": result}
 

@@ -49,7 +49,8 @@ def ask_held(caches: Iterable[Any]) -> dict[str, int]:
         if not is_held(sizes):
             raise Broken(
                 "malformed",
-                f"held returned {clean(repr(sizes))}, not numbers of {', '.join(HELD)}",
+                f"held returned {clean(repr(sizes))}; expected a dict with integers of"
+                f" 0 or more, for {', '.join(HELD)} (all but bytes are optional)",
                 OPERATION,
             )
         total.update(sizes)
@@ -96,14 +97,18 @@ class Need:
         message = None
         if total > most:
             message = (
-                f"the caches hold {total:,} bytes, allowed {most:,.0f}: {factor:g} times"
-                f" the {self.contents:,} of their contents and {self.growth:,} for growth"
+                f"the caches hold {total:,} bytes, allowed {most:,.0f}: {factor:g}"
+                f" times the sum of {self.contents:,} for their contents and"
+                f" {self.growth:,} for growth"
             )
         elif total < self.least:
-            message = f"the caches tell {total:,} bytes, but contain {self.least:,}"
+            message = (
+                f"the caches report {total:,} bytes, but their contents take at least"
+                f" {self.least:,}"
+            )
         for name, number in self.counts.items():
             if sizes.get(name, number) != number:
-                message = f"the caches hold {sizes[name]} {name}, not {number}"
+                message = f"the caches report {sizes[name]} {name}; expected {number}"
         if message is not None:
             raise Broken("memory", message, OPERATION)
 
@@ -114,8 +119,8 @@ def check_released(sizes: Mapping[str, int], fresh: Mapping[str, int]) -> None:
         if number != fresh[name]:
             raise Broken(
                 "memory",
-                f"the caches hold {number:,} {name} after everything was closed and"
-                f" freed; as many fresh ones hold {fresh[name]:,}",
+                f"after everything was closed and freed, the caches hold {number:,}"
+                f" {name}; as many new caches hold {fresh[name]:,}",
                 OPERATION,
             )
 

@@ -106,7 +106,7 @@ class PairReader(ExpectedPayloads):
         if width != value_width:
             raise Broken(
                 "malformed",
-                f"{name} returned {width} columns of K and {value_width} of V",
+                f"{name} returned K with {width} columns, but V with {value_width}",
             )
         return keys, values
 
@@ -322,7 +322,7 @@ def read_mask_array(
     """Returns the content of a mask; raises Broken if the mask is not an array."""
     content = to_numpy(arrays, mask, "the mask")
     if additive is not None and (dtype := arrays.dtype(mask)) != additive:
-        raise Broken("mask", f"the mask has dtype {dtype}, asked for was {additive}")
+        raise Broken("mask", f"the mask has dtype {dtype}; {additive} was requested")
     return content
 
 
@@ -348,7 +348,8 @@ def get_rows(
     for row in range(length, rows):
         if shown.rows[row]:
             raise Broken(
-                "mask", f"row {row} of the mask belongs to padding, but sees columns"
+                "mask",
+                f"row {row} of the mask is padding, but sees columns; it must see none",
             )
     return [[columns[at] for at in seen] for seen in shown.rows[:length]]
 
@@ -359,12 +360,15 @@ def get_implied_rows(
     if rows > length:
         raise Broken(
             "mask",
-            f"the mask is {mask!r}, so {rows - length} rows of padding see columns",
+            f"the mask is {mask!r}, so {rows - length} rows of padding see columns;"
+            " they must see none",
         )
     if mask is None:
         return [list(columns) for _ in range(length)]
     if mask != "causal":
-        raise Broken("malformed", f"the mask is {mask!r}, which is no form of a mask")
+        raise Broken(
+            "malformed", f'the mask is {mask!r}; expected None, "causal" or an array'
+        )
     first = len(columns) - length if to == "lower-right" else 0
     return [columns[: max(0, first + row + 1)] for row in range(length)]
 
@@ -410,7 +414,9 @@ def broadcast_mask(content: npt.NDArray[Any], rows: int, width: int) -> npt.NDAr
         return np.broadcast_to(content.reshape(shape[-2:]), (rows, width))
     except ValueError:
         raise Broken(
-            "mask", f"the mask has shape {list(shape)}, for {rows} rows × {width} columns"
+            "mask",
+            f"the mask has shape {list(shape)}, which does not broadcast to {rows}"
+            f" rows × {width} columns",
         ) from None
 
 

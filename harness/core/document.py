@@ -277,7 +277,7 @@ def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
     if isinstance(name, str) and name in options:
         return options[name]
     if name is None:
-        raise UsageError(f"{where}: missing; one of {', '.join(options)}")
+        raise UsageError(f"{where}: is missing; give one of {', '.join(options)}")
     raise UsageError(f"{where}: unknown {show(name)}{suggest(name, options)}")
 
 

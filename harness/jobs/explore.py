@@ -92,8 +92,8 @@ class Journal:
         is_cut = bool(lines.pop())
         if not lines or parse_json(lines[0], f"{self.path}:1") != self.header:
             raise UsageError(
-                f"{self.path}: is about something else (other code, another version of a"
-                " package, other operations); start anew without --resume"
+                f"{self.path}: belongs to a run with other code, other versions of"
+                " packages or other operations; start anew without --resume"
             )
         entries = [self.read(line, number) for number, line in enumerate(lines[1:], 2)]
         if is_cut:  # the next line must not continue half a line

@@ -120,7 +120,9 @@ def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
     saved = load_saved(paths)
     if len(saved) > 1:
         names = shorten(", ".join(str(path) for path, _ in saved), 1000)
-        raise UsageError(f"{why} takes one program, not {len(saved)}: {names}")
+        raise UsageError(
+            f"{why} needs exactly one program, but {len(saved)} were given: {names}"
+        )
     return saved[0]
 
 

@@ -215,8 +215,8 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
         if not is_number(schemas[name]):
             numbers = ", ".join(n for n, schema in schemas.items() if is_number(schema))
             raise UsageError(
-                f"{where}: {name} is not a number, so it has no range; numbers are"
-                f" {numbers}"
+                f"{where}: {name} is not a number, so it cannot have a range; the"
+                f" numbers are {numbers}"
             )
     try:
         low, high = convert(test, type=Range)
@@ -225,7 +225,10 @@ def parse_test(text: str, test: Any, schemas: Mapping[str, Schema], where: str) 
             f"{where}: {text} must be [low, high] (null: no bound), not {show(test)}"
         ) from None
     if low is not None and high is not None and low > high:
-        raise UsageError(f"{where}: {text}: {low} is more than {high}")
+        raise UsageError(
+            f"{where}: {text}: the lower bound, {low}, is greater than the upper bound,"
+            f" {high}"
+        )
     if isinstance(expression, ast.Name) and not is_boolean(schemas[text]):
         for bound in (low, high):
             if bound is not None:

@@ -167,7 +167,9 @@ def parse_entry(text: str, path: Path) -> Entry:
     for step in walk(program, rows=False):
         if step.skipped is None and condition.holds(step.op, step.model):
             return Entry(Document(**entry), program, condition, step.number)
-    raise UsageError(f"{where}when: describes no operation of the entry's own program")
+    raise UsageError(
+        f"{where}when: no operation of the entry's own program meets this condition"
+    )
 
 
 def read_fields(document: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
@@ -192,13 +194,13 @@ def list_contradictions(entry: Mapping[str, Any], program: Program) -> Iterator[
     the entry."""
     kind, signature = entry.get("kind", program.kind), entry.get("signature", "")
     if kind != program.kind:
-        yield f"kind is {show(kind)}, but the program's is {show(program.kind)}"
+        yield f"kind is {show(kind)}, but the program has the kind {show(program.kind)}"
     start = f"{program.contract}-{kind}-{entry.get('operation')}-"
     is_given = {"signature", "operation"} <= entry.keys()
     if is_given and (not signature.startswith(start) or signature == start):
         yield (
-            f"signature is {show(signature)}, but contract, kind and operation make"
-            f" {show(start + '…')}"
+            f"signature is {show(signature)}, but must begin with contract, kind and"
+            f" operation: {show(start + '…')}"
         )
 
 

@@ -267,7 +267,7 @@ def parse_program(document: Any, where: str) -> Program:
         document = document["program"]
     if not isinstance(document, dict):
         raise UsageError(
-            f"{where}: a program is an object, this is {name_type(document)}"
+            f"{where}: a program must be an object, not {name_type(document)}"
         )
     form = document.get("format")
     if form != FORMAT:
@@ -297,14 +297,14 @@ def parse_operations(ops: Any, contract: Contract, where: str) -> list[Op]:
         raise UsageError(f'{where}: "ops" must be a list, not {name_type(ops)}')
     if len(ops) > MAX_OPERATIONS:
         raise UsageError(
-            f"{where}: {len(ops)} operations; a program may have {MAX_OPERATIONS}"
+            f"{where}: has {len(ops)} operations; at most {MAX_OPERATIONS} are allowed"
         )
     parsed: list[Op] = []
     for number, op in enumerate(ops):
         location = f"{where}: ops[{number}]"
         if not isinstance(op, dict):
             kind = name_type(op)
-            raise UsageError(f"{location}: an operation is an object, not {kind}")
+            raise UsageError(f"{location}: an operation must be an object, not {kind}")
         operation = get_named(contract.operations, op.get("op"), f"{location}: operation")
         fields = {name: value for name, value in op.items() if name != "op"}
         fields = complete(fields, operation.fields, f"{location} ({operation.name})")
@@ -321,10 +321,10 @@ def why_too_large(program: Program) -> str | None:
     tokens, config = program.count_tags(), program.config
     most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
     if tokens > most:
-        return f"writes {tokens} tokens; with these dimensions at most {most}"
+        return f"writes {tokens} tokens; at most {most} are allowed with these dimensions"
     numbers = tokens * program.rules.count_numbers(config)
     if numbers > MAX_NUMBERS:
-        return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS}"
+        return f"K and V would hold {numbers} numbers; at most {MAX_NUMBERS} are allowed"
     names = {
         (sort, name)
         for op in program.ops
@@ -332,7 +332,10 @@ def why_too_large(program: Program) -> str | None:
         for name in list_names(op, program.rules.operations, sort)
     }
     if len(names) > MAX_NAMES:
-        return f"names {len(names)} caches and saved contents; at most {MAX_NAMES}"
+        return (
+            f"names {len(names)} caches and saved contents; at most {MAX_NAMES} are"
+            " allowed"
+        )
     return None
 
 

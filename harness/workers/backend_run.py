@@ -130,8 +130,8 @@ class BackendRun:
         self.hangs += result.divergence.what == "hang"
         if self.hangs >= MAX_HANGS:  # each hang costs at least a second
             raise Unavailable(
-                f"{result.divergence.message}; that was the second program, and the"
-                " rest is left out"
+                f"{result.divergence.message}; this was the second program that hangs,"
+                " so the rest of the slice is skipped"
             )
 
     def include(self, program: Program, result: Result) -> None:

@@ -102,7 +102,9 @@ class Channel:
             return None
         (length,) = LENGTH.unpack_from(buffer, len(MAGIC))
         if length > MAX_BYTES:
-            raise Stray(f"a message of {length:,} bytes; at most {MAX_BYTES:,}")
+            raise Stray(
+                f"a message has {length:,} bytes; at most {MAX_BYTES:,} are allowed"
+            )
         if len(buffer) < HEAD + length:
             return None
         message = bytes(buffer[HEAD : HEAD + length])
@@ -111,7 +113,9 @@ class Channel:
 
     def check_time(self) -> None:
         if self.buffer and time.monotonic() - self.heard > MESSAGE_SECONDS:
-            raise Stray(f"half a message, and nothing more for {MESSAGE_SECONDS:g} s")
+            raise Stray(
+                f"half a message was read, and nothing more for {MESSAGE_SECONDS:g} s"
+            )
 
 
 def make_channel() -> tuple[Channel, socket.socket]:

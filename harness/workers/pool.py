@@ -282,8 +282,9 @@ class Pool:
             return self.open_process(self.folder / f"{os.getpid()}-{token_hex(8)}.json")
         except OSError as error:
             raise UsageError(
-                f"a worker cannot be started: {error.strerror or error}; its write-ahead"
-                f" record belongs into {self.folder}, which --failures chooses"
+                f"a worker cannot be started: {error.strerror or error}; its"
+                f" write-ahead record must be in {self.folder}; choose another folder"
+                " with --failures"
             ) from None
 
     def open_process(self, record: Path) -> Process:

@@ -105,8 +105,8 @@ def get_target(name: str) -> str:
         else "`lockstep backends` lists them."
     )
     raise UsageError(
-        f"--backend {name}: no backend has this name; {hint} One of your own is given as"
-        " package.module:factory, or as exec:program if it is no Python"
+        f"--backend {name}: no backend has this name; {hint} For your own backend,"
+        " write package.module:factory, or exec:program if it is not in Python"
     )
 
 
@@ -185,7 +185,7 @@ def start_driver(name: str, limits: Limits) -> Backend:
     except UsageError:
         raise
     except Exception as error:
-        raise Unloadable(f"it refused to say what it has: {error}") from error
+        raise Unloadable(f"it refused to describe itself: {error}") from error
 
 
 def import_backend(name: str) -> Backend:
@@ -253,13 +253,13 @@ def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> 
         error = backend.errors.get(name)
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise Unloadable(
-                f"declares {contract.name} kinds, but its errors name no exception class"
-                f' for "{name}"'
+                f"declares {contract.name} kinds, but its `errors` has no exception"
+                f' class for "{name}"'
             )
         if issubclass(Broken, error):
             raise Unloadable(
-                f'its errors name {error.__name__} for "{name}", which any failure is;'
-                " name the class that it raises to refuse"
+                f'its `errors` has {error.__name__} for "{name}", but every failure is'
+                f" a {error.__name__}; give the class that it raises to refuse"
             )
 
 
@@ -269,12 +269,15 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
         raise Unloadable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
     held = declared.held
     if held is not None and not (isinstance(held, int | float) and held >= 1):
-        raise Unloadable(f"declares {kind} with held={held!r}, not a factor of 1 or more")
+        raise Unloadable(
+            f"declares {kind} with held={held!r}; held must be a factor of 1 or more"
+        )
     require(declared.inputs, dict.fromkeys(get_args(Inputs)), f"inputs of {kind}")
     for name in sorted(declared.tells - frozenset(contract.tells)):
         known = ", ".join(contract.tells) or "nothing"
         raise Unloadable(
-            f'declares that {kind} tells "{name}"; {contract.name} caches tell {known}'
+            f'declares {kind} with "{name}" in tells; {contract.name} caches can have'
+            f" {known}"
         )
     for operation in contract.required:
         if operation not in declared.operations:
@@ -283,7 +286,7 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
         require(field, contract.config, f"config field of {contract.name}")
         if not isinstance(values, tuple | list) or not values:
             raise Unloadable(
-                f"declares {kind} with {field}: {values!r}, not a tuple of values"
+                f"declares {kind} with {field}: {values!r}; give a tuple of values"
             )
         for value in values:
             try:
@@ -319,9 +322,9 @@ def check_tolerance(
         small = [dim for dim in dims if 0 < dim < digits]
         if small and digits > count_digits():
             raise Unloadable(
-                f"declares tolerance={tolerance:g}, and {kind} with {name} {small[0]}:"
-                f" to tell tokens apart by such numbers takes {digits} dimensions at"
-                f" least; declare, say, config {name}: [{2 * digits}]"
+                f"declares tolerance={tolerance:g}, and {kind} with {name} {small[0]},"
+                f" but needs at least {digits} dimensions to distinguish tokens with"
+                f" this tolerance; declare, for example, config {name}: [{2 * digits}]"
             )
 
 

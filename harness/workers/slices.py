@@ -285,8 +285,9 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
     world, depth, moves = walk.world, task.depth, len(walk.world.moves)
     if moves**depth > MAX_PROGRAMS:
         raise UsageError(
-            f"--depth {depth}: {moves} operations make up to {moves**depth:.0e} programs;"
-            f" choose at most {int(math.log(MAX_PROGRAMS, moves))}, or a smaller --size"
+            f"--depth {depth}: {moves} operations make up to {moves**depth:.0e}"
+            " programs; choose a depth of at most"
+            f" {int(math.log(MAX_PROGRAMS, moves))}, or a smaller --size"
         )
     length = min(LONGEST, max(1, depth - BEHIND))
     branches = list(walk.find_longest(ROOT, length))

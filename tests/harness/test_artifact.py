@@ -101,7 +101,7 @@ def test_one_file_of_a_zip_for_commands_that_take_one(run: Run, tmp_path: Path) 
     assert (one.status, json.loads(one.out)["expected"][0]["offset"]) == (0, 2)
     both = run("snippet", path, "--backend", "torch-cpu")
     assert (both.status, both.out) == (2, "")
-    assert "takes one program, not 2: " in both.err
+    assert "needs exactly one program, but 2 were given: " in both.err
     assert "without -o DIR" in both.err
     assert f"{path}!x/one.json, {path}!x/two.json" in both.err
 

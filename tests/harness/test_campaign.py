@@ -134,7 +134,10 @@ def test_parts_of_other_settings_are_refused(run: Run, whole: Path) -> None:
     run("campaign", "start", "other", "--backend", WRONG, *SIZE, "--seed", 1)
     ended = run("campaign", "merge", "both", whole, "other")
     assert ended.status == 2
-    assert ended.err == "lockstep: other: is of another campaign: its seed is 0, not 1\n"
+    assert (
+        ended.err
+        == "lockstep: other: belongs to another campaign: its seed is 0, not 1\n"
+    )
     assert not Path("both").exists()
 
 
@@ -151,7 +154,7 @@ def test_seconds_are_a_budget(run: Run) -> None:
     Path("time/campaign.json").write_text(json.dumps({**terms, "seconds": 1e4}))
     assert "not over" in run("campaign", "status", "time").out
     both = run("campaign", "start", "both", "--time", 1, "--programs", 1)
-    assert "give one of --programs and --time" in both.err
+    assert "--programs and --time were both given" in both.err
 
 
 def test_a_backend_that_is_not_here_is_not_green(run: Run) -> None:
@@ -189,7 +192,7 @@ def test_what_is_no_campaign_is_refused(run: Run) -> None:
         line = get_line(
             run("campaign", name, "full" if name == "start" else "none", *more)
         )
-        assert "has files, and no campaign" in line or "holds no campaign" in line
+        assert "has files, but no campaign" in line or "holds no campaign" in line
     assert get_line(run("campaign", "start", "full/x.txt/y", *SIZE)).startswith(
         "full/x.txt/y: cannot be written: Not a directory"
     )
@@ -209,7 +212,7 @@ def test_what_is_no_campaign_is_refused(run: Run) -> None:
         ('{"lockstep": "0.1.0", "python": "3.11", "slice": 0}', "is not the settings"),
         (
             '{"lockstep": "9.9", "python": "3.11"}',
-            "was begun with lockstep 9.9, and this",
+            "was started with lockstep 9.9, but",
         ),
     ],
 )

@@ -143,7 +143,7 @@ def test_another_version_on_a_machine_is_refused(
     ended = run("start", tmp_path / "c", *SIZE, "--ray", cluster[0], start=start)
     assert ended.status == 2
     assert ended.err.startswith("lockstep: machine ")
-    assert ": was begun with lockstep 9.9, and this is 0.1.0" in ended.err
+    assert ": was started with lockstep 9.9, but 0.1.0 is installed" in ended.err
     assert ended.err.count("\n") == 1
 
 

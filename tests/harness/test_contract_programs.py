@@ -198,7 +198,7 @@ def test_no_program_writes_more_tokens_than_its_values_tell_apart() -> None:
     """Tags are read from values, whatever the keys are."""
     ops = [forward([0] * 4, [0] * 4)] * 5
     assert why_too_large(make_unified(*ops, value_dim=2)) is None
-    with pytest.raises(UsageError, match="writes 20 tokens; with these dimensions at mo"):
+    with pytest.raises(UsageError, match="writes 20 tokens; at most "):
         make_unified(*ops, value_dim=1)
 
 

@@ -92,7 +92,7 @@ def test_other_code_is_something_else(
     module.write_text(text + "# edited\n")
     edited = run(*arguments, "--resume")
     assert edited.status == 2
-    assert "is about something else (other code" in edited.words
+    assert "belongs to a run with other code" in edited.words
     assert "start anew without --resume" in edited.words
 
 

@@ -33,7 +33,7 @@ def test_finished_slices_come_back(tmp_path: Path) -> None:
     assert make(tmp_path).load() == {}
     journal = write(tmp_path)
     assert journal.load() == make(tmp_path).load() == {0: DONE, 1: DONE}
-    with pytest.raises(UsageError, match="is about something else"):
+    with pytest.raises(UsageError, match="belongs to a run with other code"):
         make(tmp_path, depth=4).load()
 
 
@@ -59,7 +59,7 @@ def counts(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("number", "text", "why"),
     [
-        (1, "{}", "is about something else"),
+        (1, "{}", "belongs to a run with other code"),
         (1, "[" * 100_000, ":1: is nested too deeply"),
         (2, "nothing like it", ":2: is not JSON"),
         (2, '{"part": 1}', "missing required field `done`"),

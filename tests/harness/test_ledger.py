@@ -96,12 +96,15 @@ def when(**more: Any) -> dict[str, Any]:
         ({**ENTRY, "signature": "layer-kv-trim-"}, "signature"),
         (when(states=["wrapped"]), "a kv cache of this config has no state"),
         (when(cache=[0, 0]), "cache is not a number"),
-        (when(count=[2, 1]), "2 is more than 1"),
+        (when(count=[2, 1]), "2, is greater than the upper bound, 1"),
         (when(count=[0, 10**6]), "1000000 is greater than the maximum"),
         (when(config={"step": [0, 4]}), "0 is less than the minimum of 1"),
         (when(config={"dtype": [0, 4]}), "dtype is not a number"),
-        (when(config={"step": [None, 4]}), "describes no operation"),  # 256
-        (when(offset=[3, None]), "describes no operation"),
+        (
+            when(config={"step": [None, 4]}),
+            "no operation of the entry's own program",
+        ),  # 256
+        (when(offset=[3, None]), "no operation of the entry's own program"),
         (when(**{"offset - cuont": [0, 0]}), "did you mean count"),
         (when(**{"offset * count": [0, 0]}), "is not a number"),
         (when(**{"offset - 1": [0, 0]}), "is not a number"),

@@ -106,7 +106,7 @@ def test_what_there_is_not_is_refused(arguments: Any, words: str) -> None:
 
 
 def test_a_program_has_an_operation() -> None:
-    with pytest.raises(UsageError, match="max_ops=0: a program has at least one"):
+    with pytest.raises(UsageError, match="max_ops must be at least 1, not 0"):
         lockstep.programs("layer", "kv", max_ops=0)
 
 

@@ -102,8 +102,8 @@ def test_memory_that_grows_is_found_at_once_with_every_check_and_else_at_the_end
     assert (divergence.what, divergence.step) == ("memory", 2)
     assert divergence.get_signature(UPDATES) == "layer-kv-held-memory"
     assert divergence.message == (
-        "the caches hold 192 bytes, allowed 128: 1 times the 96 of their contents and 32"
-        " for growth"
+        "the caches hold 192 bytes, allowed 128: 1 times the sum of 96 for their"
+        " contents and 32 for growth"
     )
     divergence = find(UPDATES, open_backend(Leaking))
     assert (divergence.what, divergence.step) == ("memory", 5)
@@ -138,21 +138,21 @@ def test_what_is_left_after_a_free_is_found() -> None:
     divergence = find(make(update(3)), open_backend(NeverFreed))
     assert divergence.what == "memory"
     assert divergence.message == (
-        "the caches hold 32 bytes after everything was closed and freed; as many fresh"
-        " ones hold 0"
+        "after everything was closed and freed, the caches hold 32 bytes; as many new"
+        " caches hold 0"
     )
 
 
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"bytes": 0}, "tell 0 bytes, but contain 32"),
+        ({"bytes": 0}, "report 0 bytes, but their contents take at least 32"),
         ({"bytes": ITEM, "snapshots": 1}, "hold 1 snapshots, not 0"),
         (None, "held returned None"),
         ({"snapshots": 0}, "held returned"),
         ({"bytes": -1}, "held returned"),
         ({"bytes": 1.5}, "held returned"),
-        ({"bytes": 1, "pages": 2}, "not numbers of bytes, snapshots, blocks"),
+        ({"bytes": 1, "pages": 2}, "for bytes, snapshots, blocks"),
     ],
 )
 def test_what_cannot_be_true_is_found(told: Any, words: str) -> None:

@@ -156,13 +156,13 @@ def frame(data: bytes) -> bytes:
     ("data", "why"),
     [
         (b"a print", "wrote stray bytes to the harness's connection: a print"),
-        (b"\x00", "half a message, and nothing more for 1 s"),
+        (b"\x00", "half a message was read, and nothing more for 1 s"),
         (b"{}", "wrote stray bytes to the harness's connection: {}"),
         (frame(b"hello"), "sent a message that is not an event: Expecting value"),
         (frame(b"{}"), "not an event: Object missing required field `event`"),
         (frame(encode(Clustered([]))), "not an event: Invalid value 'Clustered'"),
-        (MAGIC + b"\x7f\xff\xff\xff", "a message of 2,147,483,647 bytes; at most 134,"),
-        (frame(b"hello")[:-1], "half a message, and nothing more for 1 s"),
+        (MAGIC + b"\x7f\xff\xff\xff", "a message has 2,147,483,647 bytes; at most 134,"),
+        (frame(b"hello")[:-1], "half a message was read, and nothing more for 1 s"),
         (frame(encode(Progress(Counts()))) + b"\x1b[31m", "stray bytes to the harness"),
     ],
 )

@@ -19,7 +19,7 @@ BLAMED = [
     # backend, what, tokens in the shrunk update, words
     ("returns_none", "malformed", 1, "update returned None, not a pair"),
     ("returns_a_list", "malformed", 1, "K of update is a list"),
-    ("one_column_less", "malformed", 1, "0 columns of K and 1 of V"),
+    ("one_column_less", "malformed", 1, "K with 0 columns, but V with 1"),
     ("shows_nan", "contents", 3, "NaN"),
     ("shows_infinity", "contents", 3, "row 0: key of "),
     ("writes_its_input", "alias", 1, "array that update was given has changed"),

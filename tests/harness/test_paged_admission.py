@@ -109,7 +109,9 @@ def test_a_manager_that_does_not_say_so_is_wrong(admits: str) -> None:
     program = make(*ops, blocks=7 if admits == "output" else 6, **BLOCK)
     divergence = find(program, cache)
     assert divergence is not None
-    assert divergence.message.startswith("request c got no slots: it needs 1 block")
+    assert divergence.message.startswith(
+        "request c got no slots, although it needs at most 1 block"
+    )
     assert divergence.message.endswith("or the output, declare `admits`")
 
 

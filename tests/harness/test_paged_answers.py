@@ -380,4 +380,4 @@ def test_a_ring_needs_a_backend_that_stores() -> None:
     sliding = {"type": "sliding", "block": 2, "width": 3, "layers": 1}
     divergence = run(make(*BEGUN, groups=[sliding]), declare(Round)).divergence
     assert divergence is not None
-    assert divergence.message == 'tables(a) has a ring; that needs data "backend"'
+    assert divergence.message == 'tables(a) has a ring, which only data "backend" allows'

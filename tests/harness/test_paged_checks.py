@@ -93,7 +93,7 @@ def test_the_groups_of_one_request_share_no_block() -> None:
     model = reach(*BEGUN, groups=groups)
     check_tables(model, {"a": [[None, 1, 2], [None, 3, 4]]})
     words = refuse(check_tables, model, {"a": [[None, 1, 2], [None, 3, 2]]})
-    assert "(group 1), and at once position 4 of a (group 0)" in words
+    assert "(group 1), but also position 4 of a (group 0)" in words
 
 
 def test_what_a_request_needs_stands_in_slots() -> None:
@@ -138,14 +138,14 @@ def test_a_pool_that_is_wrong(snapshot: Any) -> None:
 def test_blocks_that_wait_for_a_copy_are_held() -> None:
     tables = {"a": [[1, None]]}
     check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [1, 2]), 3)
-    with pytest.raises(Broken, match="block 1 has 2 references, and 1 tables"):
+    with pytest.raises(Broken, match="block 1 has 2 references, but 1 tables"):
         check_pool(tables, Pool({1: 2, 2: 1}, [3], [], [2]), 3)
 
 
 def test_the_blocks_of_a_ring_are_counted() -> None:
     tables = {"a": [Ring([1, 2])]}
     check_pool(tables, Pool({1: 1, 2: 1}, [3], []), 3)
-    with pytest.raises(Broken, match="block 2 has 0 references, and 1 tables hold it"):
+    with pytest.raises(Broken, match="block 2 has 0 references, but 1 tables hold it"):
         check_pool(tables, Pool({1: 1}, [2, 3], []), 3)
 
 
@@ -337,7 +337,7 @@ def test_a_cache_in_python_stands_for_itself() -> None:
 @pytest.mark.parametrize(
     ("tells", "words"),
     [
-        ("table", 'that paged-full tells "table"; paged caches tell pool, entries, ev'),
+        ("table", 'paged-full with "table" in tells; paged caches can have pool, ent'),
         ("entries", "its cache (Mute) has no method entries"),
     ],
 )

@@ -99,7 +99,7 @@ def test_what_a_step_must_publish(group: Any, config: Any, ends: Sequence[int]) 
         with pytest.raises(Broken) as caught:
             check_published(model, model.ran, others)
         assert str(caught.value) == (
-            "request a has computed 9 tokens, and there is no entry for its first"
+            "request a has computed 9 tokens, but there is no entry for its first"
             f" {len(entry.tokens)} in group 0 ({group['type']})"
         )
 

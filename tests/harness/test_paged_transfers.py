@@ -227,7 +227,7 @@ def test_no_transfer_writes_what_another_needs(
 
 def test_a_block_that_a_transfer_needs_may_not_be_given_out() -> None:
     check_busy([2, 3], {1: "t"}, "")
-    words = "block 1 of the host may be given out, and transfer t still needs it"
+    words = "block 1 of the host is available, but transfer t still needs it"
     with pytest.raises(Broken, match=words):
         check_busy([2, 1], {1: "t"}, " of the host")
 
@@ -242,7 +242,7 @@ def test_a_block_that_a_transfer_needs_may_not_be_given_out() -> None:
             "1 blocks of other memory are free or can be evicted, and transfers use",
         ),
         ([1, 2, 2], 3, "3 blocks .* use 1: 4 of 3"),
-        ([1, 0], 2, "block 0 of other memory may be given out, and transfer t"),
+        ([1, 0], 2, "block 0 of other memory is available, but transfer t"),
         ([], 0, None),  # not reported
     ],
 )
@@ -256,7 +256,7 @@ def test_no_block_of_other_memory_is_lost(
 def test_a_transfer_that_has_ended_holds_no_block() -> None:
     before = Pool({}, [], [], [1, 1, 2])
     check_unpinned("t", [1, 2, 3], before, Pool({}, [], [], [1, 3]))
-    words = "transfer t has ended, and block 1 is still pinned 2 times, as before"
+    words = "transfer t has ended, but block 1 is still pinned 2 times, as before"
     with pytest.raises(Broken, match=words):
         check_unpinned("t", [1, 2], before, Pool({}, [], [], [1, 1]))
 

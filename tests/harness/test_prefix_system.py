@@ -126,7 +126,7 @@ CONFIGS: dict[Change, dict[str, Any]] = {
     swap: {"layers": ["kv", "kv"]},
     believe: {"kind": "session"},
 }
-SHORT = "snapshots: the open snapshots of layer 0 take {} bytes, but what is stored takes"
+SHORT = "snapshots: layer 0 has open snapshots of {} bytes, but the stored tokens take"
 TWICE = r"close was given a snapshot of \[0, 3\) that was closed or used up.*"
 OTHERS = "cache 0: holds tokens 3, 4, but should hold tokens 0, 1.*"
 

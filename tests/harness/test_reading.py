@@ -273,7 +273,7 @@ def test_without_value_dimensions_the_key_is_enough() -> None:
         (lambda keys, values: (keys[..., :3], values), "K of update has shape"),
         (lambda keys, values: (values, keys), "K of update has shape"),
         (lambda keys, values: (keys.astype(np.float16), values), "dtype float16, not"),
-        (lambda keys, values: (keys[:, :, 1:], values), "1 columns of K and 2 of V"),
+        (lambda keys, values: (keys[:, :, 1:], values), "K with 1 columns, but V with 2"),
     ],
 )
 def test_malformed(reader: Reader, change: Callable[[Any, Any], Any], words: str) -> None:
@@ -355,19 +355,19 @@ PADDING_SEES = np.concatenate([BOOLEAN, np.array([[0, 0, 0], [0, 0, 1]], np.bool
 @pytest.mark.parametrize(
     ("mask", "length", "rows", "what", "words"),
     [
-        (PADDING_SEES, 2, 4, "mask", "row 3 of the mask belongs to padding"),
+        (PADDING_SEES, 2, 4, "mask", "row 3 of the mask is padding"),
         (None, 2, 4, "mask", "2 rows of padding see"),
         ("causal", 2, 4, "mask", "2 rows of padding see"),
         (BOOLEAN[:, :2], 2, 2, "mask", r"shape \[2, 2\], for 2 rows × 3 columns"),
         (BOOLEAN, 2, 3, "mask", "for 3 rows"),
         (LAST_HIDDEN[:2], 2, 2, "mask", r"shape \[2\], for 2 rows × 3 columns"),
         (FIRST_ROW[None], 2, 3, "mask", r"shape \[1, 2, 1\], for 3 rows"),
-        (LAST_HIDDEN, 2, 4, "mask", "row 2 of the mask belongs to padding"),
+        (LAST_HIDDEN, 2, 4, "mask", "row 2 of the mask is padding"),
         (np.stack([BOOLEAN, BOOLEAN]), 2, 2, "mask", r"shape \[2, 2, 3\]"),
         (np.where(BOOLEAN, 0, np.nan), 2, 2, "mask", "other than 0 and -inf"),
         (np.where(BOOLEAN, 0, -5.0), 2, 2, "mask", "other than 0 and -inf"),
         (np.where(BOOLEAN, 1, 0), 2, 2, "mask", "other than 0 and -inf"),
-        ("full", 2, 2, "malformed", "'full', which is no form of a mask"),
+        ("full", 2, 2, "malformed", "'full'; expected None, "),
         (BOOLEAN.tolist(), 2, 2, "malformed", "the mask is a list"),
     ],
 )

@@ -85,7 +85,7 @@ KV = Kind(OPERATIONS)
     ("contracts", "words"),
     [
         ({"layers": {"kv": KV}}, '"layers", which is no contract; did you mean layer?'),
-        ({"unified": {"causal": KV}}, 'its errors name no exception class for "cache-'),
+        ({"unified": {"causal": KV}}, 'its `errors` has no exception class for "cache-'),
         ({"layer": {"rotation": KV}}, '"rotation", which is no kind of layer; did you'),
         (
             {"layer": {"kv": Kind(frozenset({"update", "trimm"}))}},
@@ -115,8 +115,8 @@ def test_what_is_not_what_it_says(
     [
         (0.06, 4, None),
         (0.07, 8, None),
-        (0.07, 4, "kv with key_dim 4: to tell tokens apart by such numbers takes 8"),
-        (0.4, 8, "takes 16 dimensions at least; declare, say, config key_dim: [32]"),
+        (0.07, 4, "kv with key_dim 4, but needs at least 8"),
+        (0.4, 8, "declare, for example, config key_dim: [32]"),
         (0.95, 64, "tolerance 0.95 is too large to distinguish numbers"),
         (-0.1, 64, "declares tolerance=-0.1"),
     ],
@@ -176,7 +176,7 @@ def test_a_module_that_is_broken(
     [
         ({"useage": ValueError}, '"useage", which is no refusal; did you mean usage?'),
         ({"usage": "ValueError"}, 'no exception class for "usage"'),
-        ({"usage": Exception}, 'name Exception for "usage", which any failure is'),
+        ({"usage": Exception}, 'has Exception for "usage", but every failure is'),
     ],
 )
 def test_errors_that_are_no_refusals(

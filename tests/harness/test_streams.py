@@ -44,7 +44,7 @@ def check(folder: Path, redirection: str, backend: str = CORRECT, **more: str) -
 
 
 FULL = "lockstep: standard output cannot be written: No space left on device\n"
-CLOSED = "lockstep: standard output is closed; give it a file, or /dev/null\n"
+CLOSED = "lockstep: standard output is closed; redirect it to a file, or to /dev/null\n"
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def split_command(name: str) -> list[str]:
         raise UsageError(f"--backend {name}: {str(error).lower()}") from None
     if not command:
         raise UsageError(
-            f"--backend {name}: names no program; give one as exec:./my-driver, with its"
-            " arguments behind it"
+            f"--backend {name}: no program is named; write exec:./my-driver, followed"
+            " by its arguments"
         )
     program, *arguments = command
     located = shutil.which(program, path=f".{os.pathsep}{os.environ.get('PATH', '')}")

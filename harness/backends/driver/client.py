@@ -212,7 +212,10 @@ class Driver:
         try:
             answer = decode(line)
             if answer.get("id") != self.message:
-                raise Malformed(f"its id is {say(answer.get('id'))}, not {self.message}")
+                raise Malformed(
+                    f"its id must be {self.message}, the id of the request, not"
+                    f" {say(answer.get('id'))}"
+                )
             refusal = get_refusal(answer, strict=self.limits.strict)
             if refusal is None:
                 strict = self.limits.strict or message == "hello"
@@ -274,7 +277,7 @@ def check_request(kind: type[Struct], request: Any) -> None:
         parse(request, kind, "the request", strict=True)
     except Malformed as malformed:
         raise UsageError(
-            f"the harness itself wrote a wrong message: {malformed}"
+            f"the harness wrote a message that its own schema does not allow: {malformed}"
         ) from None
 
 

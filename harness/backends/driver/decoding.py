@@ -149,9 +149,7 @@ def require_no_more(document: Any, parsed: Any, location: str) -> None:
         for name, value in document.items():
             if name not in fields:
                 hint = suggest(name, fields)
-                raise Malformed(
-                    f"{location} has {say(name)}, which its schema does not have{hint}"
-                )
+                raise Malformed(f"{location} has the unknown field {say(name)}{hint}")
             require_no_more(value, getattr(parsed, name), name)
 
 
@@ -199,7 +197,9 @@ class PromisedMask:
 
     def get(self) -> Tensor:
         if self.tensor is None:
-            raise ValueError("the update that this mask is for was not made")
+            raise ValueError(
+                "the mask belongs to an update that was not made; update first"
+            )
         return self.tensor
 
     def __getitem__(self, index: Any) -> Tensor:

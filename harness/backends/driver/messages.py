@@ -73,7 +73,10 @@ class Array(Struct):
             text = f"has {len(self.data)} numbers, but its shape {self.shape}"
             raise ValueError(f"{text} is for {count}")
         if not count and math.prod(size or 1 for size in self.shape) > MAX_SIZE:
-            raise ValueError(f"has no numbers, but its shape {self.shape} is too large")
+            raise ValueError(
+                f"has the shape {self.shape}, which is too large: without zeros, its"
+                f" sizes multiply to more than {MAX_SIZE}"
+            )
 
 
 class Snapshot(Struct):

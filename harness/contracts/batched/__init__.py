@@ -201,7 +201,7 @@ class BatchedContract(Contract):
             ]:
                 return dict(source.pick(legal))
         raise UsageError(
-            f"no list of {kind} that is declared: {self.why_illegal(config)}"
+            f"no declared list of {kind} caches is possible: {self.why_illegal(config)}"
         )
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:

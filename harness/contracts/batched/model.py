@@ -93,9 +93,9 @@ def why_illegal_config(config: Config) -> str | None:
     """Returns the broken rule if the fields of a config do not fit together, else
     None."""
     if (config["kind"] == LIST) != bool(config["caches"]):
-        return "a list needs caches, and only a list has them"
+        return "caches must be set for a list, and only for a list"
     if config["kind"] == LIST and any(config[name] for name in SIZES):
-        return f"{', '.join(SIZES)} of a list stand in its caches"
+        return f"a list has no {', '.join(SIZES)} of its own; set them in its caches"
     wrong = (
         why_illegal_single(get_single_config(member))
         for member in list_part_configs(config)

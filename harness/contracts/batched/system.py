@@ -226,8 +226,8 @@ class BatchedSystem(Batches):
             if (now := self.read_numbers(offsets, "offsets")) != before:
                 raise Broken(
                     "alias",
-                    "the offsets that were handed out before the update have changed from"
-                    f" {before} to {now}",
+                    "the offsets that were returned before the update have changed"
+                    f" from {before} to {now}; return a copy",
                 )
             after = self.read_numbers(batch.offsets, "offsets", count)
         for row, answer in enumerate(shown):

@@ -73,13 +73,19 @@ def why_illegal_config(config: Config) -> str | None:
     if kind == "rotating" and window is None:
         return "a rotating cache needs a window"
     if kind != "rotating" and (window is not None or keep or config["record"]):
-        return f"window, keep and record belong to rotating caches, not to {kind}"
+        return (
+            "window, keep and record are fields of rotating caches only; leave them"
+            f" out for {kind}"
+        )
     if kind == "rotating" and keep >= window:
-        return f"keep {keep} leaves nothing to rotate in a window of {window}"
+        return (
+            f"keep must be less than the window, but keep is {keep} and window is"
+            f" {window}"
+        )
     if kind != "kv" and config["chunk"] is not None:
-        return f"chunk belongs to kv caches, not to {kind}"
+        return f"chunk is a field of kv caches only; leave it out for {kind}"
     if kind == "state" and config["value_dim"] == 0:
-        return "a state needs a value_dim of at least 1"
+        return "value_dim of a state must be at least 1"
     return None
 
 

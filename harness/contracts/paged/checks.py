@@ -44,7 +44,7 @@ def check_tables(model: PagedModel, tables: Mapping[str, Tables]) -> None:
                 raise Broken(
                     "table",
                     f"block {slot[0]} is position {need.position} of request {name}"
-                    f" (group {need.group}), and at once position {noted.position} of"
+                    f" (group {need.group}), but also position {noted.position} of"
                     f" {sharer} (group {noted.group}), with other contents",
                 )
 
@@ -98,20 +98,21 @@ def check_pool(tables: Mapping[str, Tables], pool: Pool, capacity: int) -> None:
         if pool.references.get(block, 0) != holders_of[block]:
             raise Broken(
                 "references",
-                f"block {block} has {pool.references.get(block, 0)} references, and"
+                f"block {block} has {pool.references.get(block, 0)} references, but"
                 f" {holders_of[block]} {holders} hold it",
             )
     for block, times in Counter([*pool.free, *pool.cached]).items():
         if times > 1:
             raise Broken("references", f"block {block} is free {times} times")
         if block in holders_of:
-            raise Broken("references", f"block {block} is free, and a table holds it")
+            raise Broken("references", f"block {block} is free, but a table holds it")
     total = len(holders_of) + len(pool.free) + len(pool.cached)
     if total != capacity:
         raise Broken(
             "references",
             f"{len(holders_of)} blocks are held, {len(pool.free)} are free and"
-            f" {len(pool.cached)} can be hit: {total} of {capacity}",
+            f" {len(pool.cached)} can be hit: {total} in total, but there are"
+            f" {capacity}",
         )
 
 
@@ -129,7 +130,7 @@ def check_host(idle: Sequence[int], busy: Mapping[int, str], capacity: int) -> N
         raise Broken(
             "references",
             f"{len(idle)} blocks of other memory are free or can be evicted, and"
-            f" transfers use {len(busy)}: {total} of {capacity}",
+            f" transfers use {len(busy)}: {total} in total, but there are {capacity}",
         )
 
 
@@ -146,8 +147,8 @@ def check_unpinned(name: str, blocks: Iterable[int], before: Pool, after: Pool) 
         if 0 < pinned[block] <= still[block]:
             raise Broken(
                 "references",
-                f"transfer {name} has ended, and block {block} is still pinned"
-                f" {still[block]} times, as before",
+                f"transfer {name} has ended, but block {block} is still pinned"
+                f" {still[block]} times, as before its end",
             )
 
 
@@ -163,8 +164,8 @@ def check_busy(blocks: Iterable[int], busy: Mapping[int, str], memory: str) -> N
         if block in busy:
             raise Broken(
                 "references",
-                f"block {block}{memory} may be given out, and transfer {busy[block]}"
-                " still needs it",
+                f"block {block}{memory} is available, but transfer {busy[block]} still"
+                " needs it",
             )
 
 
@@ -217,8 +218,8 @@ def check_refusal(
         hint = hint if model.config["admits"] == "chunk" else ""
         raise Broken(
             "result",
-            f"request {name} got no slots: it needs {needed} blocks at most, and {idle}"
-            f" were held by no request{hint}",
+            f"request {name} got no slots, although it needs at most {needed} blocks,"
+            f" and {idle} were held by no request{hint}",
         )
 
 
@@ -300,9 +301,9 @@ def check_events(events: Counter[Prefix], entries: Sequence[Entry]) -> None:
             group, namespace, tokens = prefix
             raise Broken(
                 "events",
-                f"by its events {events[prefix]} blocks can be hit for the tokens"
-                f" {list(tokens)} (namespace {namespace}, group {group}), but there are"
-                f" {listed[prefix]}",
+                f"according to the events, {events[prefix]} blocks can be hit for the"
+                f" tokens {list(tokens)} (namespace {namespace}, group {group}), but"
+                f" there are {listed[prefix]}",
             )
 
 
@@ -342,7 +343,8 @@ def check_longest(answer: Mapping[str, Any], name: str, longest: int) -> None:
     if hit is not None and hit < longest:
         raise Broken(
             "reuse",
-            f"request {name} reuses {hit} tokens; there are entries for {longest}",
+            f"request {name} reuses only {hit} tokens, although there are entries for"
+            f" {longest}",
         )
 
 
@@ -364,7 +366,7 @@ def check_published(
             if (group, request.namespace, tuple(request.tokens[:stop])) not in prefixes:
                 raise Broken(
                     "reuse",
-                    f"request {name} has computed {end} tokens, and there is no entry"
+                    f"request {name} has computed {end} tokens, but there is no entry"
                     f" for its first {stop} in {name_group(model.config, group)}",
                 )
 
@@ -449,5 +451,5 @@ def check_landed(
             raise Broken(
                 "reuse",
                 f"block {block} of other memory has landed, with token {last[1]} of"
-                f" {name_group(model.config, group)} at its end, and no entry names it",
+                f" {name_group(model.config, group)} at its end, but no entry names it",
             )

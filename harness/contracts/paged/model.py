@@ -104,16 +104,22 @@ def why_illegal_config(config: Config) -> str | None:
     types = [group["type"] for group in config["groups"]]
     kind = config["kind"]
     if kind == HYBRID and len(set(types)) < 2:
-        return "a hybrid has groups of two types at least"
+        return "a hybrid needs groups of at least two types"
     if kind != HYBRID and {f"paged-{item}" for item in types} != {kind}:
-        return f"{kind} has groups of that type only"
+        return f"{kind} may only have groups of the type {kind.removeprefix('paged-')}"
     for group in config["groups"]:
         if group["block"] % get_unit(config):
-            return f"hash_block {config['hash_block']} divides every block"
+            return (
+                "hash_block must divide the block of every group:"
+                f" {config['hash_block']} does not divide {group['block']}"
+            )
     if config["aligned"] and "state" not in types:
-        return "only steps with states are aligned"
+        return "aligned needs a group of the type state"
     if "state" in types and config["lookahead"]:
-        return "a state cannot take back a draft: no lookahead with a state group"
+        return (
+            "lookahead must be 0 with a group of the type state, because a state"
+            " cannot take back drafts"
+        )
     return None
 
 

@@ -246,7 +246,7 @@ class Schedule(GoingOn):
         whole = min(op["count"], len(request.known) - start)
         count: Any = observed.get("count", whole)
         if not (1 if model.config["aligned"] else whole) <= count <= whole:
-            raise Broken("result", f"took {count} tokens; {whole} were asked for")
+            raise Broken("result", f"took {count} tokens, but {whole} were requested")
         model.cache.schedule(name, count, 0 if request.is_held else start)
         model.spans[name] = start, max(end, request.end, request.admitted)
 

@@ -32,7 +32,9 @@ def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
 def read_table(answer: Any, location: str, stores: bool) -> Table:
     if isinstance(answer, Ring):
         if not stores:
-            raise Broken("malformed", f'{location} has a ring; that needs data "backend"')
+            raise Broken(
+                "malformed", f'{location} has a ring, which only data "backend" allows'
+            )
         return Ring(read_blocks(location, read_list(answer.blocks, "tables")))
     table = read_list(answer, "tables")
     if {*map(type, table)} <= {int, NoneType}:  # the usual case, at once

@@ -468,8 +468,8 @@ class PagedSystem(System):
         if most is not None and (read_index(evicted) or 0) > most:
             raise Broken(
                 "result",
-                f"evicted {evicted} blocks, but {most} could be hit, and were held by no"
-                " request",
+                f"evicted {evicted} blocks, but only {most} could be evicted: those"
+                " that could be hit and that no request held",
             )
 
     def check_refusal(self, name: str, end: int, model: PagedModel) -> None:

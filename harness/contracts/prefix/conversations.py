@@ -548,8 +548,8 @@ class ConversationSystem(RequestSystem):
             if size != stored:
                 raise Broken(
                     "snapshots",
-                    f"the open snapshots of layer {number} take {size} bytes, but what is"
-                    f" stored takes {stored}",
+                    f"layer {number} has open snapshots of {size} bytes, but the stored"
+                    f" tokens take {stored}",
                 )
 
     def finish(self) -> None:

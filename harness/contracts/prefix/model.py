@@ -81,7 +81,10 @@ def why_illegal_config(config: Config) -> str | None:
     kind = config["kind"]
     for name, owners in OWNERS.items():
         if kind not in owners and config[name] != CONFIG[name].get("default"):
-            return f"{name} belongs to {' and '.join(owners)}, not to {kind}"
+            return (
+                f"{name} is a field of {' and '.join(owners)} only; leave it out for"
+                f" {kind}"
+            )
     for spec in config["layers"]:
         if reason := why_illegal_spec(spec, kind):
             return reason
@@ -89,19 +92,29 @@ def why_illegal_config(config: Config) -> str | None:
         layers = (get_layer_config(config, spec) for spec in config["layers"] if spec)
         return next(filter(None, map(why_illegal_layer, layers)), None)
     if config["interval"] is not None and "recurrent" not in config["layers"]:
-        return "interval belongs to recurrent caches, and these slots have none"
+        return (
+            "interval is a field of recurrent caches only; leave it out, or give these"
+            " slots such a cache"
+        )
     if config["keep"] >= config["context"]:
-        return f"keep {config['keep']} must be less than context {config['context']}"
+        return (
+            f"keep must be less than context, but keep is {config['keep']} and context"
+            f" is {config['context']}"
+        )
     return why_illegal_unified(get_unified_config(config))
 
 
 def why_illegal_spec(spec: str | None, kind: str) -> str | None:
     """Returns the broken rule if an entry of `layers` is invalid, else None."""
     if spec is None:
-        return "slots need a cache in every layer" if kind == "slots" else None
+        return (
+            "slots need a cache in every layer, but a layer is null"
+            if kind == "slots"
+            else None
+        )
     name, *sizes = spec.split(":")
     if name not in (POOLED if kind == "slots" else LAYERS):
-        return f"{kind} has no layer of kind {name}"
+        return f"{kind} cannot have a layer of kind {name}"
     if len(sizes) != len(SIZES[name]):
         return f'"{spec}" is not a layer; write {":".join((name, *SIZES[name]))}'
     return None

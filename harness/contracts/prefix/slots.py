@@ -44,7 +44,7 @@ class WatchedReference:
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         if self.refusing and begin > 0 and self.model.get_end(sequence) > begin:
             self.refusing, self.refused = False, True
-            raise NotSupported("it could, but refuses")
+            raise NotSupported("refused on purpose, by the harness")
         refused = None
         earlier = self.model.list_keys()
         try:
@@ -248,7 +248,7 @@ class WatchedPool:
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         if self.refusing and begin > 0:
             self.refusing = False
-            raise self.errors["not-supported"]("it could, but refuses")
+            raise self.errors["not-supported"]("refused on purpose, by the harness")
         self.cache.remove(sequence, begin, end)
 
 

@@ -123,11 +123,11 @@ def why_illegal_config(config: Config) -> str | None:
     """Returns the broken rule if the fields of a config do not fit together, else
     None."""
     if config["shift"] and config["key_dim"] % 2:
-        return f"a key of {config['key_dim']} numbers has no pairs to turn"
+        return f"key_dim must be even with shift, but is {config['key_dim']}"
     if (config["kind"] == "wrapper") != bool(config["caches"]):
-        return "a wrapper needs caches, and only a wrapper has them"
+        return "caches must be set for a wrapper, and only for a wrapper"
     if config["kind"] == "wrapper" and any(config[name] for name in SIZES):
-        return "the sizes of a wrapper stand in its caches"
+        return f"a wrapper has no {', '.join(SIZES)} of its own; set them in its caches"
     members = list_part_configs(config)
     for member in members:
         reason = why_illegal_part(member)
@@ -136,10 +136,16 @@ def why_illegal_config(config: Config) -> str | None:
     if all(member["kind"] != "recurrent" for member in members):
         for name in RECURRENT:
             if config[name] != CONFIG[name]["default"]:
-                return f"{name} does not belong to {config['kind']}"
+                return (
+                    f"{name} is a field of recurrent caches only; leave it out for"
+                    f" {config['kind']}"
+                )
     numbers = sum(map(count_numbers, members))
     if numbers > MAX_STORED:
-        return f"has room for {numbers:,} numbers; at most {MAX_STORED:,}"
+        return (
+            f"the cache would store {numbers:,} numbers; at most {MAX_STORED:,} are"
+            " allowed"
+        )
     return None
 
 
@@ -159,7 +165,7 @@ def why_illegal_part(config: Config) -> str | None:
         if name in needs and config[name] is None:
             return f"{kind} needs a {name} (0 for no limit)"
         if name not in (*needs, *MAY_HAVE.get(kind, ())) and config[name] is not None:
-            return f"{name} does not belong to {kind}"
+            return f"{name} is not a field of {kind} caches; leave it out"
     try:
         open_part(config)
     except ValueError as error:

@@ -257,13 +257,17 @@ class UnifiedSystem(System):
         columns."""
         for row in range(length, len(visible.rows)):
             if visible.rows[row]:
-                raise Broken("mask", f"row {row} belongs to padding, but sees columns")
+                raise Broken(
+                    "mask",
+                    f"row {row} of the mask is padding, but sees columns; it must see"
+                    " none",
+                )
         padding = self.config["cache_padding"]
         if width % padding:
-            message = f"{width} columns; a multiple of {padding} was asked for"
+            message = f"{width} columns; a multiple of {padding} was requested"
             raise Broken("mask", message)
         if width > self.reserved.get(which, width):
-            message = f"but a pass that reserved had {self.reserved[which]}"
+            message = f"but only {self.reserved[which]} in a pass that reserved memory"
             raise Broken("mask", f"{width} columns, {message}")
 
     def check_reserved(

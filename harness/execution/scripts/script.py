@@ -183,7 +183,10 @@ class Script:
         if not checks and not refused:
             if self.run.result.divergence is not None:
                 raise UsageError(explain(self.run.result.divergence))
-            raise UsageError(f"the last operation, {last.op['op']}, has no answer")
+            raise UsageError(
+                f"the last operation, {last.op['op']}, has no answer that a script"
+                " could compare"
+            )
         codes = [check.got for check in checks]
         for line in (line for step in self.notes.steps for line in step):
             if not isinstance(line, MadeArray):

@@ -94,7 +94,7 @@ def find_pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     uv = shutil.which("uv")
     if uv is None:
-        raise UsageError("neither pip nor uv is installed here: python -m ensurepip")
+        raise UsageError("neither pip nor uv is installed; run python -m ensurepip")
     return [uv, "tool", "run", "--python", sys.executable, "pip"]
 
 
@@ -111,7 +111,9 @@ def select(package: str, text: str | None) -> list[Version]:
     chosen = [version for version in versions if low <= version <= high]
     if len(chosen) < 2:
         names = ", ".join(map(str, chosen)) or "none"
-        raise UsageError(f"{package}: a search needs two releases; there is {names}")
+        raise UsageError(
+            f"{package}: a search needs at least two releases; found: {names}"
+        )
     return chosen
 
 
@@ -169,7 +171,10 @@ class Commits:
         ends = [self.git(*parse, f"{end}^{{commit}}") for end in (good, bad)]
         listed = self.list_commits(*ends) or self.list_commits(*reversed(ends))
         if not listed:
-            raise UsageError(f"--good {good} and --bad {bad}: neither follows the other")
+            raise UsageError(
+                f"--good {good} and --bad {bad}: neither is an ancestor of the other;"
+                " give two commits of one branch"
+            )
         self.ids = [commit for commit, _ in listed]
         self.names = [f"{commit[:12]} ({clean(text, 60)})" for commit, text in listed]
         clone.parent.mkdir(exist_ok=True)

@@ -290,7 +290,9 @@ def begin(folder: Folder, terms: Terms) -> None:
     """
     before = read_terms(folder)
     if before is None and folder.list():
-        raise UsageError(f"{folder.location}: has files, and no campaign")
+        raise UsageError(
+            f"{folder.location}: has files, but no campaign; choose an empty folder"
+        )
     if before is None:
         content = (json.dumps(structs.asdict(terms), indent=1) + "\n").encode()
         try:
@@ -319,7 +321,7 @@ def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
         require_version(folder.location, terms)
         why = compare(whole, structs.replace(terms, shard=None))
         if why is not None:
-            raise UsageError(f"{folder.location}: is of another campaign: {why}")
+            raise UsageError(f"{folder.location}: belongs to another campaign: {why}")
     begin(target, whole)
     campaign = Campaign(target, whole)
     try:

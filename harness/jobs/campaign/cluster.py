@@ -137,6 +137,6 @@ def require_listener(address: str) -> None:
     except OSError as error:
         why = error.strerror or error
         raise UsageError(
-            f"--ray {address}: nobody listens there ({why}); `ray start --head` says the"
-            " address of a cluster"
+            f"--ray {address}: nobody listens there ({why}); `ray start --head` prints"
+            " the address of a cluster"
         ) from None

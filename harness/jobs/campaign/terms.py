@@ -204,7 +204,9 @@ def require_named(location: str, terms: Terms, settings: Settings) -> None:
     known = {*list_names(), *settings.trusted, *settings.backends}
     for name in settings.backends:
         if name not in (terms.backends or list_names()):
-            raise UsageError(f"--backend {name}: is not a backend of {location}")
+            raise UsageError(
+                f"--backend {name}: is not a backend of the campaign in {location}"
+            )
     missing = [f"--backend {quote(name)}" for name in terms.backends if name not in known]
     if missing:
         raise UsageError(
@@ -219,8 +221,9 @@ def require_version(location: str, begun: Versions) -> None:
     for name, version in (("lockstep", __version__), ("python", PYTHON)):
         if getattr(begun, name) != version:
             raise UsageError(
-                f"{location}: was begun with {name} {getattr(begun, name)}, and this is"
-                f" {version}, which may draw other programs; use that version"
+                f"{location}: was started with {name} {getattr(begun, name)}, but"
+                f" {version} is installed, which may draw other programs; install the"
+                " version that started it"
             )
 
 

@@ -110,8 +110,8 @@ def read_set(folder: Path) -> dict[Path, Holds]:
         content = read_bounded(folder / name, MAX_FILE)
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise UsageError(
-                f"{folder / name}: was changed: its {len(content):,} bytes do not have"
-                f" the SHA-256 of the {file.bytes:,} in the manifest"
+                f"{folder / name}: was changed: the SHA-256 of its {len(content):,}"
+                f" bytes is not that of the {file.bytes:,} bytes in the manifest"
             )
     files = sorted(manifest.files.items())
     return {folder / name: file.holds for name, file in files if file.holds}
@@ -146,7 +146,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, Program, list[Any]]]:
             raise UsageError(f"{location}: is not a line of the format {TRACE_FORMAT}")
         if len(program.ops) != len(expected):
             raise UsageError(
-                f"{location}: {len(expected)} answers to {len(program.ops)} operations"
+                f"{location}: has {len(expected)} answers, but {len(program.ops)}"
+                " operations; each operation must have one answer"
             )
         yield location, program, expected
 
@@ -163,7 +164,9 @@ def audit(path: Path, holds: Holds) -> Iterator[str]:
     for location, program, expected in read_lines(path):
         if (program.contract, program.kind) != (holds.contract, holds.kind):
             kind = f"{program.contract} {program.kind}"
-            raise UsageError(f"{location}: {kind}; the manifest says {holds.kind}")
+            raise UsageError(
+                f"{location}: is a {kind} program, but the manifest says {holds.kind}"
+            )
         count += 1
         for step, (said, answer) in enumerate(zip(expected, trace(program), strict=True)):
             if (said := write_json(said)) != (written := write_json(answer)):
@@ -175,4 +178,6 @@ def audit(path: Path, holds: Holds) -> Iterator[str]:
                 )
                 break
     if count != holds.programs:
-        raise UsageError(f"{path}: {count} programs; the manifest says {holds.programs}")
+        raise UsageError(
+            f"{path}: has {count} programs, but the manifest says {holds.programs}"
+        )

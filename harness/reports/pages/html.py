@@ -123,7 +123,7 @@ def save_page(folder: Path, name: str, text: str) -> Path:
         write_whole(path, text)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"{folder}: is a file, or below one; -o takes a folder"
+            f"{folder}: this, or a folder above it, is a file; give a folder with -o"
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None

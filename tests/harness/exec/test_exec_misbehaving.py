@@ -125,7 +125,7 @@ def test_strict_messages_have_nothing_to_spare() -> None:
     assert run_third_token("talkative") is None
     divergence = run_third_token("talkative", Limits(strict=True))
     assert divergence is not None and divergence.what == "malformed"
-    words = 'the answer has "mood", which its schema does not have; did you mean'
+    words = 'the answer has the unknown field "mood"; did you mean'
     assert words in divergence.message
 
 
@@ -172,7 +172,7 @@ def test_a_kind_that_is_declared_and_not_there() -> None:
 
 
 COMMANDS = [
-    ("exec:", "names no program; give one as exec:./my-driver"),
+    ("exec:", "no program is named; write exec:./my-driver"),
     ("exec:'./x", "no closing quotation"),
     ("exec:./there-is-none", "./there-is-none is neither in the current folder"),
     ("exec:tests", "tests is a folder; name a program in it"),

@@ -108,15 +108,18 @@ HELLO = '{"id": 1, "protocol": 1, "name": "it", "contracts": {"layer": {"kv": %s
 DRIVERS: Cases = {
     "no program": (as_driver("", 0o644), "cannot be executed; chmod +x"),
     "a folder": (make_folder, "p.json is a folder"),
-    "an interpreter that is not there": (as_driver("#!/nothing/sh\n"), "no snippet"),
-    "escape sequences": (answering(ESCAPES), "no snippet"),
+    "an interpreter that is not there": (
+        as_driver("#!/nothing/sh\n"),
+        "a snippet cannot be made",
+    ),
+    "escape sequences": (answering(ESCAPES), "a snippet cannot be made"),
     "words that do harm": (
         as_driver(f"#!/bin/sh\nprintf '%s\\n' '{ESCAPES}' >&2\nexit 1\n"),
-        "no snippet",
+        "a snippet cannot be made",
     ),
     "operations that are none": (
         answering(HELLO % f'{{"operations": ["{ESCAPES[1:5]}"]}}'),
-        "no snippet",
+        "a snippet cannot be made",
     ),
     "a line without end": (
         as_driver("#!/bin/sh\nread request\nexec cat /dev/zero\n"),
