@@ -147,7 +147,7 @@ def test_what_is_left_after_a_free_is_found() -> None:
     ("told", "words"),
     [
         ({"bytes": 0}, "report 0 bytes, but their contents take at least 32"),
-        ({"bytes": ITEM, "snapshots": 1}, "hold 1 snapshots, not 0"),
+        ({"bytes": ITEM, "snapshots": 1}, "report 1 snapshots; expected 0"),
         (None, "held returned None"),
         ({"snapshots": 0}, "held returned"),
         ({"bytes": -1}, "held returned"),

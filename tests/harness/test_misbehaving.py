@@ -23,7 +23,7 @@ BLAMED = [
     ("shows_nan", "contents", 3, "NaN"),
     ("shows_infinity", "contents", 3, "row 0: key of "),
     ("writes_its_input", "alias", 1, "array that update was given has changed"),
-    ("wrong_mask_width", "mask", 1, "for 1 rows × 1 columns"),
+    ("wrong_mask_width", "mask", 1, "does not broadcast to 1 rows × 1 columns"),
     ("raises", "error", 1, "raised RuntimeError: no room"),
     ("raises_at_length", "error", 1, "raised RuntimeError: xxx"),
     ("raises_the_unspeakable", "error", 1, "raised Unspeakable"),

@@ -241,7 +241,7 @@ def test_a_block_that_a_transfer_needs_may_not_be_given_out() -> None:
             3,
             "1 blocks of other memory are free or can be evicted, and transfers use",
         ),
-        ([1, 2, 2], 3, "3 blocks .* use 1: 4 of 3"),
+        ([1, 2, 2], 3, "3 blocks .* use 1: 4 in total, but there are 3"),
         ([1, 0], 2, "block 0 of other memory is available, but transfer t"),
         ([], 0, None),  # not reported
     ],

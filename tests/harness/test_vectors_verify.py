@@ -162,7 +162,10 @@ DAMAGED = [
     (put_config(heads=10**9), f"{KV} config: heads: 1000000000 is greater than"),
     (line(lambda d: d["program"]["ops"][0].update(op="eval")), 'unknown "eval"'),
     (line(lambda d: d["expected"].pop()), "answers, but"),
-    (put_config(kind="rotating", window=4), "layer rotating; the manifest says kv"),
+    (
+        put_config(kind="rotating", window=4),
+        "layer rotating program, but the manifest says kv",
+    ),
     (holds(lambda file: file["holds"].update(kind="kvv")), "the manifest says kvv"),
 ]
 """More is in `hostile.sets`."""

@@ -89,7 +89,10 @@ PROGRAMS: Cases = {
         change(ops=[{"op": "size"}] * 10_001),
         "10001 operations; at most",
     ),
-    "an operation without a name": (change(ops=[{}]), "ops[0]: operation: missing; one"),
+    "an operation without a name": (
+        change(ops=[{}]),
+        "ops[0]: operation: is missing; give one",
+    ),
     "a cache that is a path": (with_op(cache="../../etc/passwd"), "does not match"),
     "a cache with a line break": (with_op(cache="a\nb"), "does not match"),
     "a cache that ends a line": (with_op(cache="a\n"), "does not match"),
