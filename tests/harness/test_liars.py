@@ -329,11 +329,11 @@ def shared_offsets() -> Mapping[str, Change]:
 RESERVED = [forward([0], [0], reserve=True), *FED]
 LIARS = [
     Liar("unified-causal", {"get": show_padding}, "mask",
-         "row 3 belongs to padding, but sees columns", config={"mask_padding": 4}),
+         "row 3 of the mask is padding, but sees columns", config={"mask_padding": 4}),
     Liar("unified-causal", {"get": lambda triple, *_: cut(triple)}, "mask",
-         "3 columns; a multiple of 4 was asked for", config={"cache_padding": 4}),
+         "3 columns; a multiple of 4 was requested", config={"cache_padding": 4}),
     Liar("unified-causal", {"get": cut_reserved}, "mask",
-         "2 columns, but a pass that reserved had 1", RESERVED),
+         "2 columns, but only 1 in a pass that reserved", RESERVED),
     Liar("unified-causal", {"get": lambda *_: None}, "malformed",
          "get returned None, not K, V and a mask"),
     Liar("unified-causal", {"get": lambda triple, *_: (*triple[:2], None)}, "malformed",
@@ -356,7 +356,7 @@ LIARS = [
          "clone returned 5, not a cache: it has no offset",
          [update(1), {"op": "clone", "into": "b"}]),
     Liar("layer-kv", {"make_mask": lambda mask, *_: mask.float()}, "mask",
-         "the mask has dtype float32, asked for was float16",
+         "the mask has dtype float32; float16 was requested",
          config={"mask_form": "additive", "dtype": "float16"}),
     Liar("batched-batch-kv", {"make_mask": lambda mask, *_: torch.ones(3, 3, 3)}, "mask",
          "shape", [BATCH[0], update(1), update(2)]),
@@ -367,14 +367,14 @@ LIARS = [
     Liar("paged-paged-full", {"schedule": lambda start, *_: (start, "x")}, "malformed",
          "schedule has x, not a number of tokens"),
     Liar("paged-paged-full", {"schedule": lambda start, *_: (start, 2)}, "result",
-         "took 2 tokens; 3 were asked for"),
+         "took 2 tokens, but 3 were requested"),
     Liar("paged-paged-full", {"attend": lambda out, *_: out[..., :-1]}, "malformed",
          "attend returned shape [1, 1, 3, 3], not [1, 1, 3, 4]"),
     Liar("paged-paged-full", {"evict": lambda count, *_: 9}, "result",
-         "evicted 9 blocks, but 1 could be hit",
+         "evicted 9 blocks, but only 1 could be evicted",
          [*STEP, ask("free", "a"), {"op": "evict", "count": 9}]),
     Liar("paged-paged-full", {"schedule": lambda *_: None}, "result",
-         "got no slots: it needs 2 blocks at most, and 12 were held by no request"),
+         "got no slots, although it needs at most 2 blocks, and 12 were held by no"),
     Liar("layer-kv", {"close": lambda *_: throw(RuntimeError("no"))}, "error",
          "closing snapshot s, at the end: raised RuntimeError: no",
          [update(1), {"op": "snapshot", "from": 0, "into": "s"}]),
@@ -383,7 +383,7 @@ LIARS = [
     Liar("batched-batch-kv", {"free": lambda *_: throw(RuntimeError("no"))}, "error",
          "freeing a, at the end: raised RuntimeError: no"),
     Liar("batched-batch-kv", shared_offsets(), "alias",
-         "the offsets that were handed out before the update have changed from"),
+         "the offsets that were returned before the update have changed from"),
 ]  # fmt: skip
 
 
@@ -522,7 +522,7 @@ def test_a_snapshot_that_a_trie_leaves_open(method: str) -> None:
 
     lying = replace(backend, open=open_cache)
     kind, message = find(lying, "prefix-trie", LEAVES[method])
-    assert (kind, "the open snapshots of layer 0 take" in message) == ("snapshots", True)
+    assert (kind, "layer 0 has open snapshots of" in message) == ("snapshots", True)
 
 
 def test_a_snapshot_that_is_open_after_free() -> None:
@@ -593,21 +593,21 @@ OF_BLOCKS: Sequence[tuple[str, Mapping[str, Change], str, str, Sequence[Op]]] = 
     ("", {"tables": lambda tables, *_: [table[:1] * 2 for table in tables]},
      "table", "has block 0 2 times", STEP),
     ("pool", {"pool": later(lambda pool: pool._replace(free=pool.free[1:]))},
-     "references", "11 of 12", STEP[:1]),
+     "references", "11 in total, but there are 12", STEP[:1]),
     ("pool", {"pool": free_pinned},
-     "references", "may be given out, and transfer t", OFFLOAD),
+     "references", "is available, but transfer t", OFFLOAD),
     ("pool", {"pool": later(lambda pool: pool._replace(idle=pool.idle[1:]))},
      "references", "of other memory are free or can be evicted", STEP[:1]),
     ("pool", {"pool": keep_pins()},
-     "references", "transfer t has ended, and block", LANDED),
+     "references", "transfer t has ended, but block", LANDED),
     ("entries", {"entries": move}, "hash", "names block 1, which holds", STEP),
     ("host_entries", {"host_entries": move},
      "hash", "names block 1, which holds", LANDED),
-    ("entries events", {"events": NONE}, "events", "by its events 0 blocks", STEP),
+    ("entries events", {"events": NONE}, "events", "to the events, 0 blocks", STEP),
     ("reuse entries", {"entries": NONE},
-     "reuse", "has computed 3 tokens, and there is no", STEP),
+     "reuse", "has computed 3 tokens, but there is no", STEP),
     ("reuse entries", {"match": lambda *_: 0},
-     "reuse", "reuses 0 tokens; there are", AGAIN),
+     "reuse", "reuses only 0 tokens, although there are", AGAIN),
     ("reuse entries host_entries", {"host_entries": NONE},
      "reuse", "of other memory has landed", [*LANDED[:-2], LANDED[-1]]),
 ]  # fmt: skip
