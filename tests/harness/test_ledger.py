@@ -135,7 +135,7 @@ def test_a_broken_entry_is_refused_with_all_its_errors(tmp_path: Path) -> None:
     for words in (
         'is not a ledger entry: unknown field "surplus"; id: Expected `str`, got `int`',
         "; verdict: Invalid enum value 'maybe'; reason is missing; versions: Expected `s",
-        '; kind is "rotating", but the program has the kind "kv"; signature is "layer-kv-',
+        '; kind is "rotating", but the program has the kind "kv"; signature is "layer-kv',
         "; when: count must be [low, high] (null: no bound), not [1.5, null]; when: unkn",
         '; when: config: unknown "windwo"; did you mean window',
     ):
