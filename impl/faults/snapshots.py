@@ -10,7 +10,8 @@ from lockstep.impl.shared.memory import Arrays, Snapshot
 
 @mistake("kv", 6, "ollama 144893850")
 def snapshot_alias(cache: Any) -> None:
-    """A lazy snapshot is overwritten by an append after a rewind."""
+    """A snapshot that is not copied yet is overwritten: the cache goes back and appends
+    other tokens."""
     cache.memory.secure = lambda *update: None
 
 

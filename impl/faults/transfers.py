@@ -97,7 +97,8 @@ def paged_withdrawn_on_host(cache: Any) -> None:
 
 @mistake("paged-state", 3, "vLLM#53505")
 def paged_connector_boundary(cache: Any) -> None:
-    """A load without a match moves the hit to the end of a block without a state."""
+    """After a `load` that finds nothing to copy, the hit of the request may end where no
+    state is stored."""
     load, find_hit = cache.load, cache.find_hit
     requests: list[Any] = []
 

@@ -716,7 +716,7 @@ class Take(LayerOperation):
 
 
 def breaks_usage(op: Op, model: LayerModel) -> bool:
-    """Tells whether a merge or a prepare is an invalid call."""
+    """Tells whether a `merge` or a `prepare` is an invalid call."""
     if op["op"] == "prepare":
         cache = model.get(op["cache"])
         return cache.captures.why_not(op["offsets"], cache.offset) is not None

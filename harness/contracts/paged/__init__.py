@@ -151,7 +151,7 @@ class PagedContract(Contract):
     def draw_operation(
         self, source: Source, model: PagedModel, operations: Sequence[str]
     ) -> Op | None:
-        """Draws an operation; if `goes_far`, two of three draws lead to a load.
+        """Draws an operation; if `goes_far`, two of three draws lead to a `load`.
 
         A load needs a sequence of seven operations, which random choice rarely draws.
         """

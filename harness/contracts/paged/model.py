@@ -135,7 +135,7 @@ class Transfer(NamedTuple):
         request: the request that the transfer was begun for.
         blocks: the number of device blocks that are copied.
         content: the content that the request had computed when its offload began; None
-            for a load, or if the content must not be reused any more.
+            for a `load`, or if the content must not be reused any more.
     """
 
     request: Request

@@ -76,8 +76,8 @@ def list_away(model: PagedModel) -> list[str]:
 
 
 def propose_next(model: PagedModel) -> Sequence[str]:
-    """Lists operations that lead to a load, use loaded content, or reassign blocks which
-    a transfer still needs."""
+    """Lists operations that lead to a `load`, that use loaded content, or that reassign
+    blocks which a transfer still needs."""
     if model.last == "save":
         return ("restore",)
     requests = model.cache.requests

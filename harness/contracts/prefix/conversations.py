@@ -553,7 +553,7 @@ class ConversationSystem(RequestSystem):
                 )
 
     def finish(self) -> None:
-        """Checks that arrays are unchanged, and that no snapshot is open after a free."""
+        """Checks that arrays are unchanged, and that no snapshot is open after `free`."""
         for layer in self.below:
             layer.watch.check()
         if self.watched:

@@ -108,7 +108,7 @@ def drop_request(ops: Sequence[Op], begin: int, end: int) -> list[Op]:
 
 
 def list_requests(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """Yields the indices of each begin and of the close or cancel after it."""
+    """Yields the indices of each `begin` and of the `close` or `cancel` after it."""
     begin = None
     for position, op in enumerate(ops):
         if op["op"] == "begin":

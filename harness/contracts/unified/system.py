@@ -336,7 +336,8 @@ class UnifiedSystem(System):
         return self.read_rows(which, layer, reader, model)
 
     def put_again(self, op: Op, model: UnifiedModel) -> Answer:
-        """Puts K and V of the open or last pass again, possibly with another shape."""
+        """Calls `put` again with the K and V of the open pass or of the last pass,
+        possibly in another shape."""
         if op.get("states") is not None:
             return self.write_wrongly(op)
         config, batch, cache = self.config, model.batch, self.get_part(op["type"])

@@ -149,8 +149,8 @@ class PagedShadow(Shadow):
         self.requests, self.step = {}, []
 
     def write_fork(self, step: Step) -> None:
-        """Applies a fork or a rewind: a request loses the tokens after its first tokens,
-        and gets new tokens instead. A fork does this in a copy of the request."""
+        """Applies a `fork` or a `rewind`: a request loses the tokens after its first
+        tokens, and gets new tokens instead. A fork does this in a copy of the request."""
         op = step.op
         if step.answer["ok"]:
             origin = self.requests[op.get("source", op.get("request"))]
