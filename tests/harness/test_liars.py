@@ -20,7 +20,7 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.executor import run
 from lockstep.impl.shared.batched import CacheBatch
 from lockstep.impl.torch.backend import cpu
-from tests.harness.building import forward, make, trim, update
+from tests.harness.building import KINDS, draw_some, forward, make, trim, update
 from tests.harness.misbehaving import throw
 from tests.harness.paging import RUN, ask, declare, open_request
 
@@ -113,6 +113,15 @@ def find(
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_cache_that_tells_the_truth_agrees(what: str) -> None:
     assert find(lie({}, cpu()), what) == ("", "")
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_drawn_programs_agree(contract: str, kind: str) -> None:
+    """With every second one full of invalid calls."""
+    backend = cpu()
+    declared = backend.contracts[contract][kind]
+    for program in draw_some(6, contract, kind, declared, misuse=2):
+        assert run(program, backend, every=True).divergence is None
 
 
 # --- attention --------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_a_mutant_of_the_harness_is_found_by_a_test() -> None:
 
 def test_the_nearest_tests() -> None:
     slots = nearest.list_tests(ROOT, "harness/contracts/prefix/slots.py")
-    assert slots[0] == nearest.LIARS
+    assert (*slots[:2],) == nearest.LIARS
     assert "tests/harness/test_prefix_system.py" in slots
     relations = nearest.list_tests(ROOT, "harness/execution/metamorphic/rows.py")
     assert "tests/harness/test_relation_mistakes.py" in relations
