@@ -72,6 +72,16 @@ def _overflow(**fields: Any) -> Duty:
     return Duty(when, "update of more than max_cache_len tokens")
 
 
+def _uncroppable(size: str) -> tuple[Duty, ...]:
+    """Forbids a trim that a static layer with a window or chunk cannot undo: its
+    `is_croppable` is false, or it has got more than `max_cache_len` tokens."""
+    larger = {"op": "trim", f"step - {size}": [1, None]}
+    return (
+        Duty(larger, f"trim if max_cache_len is larger than the {size}"),
+        Duty({"op": "trim", "offset - step": [1, None]}, "trim past max_cache_len"),
+    )
+
+
 # --- dynamic ----------------------------------------------------------------------------
 
 
@@ -125,10 +135,17 @@ def transformers_static() -> Backend:
     full, wide = _overflow(), _overflow(**{"window - step": [1, None]})
     kinds = {
         "kv": declare_kind(
-            {"update", "size", "clone", "free"}, {**PLAIN, **ROOM}, full, inputs="kept"
+            {"update", "size", "trim", "clone", "free"},
+            {**PLAIN, **ROOM},
+            full,
+            inputs="kept",
         ),
         "rotating": declare_kind(
-            {"update", "clone", "free"}, {**PLAIN, **ROOM}, wide, inputs="kept"
+            {"update", "trim", "clone", "free"},
+            {**PLAIN, **ROOM},
+            wide,
+            *_uncroppable("window"),
+            inputs="kept",
         ),
     }
     return declare_backend("transformers-static", kinds, _open_static, "until-write")
@@ -140,7 +157,11 @@ def transformers_static_chunked() -> Backend:
     wide = _overflow(**{"chunk - step": [1, None]})
     kinds = {
         "kv": declare_kind(
-            {"update", "size", "clone", "free"}, config, wide, inputs="kept"
+            {"update", "size", "trim", "clone", "free"},
+            config,
+            wide,
+            *_uncroppable("chunk"),
+            inputs="kept",
         )
     }
     return declare_backend(
@@ -152,12 +173,10 @@ def transformers_static_chunked() -> Backend:
 
 
 def transformers_quantized() -> Backend:
-    """Declares the base class of the quantized layers. The config field "step" is the
-    residual length of the layer."""
+    """Declares the base class of the quantized layers, whose `is_croppable` is false.
+    The config field "step" is the residual length of the layer."""
     kinds = {
-        "kv": declare_kind(
-            {"update", "size", "trim", "clone", "free"}, PLAIN, inputs="kept"
-        )
+        "kv": declare_kind({"update", "size", "clone", "free"}, PLAIN, inputs="kept")
     }
     return declare_backend("transformers-quantized", kinds, _open_quantized, "forever")
 
@@ -170,9 +189,7 @@ def transformers_fp8() -> Backend:
     """
     config = {**PLAIN, "heads": (1, 2), "key_dim": (64,), "value_dim": (64,)}
     kinds = {
-        "kv": declare_kind(
-            {"update", "size", "trim", "clone", "free"}, config, inputs="kept"
-        )
+        "kv": declare_kind({"update", "size", "clone", "free"}, config, inputs="kept")
     }
     return declare_backend(
         "transformers-fp8", kinds, _open_fp8, "forever", SHARE, FP8_ROUNDING

@@ -48,6 +48,7 @@ which is select."""
 
 ALL = {"open", "update", "clone", "free"}
 FIXED = ALL | {"select"}
+CROPPED = FIXED | {"trim"}
 CHUNKED_STATIC: Fields = {**COMMON, **ROOM, "chunk": (4, 1, 2, 3, 5, 8, 12, 20)}
 BESIDE: Fields = {"step": (ROOM_BESIDE, 4, 1, 2)}
 """For attention in a layer with a recurrent state, the config field "step" holds the
@@ -65,6 +66,16 @@ def overflow(**fields: Any) -> Duty:
     `max_cache_len`."""
     when = {"op": "update", "width + length - step": [1, None], **fields}
     return Duty(when, "update of more than max_cache_len columns")
+
+
+def _uncroppable(size: str) -> tuple[Duty, ...]:
+    """Forbids a trim that a static layer with a window or chunk cannot undo: its
+    `is_croppable` is false, or it has got more than `max_cache_len` columns."""
+    larger = {"op": "trim", f"step - {size}": [1, None]}
+    return (
+        Duty(larger, f"trim if max_cache_len is larger than the {size}"),
+        Duty({"op": "trim", "width - step": [1, None]}, "trim past max_cache_len"),
+    )
 
 
 # --- attention --------------------------------------------------------------------------
@@ -94,8 +105,10 @@ def static() -> Backend:
     size."""
     config, wide = {**PLAIN, **ROOM}, overflow(**{"window - step": [1, None]})
     kinds = {
-        "batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept"),
-        "batch-rotating": declare_kind(FIXED, config, wide, inputs="kept"),
+        "batch-kv": declare_kind(CROPPED, config, overflow(), inputs="kept"),
+        "batch-rotating": declare_kind(
+            CROPPED, config, wide, *_uncroppable("window"), inputs="kept"
+        ),
     }
     return _batched("transformers-batched-static", kinds, _open_static)
 
@@ -103,7 +116,8 @@ def static() -> Backend:
 def static_chunked() -> Backend:
     """Declares `StaticCache` with a chunked layer."""
     wide = overflow(**{"chunk - step": [1, None]})
-    kinds = {"batch-kv": declare_kind(FIXED, CHUNKED_STATIC, wide, inputs="kept")}
+    duties = wide, *_uncroppable("chunk")
+    kinds = {"batch-kv": declare_kind(CROPPED, CHUNKED_STATIC, *duties, inputs="kept")}
     return _batched(
         "transformers-batched-static-chunked", kinds, _open_static, share=SHARE
     )
@@ -121,7 +135,7 @@ def static_indexed() -> Backend:
     """Declares `StaticCache` with an indexed layer, which also stores the keys of an
     indexer."""
     config = {**PLAIN, **ROOM, "heads": (1,)}
-    kinds = {"batch-kv": declare_kind(FIXED, config, overflow(), inputs="kept")}
+    kinds = {"batch-kv": declare_kind(CROPPED, config, overflow(), inputs="kept")}
     return _batched(
         "transformers-batched-static-indexed", kinds, _open_static_indexed, share=SHARE
     )
