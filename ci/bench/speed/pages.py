@@ -147,8 +147,9 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
     module: Any = SimpleNamespace(layer_idx=0, num_key_value_groups=1)
 
     def attend() -> torch.Tensor:
+        keys, values = cache.update(step, step, 0, made)
         attended, _ = sdpa_attention_forward(
-            module, step, step, step, mask, scaling=DIM**-0.5, cache=cache, **made
+            module, step, keys, values, mask, scaling=DIM**-0.5, **made
         )
         return attended.transpose(1, 2)
 
