@@ -347,7 +347,7 @@ def record(cache: Any, path: str | Path) -> Recording:
     Args:
         cache: the empty cache of the engine. mlx-lm: the list of layer caches, or a list
             with such a list for each request. transformers: the argument
-            `past_key_values`. Our caches: a cache, or a list with the cache of each
+            `cache`. Our caches: a cache, or a list with the cache of each
             layer.
         path: a program file, such as ``run.json``, if all layers have the same form;
             otherwise a folder, which gets a file for each form.

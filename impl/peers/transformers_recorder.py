@@ -34,7 +34,7 @@ BATCHED = {
 
 
 def record(cache: Any, recording: Recording) -> None:
-    """Records the cache that a model takes as `past_key_values`.
+    """Records the cache that a model takes as `cache`.
 
     Raises:
         UsageError: the object is not a cache, is not empty, or is already recorded.
@@ -45,8 +45,7 @@ def record(cache: Any, recording: Recording) -> None:
     if not isinstance(cache, Cache):
         kind = type(cache).__name__
         raise UsageError(
-            f"cannot record a {kind}; pass the cache that the model takes as"
-            " past_key_values"
+            f"cannot record a {kind}; pass the cache that the model takes as `cache`"
         )
     if get_scribe(cache) is not None:
         raise UsageError("the cache is recorded already")

@@ -268,7 +268,7 @@ def make_llama() -> Any:
 
 def answer(model: Any, cache: Any, rows: int = 1, **more: Any) -> list[Any]:
     found = model.generate(
-        torch.tensor([PROMPT] * rows), past_key_values=cache, max_new_tokens=4,
+        torch.tensor([PROMPT] * rows), cache=cache, max_new_tokens=4,
         do_sample=False, pad_token_id=0, eos_token_id=None, **more,
     )  # fmt: skip
     return list(found.tolist())

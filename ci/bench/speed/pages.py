@@ -147,9 +147,10 @@ def make_released(requests: int, tokens: int, step: torch.Tensor) -> Work:
     module: Any = SimpleNamespace(layer_idx=0, num_key_value_groups=1)
 
     def attend() -> torch.Tensor:
-        keys, values = cache.update(step, step, 0, made)
+        inputs = dict(made)  # the update changes them
+        keys, values = cache.update(step, step, 0, inputs)
         attended, _ = sdpa_attention_forward(
-            module, step, keys, values, mask, scaling=DIM**-0.5, **made
+            module, step, keys, values, mask, scaling=DIM**-0.5, **inputs
         )
         return attended.transpose(1, 2)
 
