@@ -119,7 +119,7 @@ class Pair(Counts):
         total = self.total
         if self.is_diverging or self.missing or self.errors:
             return []
-        if not total.programs or total.programs < self.wanted:
+        if not total.programs or not 0 < self.wanted <= total.programs:
             return []
         essential = CONTRACTS[self.contract].list_essential()
         idle = ", ".join(name for name in essential if name not in total.operations)

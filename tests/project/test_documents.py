@@ -32,7 +32,7 @@ INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
 SMALL = {
     "watch": ["--help"],  # it waits until Ctrl-C
     "bisect": ["--help"],  # what it installs is no business of a test
-    "check": ["--programs", "1", "--jobs", "1"],
+    "check": ["--programs", "9", "--jobs", "1"],  # with fewer, some prove nothing
     "explore": ["--depth", "1", "--jobs", "1"],
     "campaign start": ["--backend", CORRECT, "--slice", "1", "--jobs", "1"],
     "campaign resume": ["--backend", CORRECT, "--jobs", "1"],
