@@ -175,6 +175,10 @@ FAMILIES: Mapping[str, Family] = {
 }
 """Kind → its family."""
 
+LONG = 600
+"""In programs with more tokens, one derived program for each relation is tried: an answer
+shows up to LONG tokens in each of LONG rows."""
+
 TRIES = 8
 """The maximum number of choices per relation that are tried to derive a program."""
 
@@ -229,15 +233,19 @@ def find_contradiction(
     every: bool = True,
     applied: Counter[str] | None = None,
     wanted: str | None = None,
+    on_step: Callable[[int], None] | None = None,
 ) -> Divergence | None:
     """Finds a contradiction between the reference's answers to a program and to derived
     programs.
 
     Args:
         program: a complete program.
-        every: whether to try all derived programs instead of one for each relation.
+        every: whether to try all derived programs instead of one for each relation; see
+            also `LONG`.
         applied: relation → number of uses; the counter is updated.
         wanted: the required signature; contradictions with other signatures are skipped.
+        on_step: a function that is called before each derived program, so that a long
+            search does not look like a hang.
     """
     try:
         answers = trace_first(program)
@@ -248,7 +256,12 @@ def find_contradiction(
         for relation in list_relations(program.kind)
         if wanted is None or wanted.endswith(f"-{relation.name}")
     ]
-    for relation, derived in derive(program, answers, relations, every):
+    operations = program.rules.operations
+    every &= sum(operations[op["op"]].count_tags(op) for op in program.ops) <= LONG
+    derived_programs = derive(program, answers, relations, every)
+    for number, (relation, derived) in enumerate(derived_programs):
+        if on_step:
+            on_step(number % len(program.ops))
         if applied is not None:
             applied[relation.name] += 1
         divergence = find_broken_claim(relation, program, derived)
@@ -312,7 +325,7 @@ def execute(
         result.divergence = Divergence("error", number, operation, message)
         return result
     applied = Counter[str]()
-    result.divergence = find_contradiction(program, every, applied, wanted)
+    result.divergence = find_contradiction(program, every, applied, wanted, on_step)
     result.evidence.compared[CONTENTS] = applied.total()
     return result
 
