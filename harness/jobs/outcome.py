@@ -61,6 +61,7 @@ class Pair(Counts):
     undeclared: Counter[str] = field(default_factory=Counter, kw_only=True)
     coverage: Counter[Cell] = field(default_factory=Counter)
     left_out: Counter[Cell] = field(default_factory=Counter)
+    aimed: list[Cell] = field(default_factory=list)
     reached: set[Cell] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, str] = field(default_factory=dict)
@@ -140,13 +141,22 @@ class Pair(Counts):
 
     @property
     def is_explored(self) -> bool:
-        """Whether every reached cell of the kind was reached at least OFTEN times.
+        """Whether every reached cell of the kind was reached at least OFTEN times, and
+        the last slice has aimed at the other cells in vain.
 
         A further program is then unlikely to reach a new cell: the probability of a new
         cell can be estimated by the share of cells that were reached once (I. J. Good,
         1953).
         """
-        return not any(self.coverage[cell] for cell in self.list_rare())
+        rare = self.list_rare()
+        return not rare or (
+            self.aimed == rare and not any(self.coverage[cell] for cell in rare)
+        )
+
+    def aim(self) -> list[Cell]:
+        """Returns the cells at which the next slice aims, and notes them in `aimed`."""
+        self.aimed = self.list_rare()
+        return self.aimed
 
     @property
     def total(self) -> Counts:

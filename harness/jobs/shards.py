@@ -132,9 +132,7 @@ class Shards:
                 member.wanted -= sum(task.programs for task in deferred)
             deferred.clear()
         else:
-            rare = dict.fromkeys(
-                cell for member in deciding for cell in member.list_rare()
-            )
+            rare = dict.fromkeys(cell for member in deciding for cell in member.aim())
             self.hand_out(structs.replace(deferred.popleft(), rare=[*rare]))
 
     def list_pairs(self, task: messages.SliceTask) -> list[Pair]:

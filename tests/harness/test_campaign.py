@@ -101,7 +101,7 @@ def test_resume_runs_no_code_that_only_the_folder_names(
         f" --backend {WRONG}"
     )
     line = get_line(run("campaign", "resume", whole, "--backend", CORRECT))
-    assert line == f"--backend {CORRECT}: is not a backend of whole"
+    assert line == f"--backend {CORRECT}: is not a backend of the campaign in whole"
     settings = f'[tool.lockstep]\nbackends = ["{WRONG}"]\n'
     (tmp_path / "pyproject.toml").write_text(settings)
     assert run("campaign", "resume", whole).status == 1

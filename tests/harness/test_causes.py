@@ -141,12 +141,12 @@ def test_what_failures_share_is_told() -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """A check of a backend with five mistakes and of one with the first of them.
 
-    Causes are likely, not certain: with five of the seeds 0 to 7 some group has failures
+    Causes are likely, not certain: with six of the seeds 0 to 7 some group has failures
     of two mistakes, or the first mistake has two groups.
     """
     folder: Path = tmp_path_factory.mktemp("failures")
     names = f"{PLACE}all_bugs", f"{PLACE}clone"
-    settings = Settings(names, programs=250, jobs=2, failures=folder, seed=1)
+    settings = Settings(names, programs=250, jobs=2, failures=folder, seed=3)
     return check(Outcome(settings), (), lambda _: None)
 
 

@@ -59,7 +59,7 @@ def test_the_ci_profile_reaches_every_cell_and_no_other(contract: str, kind: str
         if number * SLICE >= ci.least * CONTRACTS[contract].depth:
             if pair.is_explored:
                 break
-            drawer.aim_at(pair.list_rare())
+            drawer.aim_at(pair.aim())
         count_cells(draw_slice(drawer, number, programs), pair.coverage)
     assert pair.list_rare() == []
     assert set(pair.coverage) <= set(pair.cells), "a rule says that it cannot be reached"

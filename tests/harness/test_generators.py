@@ -201,7 +201,7 @@ def test_every_operation_is_drawn_with_many_configs(contract: str, kind: str) ->
     drawn = Counter(op["op"] for program in programs for op in program.ops)
     names = {name for _, name in CONTRACTS[contract].list_cells(kind, declared)}
     assert {name: drawn[name] for name in names if drawn[name] < LEAST} == {}
-    assert 48 < drawn.total() / MANY < 66
+    assert 48 < drawn.total() / MANY < 72  # a few programs have 500 operations
     assert len({json.dumps(program.config) for program in programs}) > 0.8 * MANY
 
 

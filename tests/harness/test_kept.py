@@ -62,6 +62,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
+    TASK.known.clear()
     return Kept(tmp_path)
 
 

@@ -210,6 +210,8 @@ def run_ends(name: str, *options: str) -> str:
     Path("test_ends.py").write_text(ENDS.replace("NAME", name))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}."}
+    for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
+        del environment[name]  # it is another run than this one
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -334,7 +334,7 @@ def test_the_commands_for_a_kit_run(tmp_path: Path, run: Run) -> None:
     ("arguments", "words"),
     [
         (("--language", "c"), "add --exec"),
-        (("--exec", "--language", "c", "--kind", "swa"), "has kv, rotating, causal"),
+        (("--exec", "--language", "c", "--kind", "swa"), "has only kv, rotating, causal"),
     ],
 )
 def test_a_kit_that_there_is_not(

@@ -105,12 +105,12 @@ def test_operations_that_no_cell_counts(run: Run, tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize("name", ["talking", CORRECT])
 def test_a_tick_with_a_look(run: Run, tmp_path: Path, name: str) -> None:
     kind = ("--kind", "paged-full") if name == "talking" else ()
-    status, words, pair = check(run, tmp_path, name, "--programs", 20, *kind)
-    assert status == 0 and "✓ 20" in words
+    status, words, pair = check(run, tmp_path, name, "--programs", 8, *kind)
+    assert status == 0 and "✓ 8" in words
     assert pair["unproven"] == []
-    assert pair["compared"]["contents"] > 100
+    assert pair["compared"]["contents"] > 20
     if name == CORRECT:
-        assert 100 < pair["compared"]["masks"] < pair["compared"]["contents"]
+        assert 20 < pair["compared"]["masks"] < pair["compared"]["contents"]
     else:
         assert pair["compared"]["entries"] > 0
     assert f"{pair['kind']}: attention: never compared" in words
@@ -127,8 +127,8 @@ def test_what_a_run_covers(run: Run, tmp_path: Path) -> None:
     assert sizes["update"] < sizes["cache"] == sizes["offset"]
     assert (
         f"covered up to: {sizes['heads']} heads, key_dim {sizes['key_dim']}, value_dim"
-        f" {sizes['value_dim']}, {sizes['cache']} tokens in a cache, offset"
-        f" {sizes['offset']}, {sizes['update']} tokens in an update,"
+        f" {sizes['value_dim']}, {sizes['cache']:,} tokens in a cache, offset"
+        f" {sizes['offset']:,}, {sizes['update']:,} tokens in an update,"
         f" {sizes['updates']} updates in a program; float32; not checked:"
         " threads"
     ) in words

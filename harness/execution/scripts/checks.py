@@ -257,7 +257,10 @@ class Checks:
     def list_states(self, tokens: Sequence[int], scope: Scope) -> Iterator[Check]:
         """Compares the tokens that the states of a row have read: before this step, and
         after it."""
-        before = [tag for tag in tokens if tag < self.first]
+        # A prompt that is computed again has the tags of the earlier request.
+        fed = getattr(self.step.model, "fed", None)
+        is_new = self.first.__le__ if fed is None else {*fed}.__contains__
+        before = [tag for tag in tokens if not is_new(tag)]
         reads = self.list_reads(scope)
         for owner in dict.fromkeys(read.owner for read in reads):
             if isinstance(owner, Recurrence):

@@ -82,7 +82,7 @@ PROGRAMS: Cases = {
     "a window in a kv cache": (with_config(window=4), "fields of rotating caches only"),
     "too large a keep": (
         with_config(kind="rotating", window=2, keep=2),
-        "leaves nothing",
+        "keep must be less than the window",
     ),
     "operations that are an object": (change(ops={}), '"ops" must be a list'),
     "too many operations": (
