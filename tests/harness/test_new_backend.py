@@ -242,7 +242,8 @@ def test_a_driver_is_unfinished_and_says_so(
     assert programs <= 250  # the rest is left out: none of them has a step that runs
     assert f"{first} is not written yet" in ended.words
     uncalled = f"not called yet, as each program ended before: {others} {name} × {kind}"
-    assert (uncalled in ended.words) == bool(others)
+    squeezed = ["".join(text.split()) for text in (uncalled, ended.out)]  # of long paths
+    assert (squeezed[0] in squeezed[1]) == bool(others)
     assert not list(tmp_path.glob("failures/*/*"))
 
 
