@@ -503,9 +503,9 @@ def test_a_backend_that_is_wrong_does_not_decide_how_much_runs(
     shards, pairs = plan_both(tmp_path)
     task = shards.tasks.popleft()
     assert isinstance(task, RandomTask)
-    often = [(state, op, OFTEN) for state, op in pairs[0].cells[1:]]
+    often = [(state, op, OFTEN) for state, op in pairs[0].cells]
     state, op = pairs[0].cells[0]
-    seldom = [*often, (state, op, 1)]
+    seldom = [(state, op, 1), *often[1:]]
     reached = seldom if wrong == 0 else often, seldom if wrong == 1 else often
     if wrong is None:
         reached = often, seldom
