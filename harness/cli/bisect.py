@@ -106,7 +106,7 @@ def bisect(
         else:
             raise UsageError("give --package NAME, or --git REPO with --good and --bad")
         chosen = [name, *find_beside(program, name, settings)]
-        options = [word for each in chosen for word in ("--backend", each)]
+        options = [argument for target in chosen for argument in ("--backend", target)]
         options += ["--unsupported"] * settings.unsupported
 
         def tell(work: Bisection, number: int) -> None:

@@ -283,8 +283,8 @@ def open_runner(folder: Path, current: Path, process: int) -> Runner:
         if os.getpid() == process:  # not a fork of it
             record.close()
             with suppress(OSError):  # another process uses the folders
-                for each in emptied:
-                    each.rmdir()
+                for emptied_folder in emptied:
+                    emptied_folder.rmdir()
 
     atexit.register(close)
     return Runner(record, lambda event: None)

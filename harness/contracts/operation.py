@@ -342,6 +342,11 @@ def format_fields(op: Op, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {op[name]}" for name in names)
 
 
+def get_given(op: Op, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the fields that are set: name → value."""
+    return {name: op[name] for name in names if op.get(name) is not None}
+
+
 # --- names in operations ----------------------------------------------------------------
 
 

@@ -244,15 +244,15 @@ class Reader(PairReader):
             (array[:, :, at : at + 1], table)
             for array, table in ((keys, self.keys), (values, self.values))
         ]
-        names = [name_vectors(*each) for each in stored]
+        names = [name_vectors(*vectors) for vectors in stored]
         if self.tolerance:  # numbers are more telling than "no token"
-            tags = [each.tag if isinstance(each, Drift) else each for each in names]
+            tags = [name.tag if isinstance(name, Drift) else name for name in names]
             tag = next((tag for tag in tags if isinstance(tag, int)), None)
             names = [
-                measure_drift(*each, tag)
+                measure_drift(*vectors, tag)
                 if isinstance(name, str) and name not in UNSTORED
                 else name
-                for each, name in zip(stored, names, strict=True)
+                for vectors, name in zip(stored, names, strict=True)
             ]
         key, value = names
         if drifted := name_drift(key, value):
@@ -583,7 +583,8 @@ class System:
 
 def explain_nan(arrays: Arrays, keys: Array, values: Array, row: int = 0) -> str:
     """Names the columns of a row of K and V [rows, heads, columns, dim] that hold NaN."""
-    nan = [np.isnan(arrays.to_numpy(each)[row]).any((0, 2)) for each in (keys, values)]
+    pair = arrays.to_numpy(keys), arrays.to_numpy(values)
+    nan = [np.isnan(array[row]).any((0, 2)) for array in pair]
     columns = [str(column) for column in np.flatnonzero(nan[0] | nan[1])]
     if not columns:
         return ""

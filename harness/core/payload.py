@@ -274,9 +274,9 @@ def lay_out(array: F32, tag: int) -> F32:
         return array
     rows, heads, tokens, dim = array.shape
     larger = np.full((rows, tokens, heads, dim + 2), np.nan, np.float32)
-    part: F32 = larger.swapaxes(1, 2)[..., :dim]
-    part[...] = array
-    return part
+    view: F32 = larger.swapaxes(1, 2)[..., :dim]
+    view[...] = array
+    return view
 
 
 def snap(array: npt.NDArray[Any], tolerance: float) -> F32:

@@ -188,8 +188,8 @@ def compare_choice(
         return None
     allowed = " or ".join(map(say, wanted[ONE_OF]))
     number = next((value for value in wanted[ONE_OF] if type(value) is int), None)
-    words = f"{name} is {say(got)}{say_type(got, number)}, allowed: {allowed}"
-    return Difference(difference.what, words, difference.tokens)
+    message = f"{name} is {say(got)}{say_type(got, number)}, allowed: {allowed}"
+    return Difference(difference.what, message, difference.tokens)
 
 
 def format_difference(name: str, got: Any, wanted: Any) -> str:

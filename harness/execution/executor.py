@@ -29,7 +29,7 @@ from lockstep.harness.core.errors import (
 from lockstep.harness.core.interrupts import is_from_user
 from lockstep.harness.core.payload import Margins
 from lockstep.harness.execution.compare import Difference, find_difference
-from lockstep.harness.execution.evidence import Evidence
+from lockstep.harness.execution.comparisons import Comparisons
 from lockstep.harness.programs.condition import ParsedDuty, parse_duties
 from lockstep.harness.programs.ledger import Entry, drop_undeclared, find_reason
 from lockstep.harness.programs.program import OPENING, Divergence, Program, walk
@@ -59,7 +59,7 @@ class Result:
             to. Empty if the generator already avoids known divergences; see
             `Run.why_left_out`.
         choices: the numbers of the steps in which the backend chose the answer.
-        evidence: what the steps compared, up to the end or to the first divergence.
+        comparisons: what the steps compared, up to the end or to the first divergence.
         excluded: the first reason that names a duty of callers; None if there is none.
     """
 
@@ -70,7 +70,7 @@ class Result:
     divergence: Divergence | None = None
     left_out: dict[int, Entry] = field(default_factory=dict)
     choices: set[int] = field(default_factory=set)
-    evidence: Evidence = field(default_factory=Evidence)
+    comparisons: Comparisons = field(default_factory=Comparisons)
     excluded: str | None = None
 
     def skip(self, reason: str) -> None:
@@ -127,9 +127,10 @@ class Run:
         Beside other backends, the backend runs each step first if `every`, else last: it
         may get memory that another has freed in the same step, or in the step before.
         """
+        watch = self.every, None, self.on_step
         others = [
-            Run(adapt(self.program, other), other, self.every, None, self.on_step)
-            for other in self.backend.beside.values()
+            Run(fit_program(self.program, companion), companion, *watch)
+            for companion in self.backend.beside.values()
         ]
         run_together([self, *others] if self.every else [*others, self], self.steps)
         return self.result
@@ -177,7 +178,7 @@ class Run:
                     self.announce(number)
                     self.system.finish()
                     self.result.margins = self.system.margins
-                    self.result.evidence.compared.update(self.system.compared)
+                    self.result.comparisons.compared.update(self.system.compared)
                     self.system = None
                     self.backend.follow(True)
         except Apart:
@@ -266,7 +267,7 @@ class Run:
             expected, observed, lambda row: operation.describe_row(op, row)
         )
         if difference is None:
-            self.result.evidence.note(operation.name, observed)
+            self.result.comparisons.note(operation.name, observed)
         if self.judges and get_first_allowed(expected) is not expected:
             self.result.choices.add(step.number)
         return observed, difference
@@ -311,7 +312,7 @@ class Run:
         self.result.divergence = divergence.mark(*self.backend.beside)
 
 
-def adapt(program: Program, backend: Backend) -> Program:
+def fit_program(program: Program, backend: Backend) -> Program:
     """Returns a program without the fields that a backend does not declare."""
     return drop_undeclared(program, backend.contracts[program.contract][program.kind])
 

@@ -150,9 +150,9 @@ def recover(folder: Path, session: str = "") -> list[Failure]:
             died = messages.Died(why, "crash", running, step, "")
             if running is not None and (blamed := died.blame()) is not None:
                 name = str(running.meta.get("backend"))
-                asked = name if ":" in name or name in list_names() else UNNAMED
-                found: dict[str, Any] = {"found": {"front": "strategy"}}
-                failure = make_failure(folder, *blamed, name, {}, found, asked=asked)
+                target = name if ":" in name or name in list_names() else UNNAMED
+                meta: dict[str, Any] = {"found": {"front": "strategy"}}
+                failure = make_failure(folder, *blamed, name, {}, meta, asked=target)
                 failures.append(save(failure))
             if not (failures and failures[-1].unsaved):
                 path.unlink()

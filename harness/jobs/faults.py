@@ -33,7 +33,6 @@ class Search:
         seconds: the run time of these programs on one core.
         operations: the number of operations of the shortest program that shows the fault.
         signature: the signature of this program.
-        more: 0; a search ends when the fault is found and the program is shrunk.
         shown: the last event about a program that shows the fault.
         failure: the saved program; None if programs are not saved.
     """
@@ -45,7 +44,6 @@ class Search:
     operations: int | None = None
     signature: str | None = None
     error: str | None = None
-    more: int = 0
     is_over: bool = False
     shown: messages.Found | None = None
     failure: Failure | None = None

@@ -14,7 +14,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.execution.evidence import CONTENTS
+from lockstep.harness.execution.comparisons import CONTENTS
 from lockstep.harness.jobs.failures import Failure
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.workers.messages import Counts, SliceDone, SliceTask, Task

@@ -78,7 +78,7 @@ def get_own_backend(path: Path, program: Program, settings: Settings) -> str:
     backend = find_backend(named, settings)
     if backend is None:
         note = f" (it names {clean(named)})" if isinstance(named, str) and named else ""
-        raise UsageError(f"{path}: names no registered backend{note}; {HINT}")
+        raise UsageError(f"{path}: names no registered backend{note}; give one {WHERE}")
     return backend
 
 
@@ -108,7 +108,7 @@ def why_alone(program: Program, beside: Sequence[str]) -> str:
     )
 
 
-HINT = "give one with --backend, or in [tool.lockstep] of pyproject.toml"
+WHERE = "with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:

@@ -275,13 +275,19 @@ def print_outcome(console: Console, outcome: Outcome, *, verbose: bool = False) 
     console.print(Text(text, "bold red" if summary.exit_status else "green"))
 
 
+REPLAYED_STYLES = {
+    "FIXED": "green",
+    "AGREES": "green",
+    "EXCLUDED": "yellow",
+    "ERROR": "bold yellow",
+}
+
+
 def print_replayed(
     console: Console, subject: str, status: str, message: str = ""
 ) -> None:
-    styles = {"FIXED": "green", "AGREES": "green", "EXCLUDED": "yellow"}
-    styles["ERROR"] = "bold yellow"
     tail = make_printable(f" {subject}: {message}" if message else f" {subject}")
-    line = Text.assemble((status, styles.get(status, "bold red")), tail)
+    line = Text.assemble((status, REPLAYED_STYLES.get(status, "bold red")), tail)
     console.print(line, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.core.payload import merge_margins
-from lockstep.harness.execution.evidence import measure
+from lockstep.harness.execution.comparisons import measure
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.record import make_body
 from lockstep.harness.execution.shrink import make_busy_clock
@@ -21,7 +21,6 @@ from lockstep.harness.programs.condition import ParsedDuty
 from lockstep.harness.programs.ledger import (
     Entry,
     KnownProgram,
-    drop_undeclared,
     leave_out,
     list_known,
     load_ledger,
@@ -102,12 +101,6 @@ class BackendRun:
         """Sends an event about this backend."""
         self.worker.emit(messages.OfGroup(self.number, event) if self.number else event)
 
-    def adapt(self, program: Program) -> Program:
-        """Removes the fields that this backend does not declare from a program that was
-        drawn for another backend."""
-        declared = self.backend.contracts[program.contract][program.kind]
-        return drop_undeclared(program, declared)
-
     def announce(self, step: int) -> None:
         """Records the step that this backend is about to run."""
         self.take_turn()
@@ -141,7 +134,7 @@ class BackendRun:
             self.count_divergence(program, result.divergence)
         self.counts.steps += result.steps
         if result.steps:
-            self.counts.grow(measure(program, result.evidence))
+            self.counts.grow(measure(program, result.comparisons))
             tally(self.counts.dtypes, str(program.config["dtype"]))
         self.counts.skipped += result.skipped
         if time.monotonic() - self.reported > PROGRESS_SECONDS:
@@ -173,10 +166,10 @@ class BackendRun:
         return self.note(result)
 
     def note(self, result: Result) -> Result:
-        """Adds the margins and the evidence of a run, and returns its result."""
+        """Adds the margins and the comparisons of a run, and returns its result."""
         self.counts.margins = merge_margins(self.counts.margins, result.margins)
         for name in ("operations", "compared"):
-            for key, count in getattr(result.evidence, name).items():
+            for key, count in getattr(result.comparisons, name).items():
                 tally(getattr(self.counts, name), key, count)
         return result
 

@@ -66,7 +66,7 @@ class Counts:
         undeclared: reason for skipping programs → number of programs.
         operations, compared: operation or name → number of steps; see `Evidence`.
         dtypes: dtype → number of programs.
-        sizes: the largest sizes of programs; see `execution.evidence.Sizes`.
+        sizes: the largest sizes of programs; see `execution.comparisons.Sizes`.
     """
 
     programs: Natural = 0
@@ -686,5 +686,5 @@ def list_events(task: type[Task[Any]], *others: type[Event]) -> Any:
     (base,) = task.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(base)
     stops = Excluded, Refused, LoadFailed, HarnessFailed
-    own = Progress, Found, Agreed, *stops, answer
-    return Union[(*own, *others, *([OfGroup] if task is RandomTask else []))]
+    events = Progress, Found, Agreed, *stops, answer
+    return Union[(*events, *others, *([OfGroup] if task is RandomTask else []))]

@@ -110,7 +110,7 @@ class Runner:
         if not names or alone.flaky is None or alone.flaky.failed:
             return alone
         for name in backend.beside:
-            fewer = [other for other in names if other != name]
+            fewer = [kept for kept in names if kept != name]
             names = fewer if fewer and search(*fewer).repeat(program) else names
         together = search(*names).shrink(seconds, clock)
         if together.flaky is not None:

@@ -15,7 +15,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.contracts.operation import Cell
 from lockstep.harness.core.document import drop_defaults
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.execution.executor import Result, Run, run_together
+from lockstep.harness.execution.executor import Result, Run, fit_program, run_together
 from lockstep.harness.execution.metamorphic.reference import derive_one
 from lockstep.harness.execution.record import make_body
 from lockstep.harness.programs.generate.drawer import Drawer
@@ -120,7 +120,8 @@ class Slice(BackendRun):
         """
         every_check = is_watched(self.runs)
         self.runs += 1
-        programs = [program, *(member.adapt(program) for member in self.followers)]
+        backends = (member.backend for member in self.followers)
+        programs = [program, *(fit_program(program, backend) for backend in backends)]
         if self.followers and not any(member.backend.execute for member in self.group):
             results = self.execute_together(programs, every_check)
         else:

@@ -180,10 +180,10 @@ def list_ways(
     """
     yield backend
     beside = {name: worker.get_backend(name) for name in task.beside}
-    for name, other in beside.items():
-        if other.execute is not None:
+    for name, companion in beside.items():
+        if companion.execute is not None:
             raise Unavailable(f"{name} runs in a process of its own, never beside others")
-        require_supported(parse(task.program), other)
+        require_supported(parse(task.program), companion)
     if beside and backend.execute is None:
         yield replace(backend, beside=beside)
 

@@ -72,13 +72,18 @@ def _overflow(**fields: Any) -> Duty:
     return Duty(when, "update of more than max_cache_len tokens")
 
 
-def _uncroppable(size: str) -> tuple[Duty, ...]:
+def uncroppable(size: str, held: str = "offset") -> tuple[Duty, ...]:
     """Forbids a trim that a static layer with a window or chunk cannot undo: its
-    `is_croppable` is false, or it has got more than `max_cache_len` tokens."""
+    `is_croppable` is false, or it has got more than `max_cache_len` tokens.
+
+    Args:
+        size: the config field with the size of the window or chunk.
+        held: the fact that counts the tokens or columns in the layer.
+    """
     larger = {"op": "trim", f"step - {size}": [1, None]}
     return (
         Duty(larger, f"trim if max_cache_len is larger than the {size}"),
-        Duty({"op": "trim", "offset - step": [1, None]}, "trim past max_cache_len"),
+        Duty({"op": "trim", f"{held} - step": [1, None]}, "trim past max_cache_len"),
     )
 
 
@@ -144,7 +149,7 @@ def transformers_static() -> Backend:
             {"update", "trim", "clone", "free"},
             {**PLAIN, **ROOM},
             wide,
-            *_uncroppable("window"),
+            *uncroppable("window"),
             inputs="kept",
         ),
     }
@@ -160,7 +165,7 @@ def transformers_static_chunked() -> Backend:
             {"update", "size", "trim", "clone", "free"},
             config,
             wide,
-            *_uncroppable("chunk"),
+            *uncroppable("chunk"),
             inputs="kept",
         )
     }

@@ -23,6 +23,7 @@ from lockstep.impl.peers.transformers import (
     declare_backend,
     declare_kind,
     make_model,
+    uncroppable,
 )
 from lockstep.impl.peers.transformers_batches import (
     Batch,
@@ -68,16 +69,6 @@ def overflow(**fields: Any) -> Duty:
     return Duty(when, "update of more than max_cache_len columns")
 
 
-def _uncroppable(size: str) -> tuple[Duty, ...]:
-    """Forbids a trim that a static layer with a window or chunk cannot undo: its
-    `is_croppable` is false, or it has got more than `max_cache_len` columns."""
-    larger = {"op": "trim", f"step - {size}": [1, None]}
-    return (
-        Duty(larger, f"trim if max_cache_len is larger than the {size}"),
-        Duty({"op": "trim", "width - step": [1, None]}, "trim past max_cache_len"),
-    )
-
-
 # --- attention --------------------------------------------------------------------------
 
 
@@ -107,7 +98,7 @@ def static() -> Backend:
     kinds = {
         "batch-kv": declare_kind(CROPPED, config, overflow(), inputs="kept"),
         "batch-rotating": declare_kind(
-            CROPPED, config, wide, *_uncroppable("window"), inputs="kept"
+            CROPPED, config, wide, *uncroppable("window", "width"), inputs="kept"
         ),
     }
     return _batched("transformers-batched-static", kinds, _open_static)
@@ -116,7 +107,7 @@ def static() -> Backend:
 def static_chunked() -> Backend:
     """Declares `StaticCache` with a chunked layer."""
     wide = overflow(**{"chunk - step": [1, None]})
-    duties = wide, *_uncroppable("chunk")
+    duties = wide, *uncroppable("chunk", "width")
     kinds = {"batch-kv": declare_kind(CROPPED, CHUNKED_STATIC, *duties, inputs="kept")}
     return _batched(
         "transformers-batched-static-chunked", kinds, _open_static, share=SHARE

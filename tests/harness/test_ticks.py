@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Backend, Duty
-from lockstep.harness.execution.evidence import CONFIG_SIZES
+from lockstep.harness.execution.comparisons import CONFIG_SIZES
 from lockstep.harness.execution.executor import Result
 from tests.harness import paging
 from tests.harness.commands import CORRECT, Run

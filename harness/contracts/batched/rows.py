@@ -41,6 +41,7 @@ from lockstep.harness.contracts.operation import (
     Op,
     Source,
     format_fields,
+    get_given,
 )
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
 
@@ -293,16 +294,13 @@ class Load(BatchedOperation):
     text = "load {from}"
     fields = {"from": SAVED, **CACHE, **dict.fromkeys(OTHER.values(), SIZE)}
 
-    def get_other(self, op: Op) -> dict[str, int]:
-        return {name: op[name] for name in OTHER.values() if op.get(name) is not None}
-
     def why_illegal(self, op: Op, model: BatchedModel) -> str | None:
         if op["from"] not in model.saved:
             return f"nothing was saved as {op['from']}"
         kind, config = model.config["kind"], model.config
         wrong = any(
             name != OTHER.get(kind) or config[name] == size
-            for name, size in self.get_other(op).items()
+            for name, size in get_given(op, OTHER.values()).items()
         )
         return f"no {kind} is refused for this size" if wrong else None
 
@@ -311,8 +309,8 @@ class Load(BatchedOperation):
         return {**legal, name: source.pick((1, 2, 3))} if name and legal else None
 
     def describe_here(self, op: Op) -> str:
-        other = format_fields(op, self.get_other(op))
-        return f"load what a batch with {other} saved" if other else f"load {op['from']}"
+        sizes = format_fields(op, get_given(op, OTHER.values()))
+        return f"load what a batch with {sizes} saved" if sizes else f"load {op['from']}"
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
         if not model.saved:
@@ -321,7 +319,7 @@ class Load(BatchedOperation):
         return {"op": self.name, "from": saved, "cache": source.pick(BATCHES)}
 
     def run_reference(self, op: Op, model: BatchedModel) -> Answer:
-        if self.get_other(op):
+        if get_given(op, OTHER.values()):
             return {"error": "usage"}
         batch = model.saved[op["from"]].clone()
         batch.is_loaded = True
@@ -331,8 +329,8 @@ class Load(BatchedOperation):
 
     def run_backend(self, op: Op, system: BatchedSystem, model: BatchedModel) -> Answer:
         name, rows = op["cache"], len(model.saved[op["from"]].rows)
-        if other := self.get_other(op):
-            return system.load_other(other, rows)
+        if sizes := get_given(op, OTHER.values()):
+            return system.load_other(sizes, rows)
         return system.ask_for(name, lambda: system.load(name, op["from"], rows))
 
 

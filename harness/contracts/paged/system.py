@@ -180,8 +180,8 @@ class PagedSystem(System):
         if blocks is not None:
             if not self.declares({"blocks": blocks}):
                 return {"error": "usage"}  # there is no such cache
-            fresh, other = self.open_cache(), self.open_cache(blocks=blocks)
-            return self.ask(lambda: fresh.restore(other.save()))
+            target, source = self.open_cache(), self.open_cache(blocks=blocks)
+            return self.ask(lambda: target.restore(source.save()))
         assert self.saved is not None
         store, contents = self.saved
         self.contents = contents.clone()

@@ -14,6 +14,7 @@ from lockstep.harness.contracts.operation import (
     Op,
     Source,
     format_fields,
+    get_given,
     index,
     list_allowed,
     rename,
@@ -260,19 +261,16 @@ class Load(UnifiedOperation):
         **OTHER,
     }
 
-    def get_other(self, op: Op) -> dict[str, int]:
-        return {name: op[name] for name in OTHER if op.get(name) is not None}
-
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
         if op["from"] not in model.saved:
             return f"nothing was saved as {op['from']}"
-        other = self.get_other(op)
-        if not other:
+        sizes = get_given(op, OTHER)
+        if not sizes:
             return None
         config = model.config
-        if op["fresh"] or len(other) > 1 or not any(map(get_tokens, model.parts)):
+        if op["fresh"] or len(sizes) > 1 or not any(map(get_tokens, model.parts)):
             return "only a cache with tokens has a size that differs from one other"
-        [(name, size)] = other.items()
+        [(name, size)] = sizes.items()
         if config[name] in (None, 0, size):
             return f"{name} {size} is no other size of this cache"
         needs_more = (config["memory"] or size) < size
@@ -296,18 +294,17 @@ class Load(UnifiedOperation):
         return side.ask(lambda: side.load(side.saved[op["from"]], op["fresh"]))
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        is_other = bool(self.get_other(op))
+        is_other = bool(get_given(op, OTHER))
         return {"error": "usage"} if is_other else super().run_on_content(op, model)
 
     def run_backend(self, op: Op, system: UnifiedSystem, model: UnifiedModel) -> Answer:
-        other = self.get_other(op)
-        return (
-            system.load_other(other) if other else super().run_backend(op, system, model)
-        )
+        if sizes := get_given(op, OTHER):
+            return system.load_other(sizes)
+        return super().run_backend(op, system, model)
 
     def describe(self, op: Op) -> str:
-        if other := format_fields(op, self.get_other(op)):
-            return f"load what a cache with {other} has saved"
+        if sizes := format_fields(op, get_given(op, OTHER)):
+            return f"load what a cache with {sizes} has saved"
         where = " into a fresh cache" if op["fresh"] else ""
         return f"load {op['from']}{where}"
 

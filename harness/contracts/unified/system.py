@@ -111,13 +111,13 @@ class UnifiedSystem(System):
         if not self.declares(sizes):
             return {"error": "usage"}  # there is no such cache
         config = {**self.config, **sizes}
-        other = self.backend.open(config)
-        other.forward([0], [0], [], [], False)
+        source = self.backend.open(config)
+        source.forward([0], [0], [], [], False)
         for layer in range(config["layers"]):
             pair = make_zeros({**config, "rows": 1, "value_heads": config["heads"]}, 4)
             put = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
-            other.put(layer, *put)
-        return self.ask(lambda: self.cache.load(other.save()))
+            source.put(layer, *put)
+        return self.ask(lambda: self.cache.load(source.save()))
 
     # --- a pass -------------------------------------------------------------------------
 

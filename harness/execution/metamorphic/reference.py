@@ -31,7 +31,7 @@ from lockstep.harness.execution.compare import (
     Difference,
     find_difference,
 )
-from lockstep.harness.execution.evidence import CONTENTS
+from lockstep.harness.execution.comparisons import CONTENTS
 from lockstep.harness.execution.executor import Coverage, Result
 from lockstep.harness.execution.metamorphic import paged, prefix, rows, unified
 from lockstep.harness.execution.metamorphic.relations import (
@@ -319,14 +319,14 @@ def execute(
                     coverage[state, operation] += 1
             step.run_reference()
             result.steps += 1
-            result.evidence.operations[operation] += 1
+            result.comparisons.operations[operation] += 1
     except Exception as error:
         message = f"raised {format_error(error)}"
         result.divergence = Divergence("error", number, operation, message)
         return result
     applied = Counter[str]()
     result.divergence = find_contradiction(program, every, applied, wanted, on_step)
-    result.evidence.compared[CONTENTS] = applied.total()
+    result.comparisons.compared[CONTENTS] = applied.total()
     return result
 
 

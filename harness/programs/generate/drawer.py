@@ -129,10 +129,10 @@ class Draft:
         return bool(self.model.tag + tags <= self.most)
 
 
-def share_object(op: Op, other: Op, operation: Operation) -> bool:
+def share_object(op: Op, last: Op, operation: Operation) -> bool:
     """Tells whether two calls of an operation name the same object, or have no names."""
     fields = [name for name, schema in operation.fields.items() if NAMES in schema]
-    shared = [op[name] == other[name] is not None for name in fields]
+    shared = [op[name] == last[name] is not None for name in fields]
     return any(shared) or not fields
 
 

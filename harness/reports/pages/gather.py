@@ -11,7 +11,7 @@ from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environmen
 from lockstep.harness.core.document import decode, parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
-from lockstep.harness.jobs.replay import HINT, find_backend, find_beside, why_alone
+from lockstep.harness.jobs.replay import WHERE, find_backend, find_beside, why_alone
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import (
     is_several,
@@ -96,8 +96,8 @@ def gather_from(path: Path, material: Material) -> None:
             material.broken.append(str(error))
             continue
         saved = material.outcomes[-1].saved
-        for other in map(PurePath, (*saved.agreeing, *saved.excluded)):
-            mended.add(file.parent / other.parent.name / other.name)
+        for mended_path in map(PurePath, (*saved.agreeing, *saved.excluded)):
+            mended.add(file.parent / mended_path.parent.name / mended_path.name)
     try:
         add_programs(path, material, mended)
     except UsageError:
@@ -184,10 +184,10 @@ class Stage:
         backend = self.backend or find_backend(saved.backend, self.settings)
         program = saved.program
         if backend is None:
-            why = f"it names no registered backend; {HINT}"
+            why = f"it names no registered backend; give one {WHERE}"
             if saved.backend:
-                hint = HINT.replace("one", "it", 1)
-                why = f"{clean(saved.backend)} is no registered backend; {hint}"
+                name = clean(saved.backend)
+                why = f"{name} is no registered backend; give it {WHERE}"
             return self.play_reference(saved, why, bounds)
         beside = find_beside(program, backend, self.settings)
         limits: dict[str, Any] = {"wanted": saved.signature, "beside": beside}

@@ -33,7 +33,7 @@ tokens."""
 
 
 @dataclass
-class Evidence:
+class Comparisons:
     """What the steps of a run compared.
 
     Attributes:
@@ -52,21 +52,21 @@ class Evidence:
         """Counts a step, whose answer is as expected."""
         self.operations[operation] += 1
         has_contents = has_mask = False
-        for part in list_parts(answer) if PARTS in answer else (answer,):
+        for shown in list_parts(answer) if PARTS in answer else (answer,):
             length = position = 0
-            if rows := part.get(ROWS):
+            if rows := shown.get(ROWS):
                 length = max(map(len, rows))
                 token = rows[-1][-1] if rows[-1] else None
                 position = token[0] if isinstance(token, tuple) else 0
-                has_mask |= len(rows) > 1 and COLUMNS in part
+                has_mask |= len(rows) > 1 and COLUMNS in shown
             else:
-                for name in HELD.intersection(part):
-                    if isinstance(part[name], list):
-                        length = max(length, len(part[name]))
+                for name in HELD.intersection(shown):
+                    if isinstance(shown[name], list):
+                        length = max(length, len(shown[name]))
             has_contents |= length > 0
-            end = length + part.get("first", 0)
+            end = length + shown.get("first", 0)
             self.cache = max(self.cache, length)
-            self.offset = max(self.offset, position, end, int(part.get("offset") or 0))
+            self.offset = max(self.offset, position, end, int(shown.get("offset") or 0))
         if has_contents:
             self.compared[CONTENTS] += 1
         if has_mask:
@@ -76,16 +76,16 @@ class Evidence:
 def list_parts(answer: Answer) -> Iterator[Answer]:
     """Yields an answer, and the answers of all parts in it."""
     yield answer
-    for part in answer.get(PARTS) or ():
-        yield from list_parts(part)
+    for member in answer.get(PARTS) or ():
+        yield from list_parts(member)
 
 
-def measure(program: Program, evidence: Evidence) -> dict[str, int]:
+def measure(program: Program, comparisons: Comparisons) -> Sizes:
     """Returns the `Sizes` of a program and of what its steps compared."""
     operations = program.rules.operations
     lengths: list[int] = [operations[op["op"]].count_tags(op) for op in program.ops]
     sizes: dict[str, Any] = {name: program.config[name] for name in CONFIG_SIZES}
     updates = len(lengths) - lengths.count(0)
-    read = {CACHE: evidence.cache, OFFSET: evidence.offset}
+    read = {CACHE: comparisons.cache, OFFSET: comparisons.offset}
     more = {**read, UPDATE: max(lengths, default=0), UPDATES: updates}
     return {name: size for name, size in {**sizes, **more}.items() if size}
