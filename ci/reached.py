@@ -90,7 +90,14 @@ class Missed(NamedTuple):
         return EVERYTHING, self.function, self.get_text()
 
     def get_text(self) -> str:
-        return getline(str(ROOT / self.file), self.line).strip()
+        """Returns the line; for a statement in brackets over several lines, all of it,
+        as if it stood on one line."""
+        text, line = "", self.line
+        while True:
+            text += getline(str(ROOT / self.file), line).strip()
+            if text.count("(") <= text.count(")") or line > self.line + 20:
+                return text
+            line += 1
 
     def is_explained(self) -> bool:
         return not list_explained(self.file).keys().isdisjoint(self.list_names())
