@@ -1,0 +1,79 @@
+"""Defines the protocol of an inference engine that serves a probe model.
+
+An engine gets and generates the ids of tokens (`harness.backends.probe`). It always
+generates the token with the largest logit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Generation(NamedTuple):
+    """A request to an engine.
+
+    Attributes:
+        prompt: the ids of the prompt's tokens.
+        count: the number of tokens to generate.
+        slot: the slot that must run the request; None if the engine chooses.
+    """
+
+    prompt: Sequence[int]
+    count: int
+    slot: int | None = None
+
+
+class Completion(NamedTuple):
+    """The result of a request.
+
+    Attributes:
+        ids: the ids of the generated tokens.
+        logprobs: the logarithm of the probability of each generated token; None if the
+            engine does not tell it.
+        cached: the number of tokens of the prompt that the engine did not compute,
+            because its caches held them; None if the engine does not tell it.
+    """
+
+    ids: Sequence[int]
+    logprobs: Sequence[float] | None = None
+    cached: int | None = None
+
+
+class Stream(Protocol):
+    """A request that generates while other requests run."""
+
+    def read(self, count: int) -> Completion:
+        """Waits for the next `count` tokens and returns them."""
+
+    def abort(self) -> None:
+        """Ends the request. The engine may still be computing its prompt."""
+
+
+class Engine(Protocol):
+    """An inference engine with empty caches.
+
+    A backend implements `complete` and `close`, and the operations that it declares.
+    Each method raises `ValueError` for an invalid request: an empty prompt, an id outside
+    of the vocabulary, or more tokens than the context has. The engine and its other
+    requests then go on as if the request had not been made.
+    """
+
+    def complete(self, requests: Sequence[Generation]) -> Sequence[Completion]:
+        """Runs requests that are submitted at the same time; returns their results in
+        the same order."""
+
+    def begin(self, request: Generation) -> Stream:
+        """Submits a request, and returns while the engine runs it."""
+
+    def flush(self) -> None:
+        """Drops all cached prefixes. No stream is open."""
+
+    def save(self, slot: int, name: str) -> None:
+        """Saves the content of a slot under a name."""
+
+    def restore(self, slot: int, name: str) -> None:
+        """Replaces the content of a slot by saved content."""
+
+    def close(self) -> None:
+        """Ends the engine and frees its memory."""
