@@ -9,7 +9,7 @@ from .token import Token
 
 
 class KVCache:
-    """Full attention over one sequence.
+    """Full attention over one sequence. tokens[p] is the token at position p.
 
     Args:
         chunk: for chunked attention, where a query sees only tokens of its own chunk of
@@ -38,7 +38,7 @@ class KVCache:
     def visible(self, query: int) -> list[Token]:
         """Returns the tokens that the query at position `query` may attend to."""
         first = 0 if self.chunk is None else query - query % self.chunk
-        return [token for token in self.tokens if first <= token.position <= query]
+        return self.tokens[first : query + 1]
 
     def state(self) -> list[Token]:
         """Returns all tokens: the positions [0, offset)."""
@@ -61,7 +61,7 @@ class KVCache:
         return trimmed
 
     def keep_below(self, end: int) -> None:
-        self.tokens = [token for token in self.tokens if token.position < end]
+        del self.tokens[end:]
 
     def clone(self) -> KVCache:
         """Returns an independent cache with the same tokens and no scheduled captures."""
@@ -79,8 +79,7 @@ class KVCache:
         begin = max(0, begin)
         if self.offset <= begin:
             return None
-        tokens = tuple(token for token in self.tokens if token.position >= begin)
-        return Snapshot(begin, self.offset, tokens)
+        return Snapshot(begin, self.offset, tuple(self.tokens[begin:]))
 
     def can_restore(self, snapshot: Snapshot | None, target: int) -> bool:
         """Returns whether `restore` with these arguments would succeed."""

@@ -13,7 +13,7 @@ class RotatingCache:
 
     An implementation keeps a ring of the last tokens. This cache keeps every token since
     the last `free`, and a snapshot contains all these tokens; `visible` selects the
-    window by position.
+    window by position. tokens[p] is the token at position p.
 
     Args:
         window: number of tokens that a query sees, including itself.
@@ -46,13 +46,12 @@ class RotatingCache:
 
     def visible(self, query: int) -> list[Token]:
         """Returns the tokens that the query at position `query` may attend to."""
-        latest = self.window - self.keep
-        return [
-            token
-            for token in self.tokens
-            if token.position <= query
-            and (token.position > query - latest or token.position < self.keep)
-        ]
+        end = query + 1
+        return self.tokens[: min(self.keep, end)] + self.tokens[self.first(query) : end]
+
+    def first(self, query: int) -> int:
+        """Returns the first position behind the sinks that a query may attend to."""
+        return max(self.keep, query + 1 - (self.window - self.keep))
 
     def state(self) -> list[Token]:
         """Returns the window that ends at the last token."""
@@ -64,8 +63,7 @@ class RotatingCache:
         An implementation may return some of these tokens besides `state`: their contents
         are correct, although no later query sees them.
         """
-        window = set(self.state())
-        return [token for token in self.tokens if token not in window]
+        return self.tokens[self.keep : self.first(self.offset - 1)]
 
     def may_rewind(self) -> bool:
         """Returns whether the cache can go back to an earlier offset.
@@ -90,7 +88,7 @@ class RotatingCache:
         return trimmed
 
     def keep_below(self, end: int) -> None:
-        self.tokens = [token for token in self.tokens if token.position < end]
+        del self.tokens[end:]
 
     def clone(self) -> RotatingCache:
         """Returns an independent cache with the same tokens and no scheduled captures."""

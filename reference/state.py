@@ -35,7 +35,7 @@ class StateCache:
 
     def visible(self, query: int) -> list[Token]:
         """Returns the tokens that the state at position `query` has read."""
-        return [token for token in self.tokens if token.position <= query]
+        return self.tokens[: query + 1]
 
     def state(self) -> list[Token]:
         """Returns all tokens that the state has read, in order."""

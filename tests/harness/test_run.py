@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.watch import ArrayWatch
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.programs.program import Program
+from lockstep.harness.workers.registry import load
+from tests.harness.building import make as make_program
 from tests.harness.commands import handling_ctrl_c, run_slice
 from tests.harness.misbehaving import Cache, correct, misbehave
 
@@ -177,6 +181,45 @@ def test_one_program_of_a_slice_in_16_gets_all_checks(
     with_all = programs[8::16]
     assert watched == [offset for program in with_all for offset in program]
     assert sum(offset > 0 for offset in watched) > 40
+
+
+# --- long programs ----------------------------------------------------------------------
+
+
+def count_instructions(program: Program, every: bool) -> int:
+    """Counts the Python instructions of a run on our rotating cache."""
+    count, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "opcode"
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return trace
+
+    backend = load("torch-cpu")
+    sys.settrace(trace)
+    try:
+        assert run(program, backend, every).divergence is None
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_step_over_a_window_takes_as_long_in_a_long_program(every: bool) -> None:
+    """The second half of a program takes as many instructions as the first."""
+    update, state = {"op": "update", "length": 1}, {"op": "state"}
+    config = {"kind": "rotating", "window": 4}
+    short, middle, long = (
+        count_instructions(
+            make_program(*[update, state] * times, contract="layer", **config), every
+        )
+        for times in (20, 40, 80)
+    )
+    assert long - middle == pytest.approx(2 * (middle - short), rel=0.02)
+
+
+# --- masks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(-1,), (1, -1), (1, 1, 1, -1)])

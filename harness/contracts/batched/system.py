@@ -18,7 +18,11 @@ from lockstep.harness.contracts.batched.model import (
     get_single_config,
 )
 from lockstep.harness.contracts.layer.model import Cache, get_tags
-from lockstep.harness.contracts.layer.system import LayerSystem, call_aside
+from lockstep.harness.contracts.layer.system import (
+    LayerSystem,
+    call_aside,
+    leave_out_older,
+)
 from lockstep.harness.contracts.memory import BatchMemory
 from lockstep.harness.contracts.naming import PADDING
 from lockstep.harness.contracts.operation import Answer, Op
@@ -380,8 +384,7 @@ class BatchedSystem(Batches):
             columns = self.read_row(pair, row)
             if pair is not None:
                 self.watch.keep(name, "state", pair)
-            older = set(get_tags(row.older()))
-            columns_held = [column for column in columns if column not in older]
+            columns_held = leave_out_older(columns, row)
             answers.append({"where": f"row {number}", "tags": sort_columns(columns_held)})
         return {"caches": answers}
 
