@@ -143,7 +143,8 @@ class Backend:
         device: the device, for reports.
         contracts: contract → kind → its declaration. Kinds of different contracts have
             different names.
-        arrays: the array functions of the framework.
+        arrays: the array functions of the framework; `NO_ARRAYS` of
+            `harness.backends.engine` for an engine.
         open: makes an empty cache from a complete config, in which every field is set,
             see `CONFIG` of each contract. For a kind with `builds_on`, config["caches"]
             has the open underlying caches: for session and trie the cache of each layer
@@ -226,6 +227,8 @@ def list_unchecked(backend: Backend, declared: Kind) -> list[str]:
     """Lists descriptions of the promises of a kind that the harness cannot check."""
     if backend.execute is not None:
         return []
+    if backend.arrays is None:
+        return [duty.rule for duty in declared.duties]
     unchecked = []
     if declared.inputs == "kept":
         unchecked.append("inputs kept")

@@ -7,10 +7,15 @@ generates the token with the largest logit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+NO_ARRAYS: Any = None
+"""`Backend.arrays` of an engine."""
 
 
-class Generation(NamedTuple):
+@dataclass(frozen=True)
+class Generation:
     """A request to an engine.
 
     Attributes:

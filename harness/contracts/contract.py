@@ -197,7 +197,7 @@ class Contract(ABC):
             options = self.list_options(name, config, declared)
             if options:
                 config[name] = source.pick(list(options))
-        if source.one_in(REAL):
+        if "key_dim" in config and source.one_in(REAL):
             sizes = zip(DIMENSIONS, source.pick(REAL_SIZES), strict=True)
             real = {name: size for name, size in sizes if name not in declared.config}
             if self.why_illegal({**config, **real}) is None:

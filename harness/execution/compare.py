@@ -58,8 +58,8 @@ NAMED = {
 """Field of an answer → its name in a signature; other fields are named "result"."""
 ROWS, TAGS, COLUMNS = "visible", "tags", "columns"
 STORED, STATES, PARTS, LAYERS = "stored", "states", "caches", "layers"
-SLOTS, STATE = "slots", "state"
-READ = frozenset({ROWS, TAGS, COLUMNS, STATES, SLOTS, STATE})
+SLOTS, STATE, GENERATED = "slots", "state", "generated"
+READ = frozenset({ROWS, TAGS, COLUMNS, STATES, SLOTS, STATE, GENERATED})
 """Fields whose values the harness makes from the arrays and tables of a backend."""
 ONE_OF, BETWEEN = "one_of", "between"
 """Keys of an expected value that allows several values; see `Operation.resolve`."""
@@ -111,6 +111,8 @@ def find_difference(
             difference = compare_slots(wanted, got or [], expected["first"])
         elif name == STATE:
             difference = compare_state(wanted, got or [])
+        elif name == GENERATED:
+            difference = compare_generated(wanted, got or [])
         elif name == STATES:
             difference = compare_states(wanted, got or [])
         else:
@@ -260,6 +262,18 @@ def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
 
 def format_slot(token: Any) -> str:
     return f"token {token}" if isinstance(token, int) else str(token)
+
+
+def compare_generated(wanted: Tokens, got: Tokens) -> Difference | None:
+    """Compares the tokens that an engine generated."""
+    for index, (token, seen) in enumerate(zip_longest(wanted, got)):
+        if token != seen:
+            words = (
+                f"generated token {index} is {format_slot(seen)}, not"
+                f" {format_slot(token)}"
+            )
+            return Difference("contents", words, get_tags([token, seen]))
+    return None
 
 
 def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:

@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.execution.compare import (
     COLUMNS,
+    GENERATED,
     PARTS,
     ROWS,
     SLOTS,
@@ -21,7 +22,7 @@ from lockstep.harness.execution.compare import (
 from lockstep.harness.programs.program import Program
 
 CONTENTS, MASKS = "contents", "masks"
-HELD = frozenset({TAGS, SLOTS, STATE, STATES, STORED})
+HELD = frozenset({TAGS, SLOTS, STATE, STATES, STORED, GENERATED})
 CONFIG_SIZES = ("heads", "key_dim", "value_dim")
 CACHE, OFFSET, UPDATE, UPDATES = "cache", "offset", "update", "updates"
 
@@ -84,7 +85,7 @@ def measure(program: Program, comparisons: Comparisons) -> Sizes:
     """Returns the `Sizes` of a program and of what its steps compared."""
     operations = program.rules.operations
     lengths: list[int] = [operations[op["op"]].count_tags(op) for op in program.ops]
-    sizes: dict[str, Any] = {name: program.config[name] for name in CONFIG_SIZES}
+    sizes: dict[str, Any] = {name: program.config.get(name, 0) for name in CONFIG_SIZES}
     updates = len(lengths) - lengths.count(0)
     read = {CACHE: comparisons.cache, OFFSET: comparisons.offset}
     more = {**read, UPDATE: max(lengths, default=0), UPDATES: updates}

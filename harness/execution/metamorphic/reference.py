@@ -184,7 +184,8 @@ TRIES = 8
 
 
 def list_relations(kind: str) -> Sequence[Relation]:
-    return [*GENERIC, *FAMILIES[kind].special]
+    """Lists the relations of a kind: none for engines, whose requests share nothing."""
+    return [*GENERIC, *FAMILIES[kind].special] if kind in FAMILIES else []
 
 
 def derive(
@@ -222,6 +223,8 @@ def derive(
 def derive_one(program: Program, number: int) -> Program | None:
     """Derives one program; tries the relations from index `number` on."""
     relations = list_relations(program.kind)
+    if not relations:
+        return None
     first = number % len(relations)
     turned = (*relations[first:], *relations[:first])
     derived_programs = derive(program, trace_first(program), turned)

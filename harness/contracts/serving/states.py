@@ -1,0 +1,140 @@
+"""The abstract states of the serving contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lockstep.harness.backends.backend import Kind
+from lockstep.harness.backends.probe import Probe
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.serving.model import Request, ServingModel
+from lockstep.harness.contracts.states import State, StateTable, never, only
+from lockstep.reference.serving import Ask, Head, Token
+
+MANY = 8
+"""Caches of few requests have evicted some after so many requests."""
+
+
+class Situation(NamedTuple):
+    """A request that is about to begin.
+
+    Attributes:
+        model: the reference before the request.
+        request: the request.
+        name: the name of the earlier request that shares the most first tokens.
+        shared: the number of these tokens.
+    """
+
+    model: ServingModel
+    request: Request
+    name: str | None
+    shared: int
+
+    @property
+    def earlier(self) -> Request | None:
+        return None if self.name is None else self.model.requests[self.name]
+
+    @property
+    def ask(self) -> Ask:
+        last = self.request.prompt[-1]
+        return last if isinstance(last, Ask) else self.model.probe.usual
+
+    @property
+    def head(self) -> Head:
+        return self.model.probe.heads[self.ask.head]
+
+    def is_moved(self) -> bool:
+        """Tells whether the prompt has tokens of an earlier request elsewhere."""
+        positions: dict[Token, int] = {
+            token: at
+            for request in self.model.requests.values()
+            for at, token in enumerate(request.tokens)
+            if isinstance(token, int)
+        }
+        prompt = enumerate(self.request.prompt)
+        return any(positions.get(token, at) != at for at, token in prompt)
+
+    def asks_beyond(self) -> bool:
+        """Tells whether the head does not see the token that it is asked for."""
+        at = len(self.request.prompt) - 1
+        is_distance = self.head.finds == "distance"
+        return is_distance and not self.head.sees(at, at - self.ask.argument)
+
+    def asks_stranger(self) -> bool:
+        """Tells whether only other requests have the token that is asked for."""
+        is_token = self.head.finds != "distance"
+        return is_token and self.ask.argument not in self.request.prompt
+
+
+REQUEST_STATES = (
+    "first-request nothing-shared longer same-prompt branch moved one-token full-context"
+    " many-requests after-aborted beside-streams after-flush after-restore named-slot"
+    " beyond-window asks-beyond asks-stranger"
+)
+
+TABLE = StateTable(
+    [
+        State("first-request", lambda s: not s.model.requests),
+        State("nothing-shared", lambda s: s.model.requests and not s.shared),
+        State("longer", lambda s: s.shared and s.shared == len(s.earlier.tokens)),
+        State("same-prompt", lambda s: s.shared >= len(s.request.prompt) - 1 > 0),
+        State("branch", lambda s: 0 < s.shared < len(s.earlier.tokens)),
+        State("moved", Situation.is_moved),
+        State("one-token", lambda s: len(s.request.prompt) == 1),
+        State("full-context", lambda s: is_full(s)),
+        State("many-requests", lambda s: len(s.model.requests) >= MANY),
+        State(
+            "after-aborted", lambda s: s.shared and s.earlier.state == "aborted", "abort"
+        ),
+        State("beside-streams", lambda s: s.model.list_states("open"), "begin"),
+        State("after-flush", lambda s: "flushed" in s.model.past, "flush"),
+        State("after-restore", lambda s: "restored" in s.model.past, "restore"),
+        State("named-slot", lambda s: False, "slots"),
+        State("beyond-window", lambda s: is_long(s), "window"),
+        State("asks-beyond", Situation.asks_beyond),
+        State("asks-stranger", Situation.asks_stranger, "echoes"),
+        State("several-queued", needs="queue"),
+        State("several-streams", needs="begin"),
+        State("idle"),
+    ],
+    [
+        only("only a prompt has these states", REQUEST_STATES, "complete queue begin"),
+        only("a prompt has other states", "idle", "run read abort flush save restore"),
+        never("no request is open", "several-streams", "flush save restore"),
+    ],
+)
+
+
+def is_full(situation: Situation) -> bool:
+    request = situation.request
+    room = situation.model.config["context"] - len(request.prompt)
+    return bool(room - len(request.generated) < 2)
+
+
+def is_long(situation: Situation) -> bool:
+    window = situation.head.window
+    return window is not None and len(situation.request.prompt) > window
+
+
+def get_states(op: Op, model: ServingModel) -> Sequence[str]:
+    """Returns the names of the abstract states before `op` runs."""
+    states = ["several-queued"] if len(model.list_states("queued")) > 1 else []
+    states += ["several-streams"] if len(model.list_states("open")) > 1 else []
+    request = model.make_request(op) if "pieces" in op else None
+    if not isinstance(request, Request) or not request.prompt:
+        return states or ["idle"]
+    shared = model.count_shared(request.prompt)
+    name = max(shared, key=lambda name: shared[name], default=None)
+    situation = Situation(model, request, name, shared[name] if name else 0)
+    states += ["named-slot"] if op["slot"] is not None else []
+    return states + TABLE.find(situation)
+
+
+def list_features(probe: Probe, declared: Kind) -> set[str]:
+    """Lists the features of a kind of the serving contract."""
+    features: set[Any] = {head.finds for head in probe.heads}
+    features |= {"echoes"} if any(head.echoes for head in probe.heads) else set()
+    features |= {"window"} if any(head.window for head in probe.heads) else set()
+    slots = declared.config.get("slots", (None,))
+    return features | ({"slots"} if any(slots) else set())

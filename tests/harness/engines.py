@@ -1,0 +1,197 @@
+"""A small engine with a prefix cache, and the mistakes that are planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.engine import NO_ARRAYS, Completion, Generation
+from lockstep.harness.backends.probe import Probe, get_probe
+from lockstep.harness.contracts.serving import SERVING
+from lockstep.reference.serving import Token, find
+
+Cached = list[Token | None]
+"""The tokens whose K and V a sequence holds, by position; None for overwritten memory."""
+
+
+@dataclass(eq=False)
+class ToyEngine:
+    """Keeps the K and V of ended requests, and reuses the longest common prefix.
+
+    A mistake is a method that replaces a method of this class.
+
+    Attributes:
+        probe: the probe that the engine serves.
+        caches: (tokens of an ended request, its K and V).
+        streams: the open streams.
+    """
+
+    probe: Probe
+    config: Mapping[str, Any]
+    caches: list[tuple[list[Token], Cached]] = field(default_factory=list)
+
+    def complete(self, requests: Sequence[Generation]) -> list[Completion]:
+        begun = [self.begin(request) for request in requests]
+        return [stream.read(stream.left) for stream in begun]
+
+    def begin(self, request: Generation) -> ToyStream:
+        if not request.prompt:
+            raise ValueError("the prompt is empty")
+        if len(request.prompt) + request.count > self.probe.context:
+            raise ValueError("the request is longer than the context")
+        tokens = [self.get_token(number) for number in request.prompt]
+        kept = self.reuse(tokens)
+        cached = [*kept, *tokens[len(kept) :]]
+        return ToyStream(self, tokens, cached, len(kept), request.count)
+
+    def get_token(self, number: int) -> Token:
+        token = self.probe.get_token(number)
+        if token is None:
+            raise ValueError(f"the vocabulary has no id {number}")
+        return token
+
+    def reuse(self, tokens: list[Token]) -> Cached:
+        """Returns the K and V that a new request reuses, never all of its tokens."""
+        best: Cached = []
+        for stored, cached in self.caches:
+            pairs = zip(stored, tokens[:-1], strict=False)
+            same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+            length = min(len(stored), len(tokens) - 1) if same is None else same
+            best = max(best, cached[:length], key=len)
+        return best
+
+    def find(self, cached: Cached) -> int | None:
+        return find(self.probe.heads, self.probe.usual, cached)  # type: ignore[arg-type]
+
+    def keep(self, stream: ToyStream) -> None:
+        self.caches.append((stream.tokens, stream.cached))
+
+    def flush(self) -> None:
+        self.caches.clear()
+
+    def close(self) -> None:
+        self.caches.clear()
+
+
+@dataclass(eq=False)
+class ToyStream:
+    """An open request of a `ToyEngine`."""
+
+    engine: ToyEngine
+    tokens: list[Token]
+    cached: Cached
+    reused: int
+    left: int
+
+    def read(self, count: int) -> Completion:
+        probe, ids = self.engine.probe, []
+        for _ in range(count):
+            position = self.engine.find(self.cached)
+            token = None if position is None else self.cached[position]
+            ids.append(probe.first_ids[-1] if token is None else probe.get_id(token))
+            self.tokens.append(probe.get_token(ids[-1]) or 0)
+            self.cached.append(self.tokens[-1])
+        self.left -= count
+        if not self.left:
+            self.engine.keep(self)
+        return Completion(ids, [0.0] * count, self.reused)
+
+    def abort(self) -> None:
+        self.engine.keep(self)
+
+
+class KeepsFirst(ToyEngine):
+    """Reuses the first token of any cached request, whatever the prompt says."""
+
+    def reuse(self, tokens: list[Token]) -> Cached:
+        best = super().reuse(tokens)
+        if not best and len(tokens) > 1 and self.caches:
+            return self.caches[-1][1][:1]
+        return best
+
+
+class ComparesLengths(ToyEngine):
+    """Compares prompts by their first token and their length."""
+
+    def reuse(self, tokens: list[Token]) -> Cached:
+        for stored, cached in self.caches:
+            if stored[0] == tokens[0] and len(stored) == len(tokens):
+                return cached[: len(tokens) - 1]
+        return super().reuse(tokens)
+
+
+class KeepsAborted(ToyEngine):
+    """Stores an aborted request with tokens that it has not computed."""
+
+    def keep(self, stream: ToyStream) -> None:
+        if stream.left:
+            stream.cached[len(stream.cached) // 2 :] = [0] * (-(-len(stream.cached) // 2))
+        super().keep(stream)
+
+
+class IgnoresFlush(ToyEngine):
+    """Forgets at a flush which tokens the caches of the last request hold."""
+
+    def flush(self) -> None:
+        for index, (stored, cached) in enumerate(self.caches):
+            self.caches[index] = stored, [0] * len(cached)
+
+
+class SeesTooFar(ToyEngine):
+    """Its window has one token more."""
+
+    def find(self, cached: Cached) -> int | None:
+        wider = tuple(
+            replace(head, window=head.window and head.window + 1)
+            for head in self.probe.heads
+        )
+        return find(wider, self.probe.usual, cached)  # type: ignore[arg-type]
+
+
+class MixesBatch(ToyEngine):
+    """Gives requests that run at the same time the answers of their neighbours."""
+
+    def complete(self, requests: Sequence[Generation]) -> list[Completion]:
+        answers = super().complete(requests)
+        same = [len(answer.ids) for answer in answers]
+        return answers[::-1] if len(set(same)) == 1 else answers
+
+
+class IsBlurred(ToyEngine):
+    """Holds the last token of a reused prefix twice."""
+
+    def complete(self, requests: Sequence[Generation]) -> list[Completion]:
+        answers = super().complete(requests)
+        blurred = [[-0.7] * len(answer.ids) for answer in answers]
+        pairs = zip(answers, blurred, strict=True)
+        return [a._replace(logprobs=b) if a.cached else a for a, b in pairs]
+
+
+MISTAKES: Sequence[type[ToyEngine]] = (
+    *(KeepsFirst, ComparesLengths, KeepsAborted, IgnoresFlush, SeesTooFar),
+    *(MixesBatch, IsBlurred),
+)
+
+
+def make_backend(engine: type[ToyEngine] = ToyEngine) -> Backend:
+    """Makes the backend of an engine class, with all operations but slots."""
+    operations = frozenset(SERVING.operations) - {"save", "restore"}
+    kinds = {kind: Kind(operations, refuses=True) for kind in SERVING.kinds}
+    open_engine: Callable[[Mapping[str, Any]], ToyEngine] = lambda config: engine(  # noqa: E731
+        get_probe(config), config
+    )
+    return Backend(engine.__name__, "cpu", {"serving": kinds}, NO_ARRAYS, open_engine)
+
+
+toy = make_backend
+(
+    keeps_first,
+    compares_lengths,
+    keeps_aborted,
+    ignores_flush,
+    sees_too_far,
+    mixes,
+    blurred,
+) = ((lambda kind=kind: make_backend(kind)) for kind in MISTAKES)
