@@ -175,6 +175,17 @@ class ServingModel:
             request.state = state
         return request
 
+    def list_asked(self, op: Op) -> list[tuple[list[Token], Token]]:
+        """Lists the prompts that ask a head for each visible token of a request, with
+        the token that the head finds."""
+        tokens, head = self.requests[op["request"]].tokens, self.probe.heads[op["head"]]
+        last = len(tokens)
+        if head.finds != "distance" or last + 2 > self.config["context"]:
+            return []
+        seen = [back for back in range(1, last + 1) if head.sees(last, last - back)]
+        prompts = [([*tokens, Ask(op["head"], back)], back) for back in seen]
+        return [(prompt, tokens[last - back]) for prompt, back in prompts]
+
     def list_states(self, *states: str) -> list[str]:
         """Lists the names of the requests in one of these states."""
         return [

@@ -242,6 +242,44 @@ class Abort(StreamOperation):
         return system.abort(op)
 
 
+class Interrogate(ServingOperation):
+    """Asks a head for each token of an earlier request that it sees: one request for each
+    distance, with the tokens of the earlier request as prompt.
+
+    Answer: `caches`: for each distance, from 1 on, `generated`.
+    """
+
+    name, weight = "interrogate", 2
+    effect = Effect.READS
+    fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST, "head": integer(0, 15)}
+    answer = schemas.record(caches=schemas.list_of(GENERATED))
+    text = "ask head {head} for each token of request {request}"
+
+    def get_method(self) -> str | None:
+        return "complete"
+
+    def why_illegal(self, op: Op, model: ServingModel) -> str | None:
+        if op["request"] not in model.list_states("done", "aborted"):
+            return f"request {op['request']} has not ended"
+        if op["head"] not in range(len(model.probe.heads)):
+            return "the probe has no such head"
+        return None if model.list_asked(op) else "the head sees nothing there"
+
+    def draw_fields(self, source: Source, model: ServingModel) -> Fields:
+        ended = model.list_states("done", "aborted")
+        if not ended:
+            return None
+        head = source.below(len(model.probe.heads))
+        return {"request": source.pick(ended), "head": head}
+
+    def run_reference(self, op: Op, model: ServingModel) -> Answer:
+        asked = model.list_asked(op)
+        return {"caches": [answer([token]) for _, token in asked]}
+
+    def run_backend(self, op: Op, system: ServingSystem, model: ServingModel) -> Answer:
+        return system.interrogate(op, model)
+
+
 class IdleOperation(ServingOperation):
     """An operation on the engine while no request is open."""
 
@@ -309,7 +347,18 @@ class Restore(SlotOperation):
 
 
 OPERATIONS = index(
-    *(Complete(), Queue(), Run(), Begin(), Read(), Abort(), Flush(), Save(), Restore())
+    *(
+        Complete(),
+        Queue(),
+        Run(),
+        Begin(),
+        Read(),
+        Abort(),
+        Interrogate(),
+        Flush(),
+        Save(),
+        Restore(),
+    )
 )
 
 

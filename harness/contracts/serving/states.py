@@ -100,7 +100,11 @@ TABLE = StateTable(
     ],
     [
         only("only a prompt has these states", REQUEST_STATES, "complete queue begin"),
-        only("a prompt has other states", "idle", "run read abort flush save restore"),
+        only(
+            "a prompt has other states",
+            "idle",
+            "run read abort interrogate flush save restore",
+        ),
         never("no request is open", "several-streams", "flush save restore"),
     ],
 )

@@ -13,6 +13,7 @@ from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.serving.model import ServingModel, show
 from lockstep.harness.contracts.system import Setup, System
 from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.reference.serving import Ask, Token
 
 BLURRED = -0.05
 """The smallest allowed log-probability of a generated token. The probe is sure of its
@@ -44,18 +45,32 @@ class ServingSystem(System):
 
     def make_generation(self, op: Op, model: ServingModel) -> Generation:
         """Returns the request of an operation, which the reference has just run."""
-        ids = [self.probe.get_id(token) for token in model.current.prompt]
-        return Generation(ids, op["count"], op["slot"])
+        return Generation(self.get_ids(model.current.prompt), op["count"], op["slot"])
+
+    def get_ids(self, tokens: Sequence[Token]) -> list[int]:
+        return [self.probe.get_id(token) for token in tokens]
 
     # --- operations ---------------------------------------------------------------------
 
     def complete(self, op: Op, model: ServingModel) -> Answer:
         generation = self.make_generation(op, model)
+        return self.complete_one(generation, f"request {op['request']}")
+
+    def complete_one(self, generation: Generation, name: str) -> Answer:
         answer = self.ask(lambda: self.engine.complete([generation]))
         if "error" in answer:
             return answer
         (completion,) = read_list(answer.get("result"), "complete", 1)
-        return self.read_completion(completion, generation.count, op["request"])
+        return self.read_completion(completion, generation.count, name)
+
+    def interrogate(self, op: Op, model: ServingModel) -> Answer:
+        answers = []
+        for prompt, _ in model.list_asked(op):
+            ask = prompt[-1]
+            assert isinstance(ask, Ask)
+            name = f"request {op['request']}, distance {ask.argument}"
+            answers.append(self.complete_one(Generation(self.get_ids(prompt), 1), name))
+        return {"caches": answers}
 
     def queue(self, op: Op, model: ServingModel) -> Answer:
         self.queued[op["request"]] = self.make_generation(op, model)
@@ -70,7 +85,7 @@ class ServingSystem(System):
         pairs = zip(completions, queued.items(), strict=True)
         return {
             "caches": [
-                self.read_completion(completion, generation.count, name)
+                self.read_completion(completion, generation.count, f"request {name}")
                 for completion, (name, generation) in pairs
             ]
         }
@@ -94,7 +109,7 @@ class ServingSystem(System):
             del self.streams[name]
         if "error" in answer:
             return answer
-        return self.read_completion(answer.get("result"), count, name)
+        return self.read_completion(answer.get("result"), count, f"request {name}")
 
     def abort(self, op: Op) -> Answer:
         return self.ask(self.streams.pop(op["request"]).abort)
@@ -123,7 +138,7 @@ class ServingSystem(System):
             self.compared["logprobs"] += 1
         if completion.cached:
             self.compared["cached tokens"] += 1
-        return {"generated": shown, "where": f"request {name}"}
+        return {"generated": shown, "where": name}
 
     def name_token(self, number: Any) -> int | str:
         """Returns a generated token as in an answer."""
@@ -143,7 +158,7 @@ class ServingSystem(System):
             if not logprob >= BLURRED:
                 raise Broken(
                     "blurred",
-                    f"request {name}: generated token {index} is {format_token(token)}"
+                    f"{name}: generated token {index} is {format_token(token)}"
                     f" with log-probability {float(logprob):.3g}; at least {BLURRED} is"
                     " expected, as one head finds exactly one token",
                 )
