@@ -62,8 +62,8 @@ class Layer:
         return (end - begin) * self.token_bytes
 
 
-def count_common(first: Tokens, second: Tokens) -> int:
-    """Returns the length of the common prefix of two conversations."""
+def count_common(first: Sequence[object], second: Sequence[object]) -> int:
+    """Returns the length of the common prefix of two lists of tokens."""
     common = 0
     for a, b in zip(first, second, strict=False):
         if a != b:
