@@ -63,7 +63,7 @@ from lockstep.harness.workers.guard import spare_garbage  # noqa: E402
 from lockstep.harness.workers.registry import load  # noqa: E402
 from lockstep.harness.workers.slices import is_watched  # noqa: E402
 
-KINDS = [kind for rules in CONTRACTS.values() for kind in rules.kinds]
+KINDS = [kind for rules in CONTRACTS.values() if rules.has_arrays for kind in rules.kinds]
 SHARES = ("draw", "record", "reference", "backend", "compare")
 
 BARS = {"torch-cpu": 7_500, "mlx-cpu": 3_750}

@@ -72,6 +72,8 @@ class Contract(ABC):
         depth: the number of programs needed to find a mistake, relative to most
             contracts; larger where mistakes need a longer history (`ci/bench/find.py`).
         free_fields: the config fields that do not change any answer.
+        has_arrays: whether the caches get and return arrays; the engines of the serving
+            contract get and return ids of tokens.
         tells_memory: whether a cache reports its own memory; see `Kind.held`.
         interfaces: kind → the interface of its cache, for kinds used without a wrapper.
         heeded: kind → the config fields that a cache of this kind must respect.
@@ -104,6 +106,7 @@ class Contract(ABC):
     system: Callable[[Setup], Any]
     rewrites: ClassVar[Sequence[Rewrite]]
     free_fields: ClassVar[Sequence[str]] = WITHOUT_EFFECT
+    has_arrays: ClassVar[bool] = True
     tells_memory: ClassVar[bool] = True
     interfaces: ClassVar[Mapping[str, type]] = {}
     heeded: ClassVar[Mapping[str, Sequence[str]]] = {}

@@ -14,7 +14,10 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.program import Program, parse_program, walk
 
-KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+ALL_KINDS = [(rules.name, kind) for rules in CONTRACTS.values() for kind in rules.kinds]
+
+KINDS = [(name, kind) for name, kind in ALL_KINDS if CONTRACTS[name].has_arrays]
+"""The kinds of caches; the others are kinds of engines."""
 
 FRAMEWORKS = ("torch", "mlx")
 """Those of our caches."""

@@ -30,7 +30,7 @@ from lockstep.harness.programs.vectors.selection import (
     Selection,
     list_levels,
 )
-from tests.harness.building import KINDS
+from tests.harness.building import ALL_KINDS
 from tests.harness.commands import ROOT, lockstep
 
 Document = dict[str, Any]
@@ -77,9 +77,9 @@ def readme(tiny: Path) -> str:
 
 def test_two_exports_have_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
     """Whatever the seed of Python's hashes, and the number of workers."""
-    kinds = dict(reversed(KINDS))  # one of each
+    kinds = dict(reversed(ALL_KINDS))  # one of each
     export(tmp_path / "other", 2, 2, *kinds.values())
-    assert len(list(tiny.iterdir())) == len(KINDS) + 3
+    assert len(list(tiny.iterdir())) == len(ALL_KINDS) + 3
     others = sorted((tmp_path / "other").glob("*.jsonl"))
     assert len(others) == len(kinds) == len(CONTRACTS)
     for other in others:
@@ -141,7 +141,9 @@ def test_a_tiny_set_has_every_operation(
         key = program["contract"], program["config"]["kind"]
         operations.setdefault(key, set()).update(op["op"] for op in program["ops"])
     kinds = [entry["holds"] for entry in manifest["files"].values() if "holds" in entry]
-    assert sorted((holds["contract"], holds["kind"]) for holds in kinds) == sorted(KINDS)
+    assert sorted((holds["contract"], holds["kind"]) for holds in kinds) == sorted(
+        ALL_KINDS
+    )
     for holds in kinds:
         names = {*CONTRACTS[holds["contract"]].list_operations(holds["kind"])}
         assert operations[holds["contract"], holds["kind"]] == names
@@ -170,7 +172,7 @@ def get_whole(contract: str, kind: str) -> Kind:
     return replace(list_levels(contract, kind)["settings"], refuses=True)
 
 
-@pytest.mark.parametrize(("contract", "kind"), KINDS)
+@pytest.mark.parametrize(("contract", "kind"), ALL_KINDS)
 def test_levels_grow(contract: str, kind: str, documents: list[Document]) -> None:
     """Each level may do all that the one before may, and its programs do no more."""
     levels = list_levels(contract, kind)

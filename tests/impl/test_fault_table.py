@@ -16,7 +16,8 @@ KINDS = {
 
 def test_all_that_real_caches_made_are_there() -> None:
     assert sum(fault.source != "constructed" for fault in FAULTS.values()) == 65
-    assert {fault.contract for fault in FAULTS.values()} == set(CONTRACTS)
+    contracts = {name for name, rules in CONTRACTS.items() if rules.has_arrays}
+    assert {fault.contract for fault in FAULTS.values()} == contracts
     for contract, kinds in KINDS.items():
         own = [fault for fault in FAULTS.values() if fault.contract == contract]
         assert {fault.kind for fault in own} == kinds

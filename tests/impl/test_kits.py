@@ -52,7 +52,8 @@ def test_a_cache_of_each_kind_agrees() -> None:
     KIT["javascript"].find_compiler()
     backend = load(f"exec:node {KITS / 'javascript' / 'kinds.js'}", ASKS)
     declared = {name: set(kinds) for name, kinds in backend.contracts.items()}
-    assert declared == {name: {*rules.kinds} for name, rules in CONTRACTS.items()}
+    contracts = {name: rules for name, rules in CONTRACTS.items() if rules.has_arrays}
+    assert declared == {name: {*rules.kinds} for name, rules in contracts.items()}
     assert_agrees(backend, PROGRAMS // 3)
 
 

@@ -66,7 +66,7 @@ class ServingContract(Contract):
     }
     rewrites = (join_names(OPERATIONS, "request"), *REWRITES)
     free_fields = ("dtype",)
-    tells_memory = False
+    has_arrays = tells_memory = False
     without_attention = KINDS
     model = staticmethod(ServingModel)
     system = staticmethod(ServingSystem)
