@@ -62,7 +62,14 @@ class Engine(Protocol):
     Each method raises `ValueError` for an invalid request: an empty prompt, an id outside
     of the vocabulary, or more tokens than the context has. The engine and its other
     requests then go on as if the request had not been made.
+
+    Attributes:
+        first_tag: the id of the first tag of the next program. It is 0 for a new engine.
+            An engine that has run other programs gives an id that they have not used
+            lately, so that their tokens are never taken for tokens of this program.
     """
+
+    first_tag: int
 
     def complete(self, requests: Sequence[Generation]) -> Sequence[Completion]:
         """Runs requests that are submitted at the same time; returns their results in

@@ -25,12 +25,13 @@ class ToyEngine:
     Attributes:
         probe: the probe that the engine serves.
         caches: (tokens of an ended request, its K and V).
-        streams: the open streams.
+        first_tag: see `Engine`.
     """
 
     probe: Probe
     config: Mapping[str, Any]
     caches: list[tuple[list[Token], Cached]] = field(default_factory=list)
+    first_tag: int = 0
 
     def complete(self, requests: Sequence[Generation]) -> list[Completion]:
         begun = [self.begin(request) for request in requests]

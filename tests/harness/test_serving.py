@@ -3,6 +3,7 @@ are planted in it, and its requests mean what they say."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -64,6 +65,19 @@ def test_a_mistake_is_found(engine: type[ToyEngine]) -> None:
 
 
 KIND = "serving-sliding"
+
+
+def test_another_first_tag_changes_no_answer() -> None:
+    backend = make_backend(type("Turned", (ToyEngine,), {}))
+    opened = backend.open
+
+    def open_turned(config: Any) -> ToyEngine:
+        engine: ToyEngine = opened(config)
+        engine.first_tag = 500
+        return engine
+
+    for program in get_programs(KIND)[:10]:
+        assert run(program, replace(backend, open=open_turned)).divergence is None
 
 
 # --- requests ---------------------------------------------------------------------------

@@ -24,7 +24,8 @@ class ServingSystem(System):
     """The engine of one program.
 
     Attributes:
-        engine: the engine; nothing has used it before this program.
+        engine: the engine.
+        first: the id of the first tag of this program.
         queued: name → the request that waits for `run`, in order.
         streams: name → the stream of an open request.
         left: name → the number of tokens that are left of this stream.
@@ -36,8 +37,9 @@ class ServingSystem(System):
         self.probe = get_probe(self.config)
         engine = self.backend.open(self.config)
         self.engine: Engine = read_object(
-            engine, ("complete", "close"), "open", "an engine"
+            engine, ("complete", "close", "first_tag"), "open", "an engine"
         )
+        self.first = engine.first_tag
         self.close = weakref.finalize(self, engine.close)
         self.queued: dict[str, Generation] = {}
         self.streams: dict[str, Stream] = {}
@@ -48,7 +50,15 @@ class ServingSystem(System):
         return Generation(self.get_ids(model.current.prompt), op["count"], op["slot"])
 
     def get_ids(self, tokens: Sequence[Token]) -> list[int]:
-        return [self.probe.get_id(token) for token in tokens]
+        return [self.probe.get_id(self.turn(token, self.first)) for token in tokens]
+
+    def turn(self, token: Token, count: int) -> Token:
+        """Returns a token with its tag raised by `count`, modulo the number of tags."""
+        if isinstance(token, int):
+            return (token + count) % self.probe.content
+        if self.probe.heads[token.head].finds == "distance":
+            return token
+        return Ask(token.head, (token.argument + count) % self.probe.content)
 
     # --- operations ---------------------------------------------------------------------
 
@@ -146,6 +156,7 @@ class ServingSystem(System):
         if index is None:
             return f"{format_plain(number)} ({type(number).__name__}), not an id"
         token = self.probe.get_token(index)
+        token = None if token is None else self.turn(token, -self.first)
         if token is None or (isinstance(token, int) and token >= self.limit):
             return f"id {index}, which no request has"
         (shown,) = show([token])
