@@ -206,6 +206,14 @@ class PagedCache:
         del request.drafts[max(0, request.end - len(request.tokens)) :]
         self.step.append(name)
 
+    def can_lose(self, name: str, other: str) -> bool:
+        """Returns whether `other` may lose its slots to a request that is scheduled.
+
+        It may if it waits for a step; it then waits without slots, as after `preempt`.
+        """
+        request = self.get(other)
+        return other != name and request.is_held and not request.scheduled
+
     def run(self) -> None:
         """Computes all tokens of the step."""
         for name in self.step:

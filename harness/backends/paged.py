@@ -89,7 +89,9 @@ class PagedCache(Protocol):
     def match(self, request: str) -> int:
         """Returns the number of tokens that a waiting request would reuse now."""
 
-    def schedule(self, request: str, count: int) -> int | tuple[int, int] | None:
+    def schedule(
+        self, request: str, count: int
+    ) -> int | tuple[int, int] | tuple[int, int, Sequence[str]] | None:
         """Allocates slots for the next `count` known tokens, including drafts, or for all
         remaining known tokens if there are fewer.
 
@@ -99,7 +101,10 @@ class PagedCache(Protocol):
         Returns:
             The position of the first of these tokens, that is, the number of computed or
             reused tokens. A cache that may take fewer tokens, so that a step ends at a
-            position where a state is stored, also returns the number of tokens. None if
+            position where a state is stored, also returns the number of tokens. A cache
+            that declares the config field `preempts` may take missing blocks from
+            requests that are not in the step; it then also returns the number of tokens
+            and the names of these requests, which wait as after `preempt`. None if
             there is no room, or if a cache with a state group cannot end a step of
             `count` tokens at the end of a block; then nothing changes. There is room in
             free blocks and in cached blocks that no request holds; the config field

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Divergence, Program, walk
 from tests.harness import paging
@@ -141,6 +143,17 @@ def test_a_refusal_of_what_fits_or_was_admitted_is_wrong(
     assert (divergence.what, divergence.operation) == ("result", "schedule")
 
 
+def test_a_refusal_of_an_unknown_request_for_want_of_room_is_wrong() -> None:
+    class Unknowing(Manager):
+        def schedule(self, name: str, count: int) -> Any:
+            return super().schedule(name, count) if name in self.requests else None
+
+    program = make(ask("schedule", "a"), blocks=4, admits="chunk", **BLOCK)
+    divergence = find(program, Unknowing)
+    assert divergence is not None
+    assert divergence.message == "did not refuse; expected usage"
+
+
 DRAFTS = (
     *(open_request("a", 1, 2, 3), ask("schedule", "a"), RUN),
     *(ask("accept", "a", sampled=4, drafts=[5, 6]), ask("schedule", "a"), RUN),
@@ -196,6 +209,144 @@ def test_a_load_may_take_the_blocks_of_the_whole_prompt() -> None:
     last.finish()
     assert last.model.cache.requests["b"].admitted == 2
     assert last.model.spans["b"] == (0, 5)
+
+
+# --- slots that a step takes from other requests ---------------------------------------
+
+
+class Taking(Manager):
+    """Preempts requests that are not in the step, the oldest first, to make room."""
+
+    tells_names = True
+
+    def schedule(self, name: str, count: int) -> Any:
+        start = super().schedule(name, count)
+        waiting = [other for other in self.requests if other != name]
+        trial, taken = deepcopy(self), list[str]()
+        while start is None and waiting:
+            request = self.requests[waiting.pop(0)]
+            if request.tables is not None and not request.is_scheduled:
+                taken = [*taken, self.find(request)]
+                trial.preempt(taken[-1])
+                start = Manager.schedule(trial, name, count)
+        if start is None or not taken:
+            return start
+        for other in taken:
+            self.preempt(other)
+        start = super().schedule(name, count)
+        assert start is not None
+        request = self.requests[name]
+        return [start, request.end - start, taken] if self.tells_names else start
+
+    def find(self, request: Any) -> str:
+        return next(name for name, item in self.requests.items() if item is request)
+
+
+class Greedy(Taking):
+    """Preempts a request for each step, also if there is room."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        [other] = [item for item in self.requests if item != name] or [name]
+        start = Manager.schedule(self, name, count)
+        if other == name:
+            return start
+        self.preempt(other)
+        return [start, count, [other]]
+
+
+class Silent(Taking):
+    tells_names = False
+
+
+class Emptied(Silent):
+    """Also keeps tables of no blocks."""
+
+    def tables(self, request: str) -> Any:
+        return super().tables(request) or [[]]
+
+
+class Lying(Taking):
+    """Names another request than that which it preempts."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        answer = super().schedule(name, count)
+        return [*answer[:2], [name]] if isinstance(answer, list) else answer
+
+
+PREEMPTED = (
+    *(open_request("a", 1, 2, 3, 4, 5), ask("schedule", "a", count=4), RUN),
+    *(open_request("b", 7, 8, 9), ask("schedule", "b", count=3), RUN),
+    *(ask("schedule", "a"), RUN),
+)
+"""There are 3 blocks: "b" needs 2, of which "a" holds 1. Then it needs all for "a"."""
+
+
+def find_taken(
+    cache: Any, *ops: Op, blocks: int = 3, preempts: bool = True
+) -> Divergence | None:
+    backend = paging.declare(cache, config={"preempts": (preempts,)})
+    program = make(*ops, blocks=blocks, preempts=preempts, **BLOCK)
+    return run(program, backend).divergence
+
+
+def test_a_step_may_take_the_slots_of_requests_that_wait() -> None:
+    assert find_taken(Taking, *PREEMPTED) is None
+    assert find_taken(Manager, *PREEMPTED) is None  # it refuses
+
+
+@pytest.mark.parametrize(
+    ("cache", "options", "message"),
+    [
+        (
+            *(Taking, {"preempts": False}),
+            "b took the slots of requests ['a'], although `preempts` is not declared",
+        ),
+        (
+            *(Silent, {"preempts": False}),
+            "request a holds slots, but has no tables; if `schedule` took them for"
+            " another request, declare `preempts`, and name it",
+        ),
+        (
+            *(Emptied, {"preempts": False}),
+            "position 0 of request a, group 0, has no slot, not token 0; if `schedule`"
+            " took them for another request, declare `preempts`, and name it",
+        ),
+        (
+            *(Greedy, {"blocks": 12}),
+            "b took the slots of requests ['a'], although all requests fit",
+        ),
+        (
+            *(Lying, {}),
+            "b took the slots of requests ['b'], but b is in the step, or holds no slots",
+        ),
+    ],
+)
+def test_a_manager_that_takes_slots_and_should_not_or_says_otherwise_is_wrong(
+    cache: Any, options: Mapping[str, Any], message: str
+) -> None:
+    divergence = find_taken(cache, *PREEMPTED, **options)
+    assert divergence is not None
+    assert divergence.message == message
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+def test_drawn_programs_take_slots(preempts: bool) -> None:
+    taken = []
+
+    class Noting(Taking):
+        def schedule(self, name: str, count: int) -> Any:
+            answer = super().schedule(name, count)
+            taken.extend(answer[2] if isinstance(answer, list) else ())
+            return answer
+
+    backend = paging.declare(Noting, config={"preempts": (preempts,)})
+    declared = backend.contracts["paged"]["paged-full"]
+    programs = draw_some(40, "paged", "paged-full", declared, 1)
+    failing = [x for x in programs if run(x, backend).divergence is not None]
+    assert (len(taken) > 10, bool(failing)) == (True, not preempts)
+
+
+# --- drawn programs ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("admits", ["prompt", "output"])

@@ -5,7 +5,7 @@ these tokens, `in=x` in a namespace; `take a 2` schedules two of its tokens, `hi
 behind a hit; `run` computes the step. `hits a` lists the hits that a waiting request can
 have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its
 drafts, and how many are computed; `-` for none. `slots a` answers with the number of
-tokens for which it has slots.
+tokens for which it has slots; `losers a` with the requests that may lose theirs to it.
 """
 
 from __future__ import annotations
@@ -189,6 +189,14 @@ so has the output
 a load has slots for what it brings
     full admits=prompt | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2;
     slots b > 2; landed t; take b 1; slots b > 4
+# --- slots that a request may lose to another
+a request that waits for its next step
+    full | open a 1 2 3; losers a > -; open b 4; losers b > -; take a 2; losers b > -;
+    run; losers b > a; losers a > -; preempt a; losers b > -; take b 1; losers a > -; run;
+    losers a > b; accept b 5; losers a > b; take b 1; losers a > -
+also if it waits for a transfer or shares its slots
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2; open c 1;
+    losers c > b; landed t; losers c > b; fork b d 9; losers c > b d
 # --- mistakes
 names and tokens
     full | open a > error: open: a request has at least one token; open a 1;
@@ -226,6 +234,9 @@ class PagedDesk(Desk):
     def do_is(self, name: str) -> str:
         request = self.cache.requests[name]
         return f"{say(request.tokens)}, {say(request.drafts)}, {request.computed}"
+
+    def do_losers(self, name: str) -> list[str]:
+        return [x for x in self.cache.requests if self.cache.can_lose(name, x)]
 
     def do_slots(self, name: str) -> int:
         return self.cache.requests[name].admitted

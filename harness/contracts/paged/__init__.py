@@ -78,7 +78,8 @@ class PagedContract(Contract):
     choices = CHOICES
     rare = RARE
     opt_in = frozenset(
-        {"hash_block", "drop_last", "host", "aligned", "admits", "data", "scope"}
+        {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
+        | {"scope"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")

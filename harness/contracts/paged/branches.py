@@ -64,13 +64,7 @@ class Preempt(LettingGo):
         return reason or (None if request.is_held else "it holds no slots")
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        name = op["request"]
-        model.note_letting_go(name, reuse=True)
-        answer = ask(lambda: model.cache.preempt(name))
-        if "error" not in answer:
-            model.past[name] = {"preempted"}  # earlier events no longer count
-            model.leaning.discard(name)
-        return answer
+        return model.preempt(op["request"])
 
 
 class Free(LettingGo):

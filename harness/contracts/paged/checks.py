@@ -13,6 +13,9 @@ from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Request
 
+TAKEN = "; if `schedule` took them for another request, declare `preempts`, and name it"
+"""The end of a message about slots that are missing."""
+
 # --- tables -----------------------------------------------------------------------------
 
 
@@ -63,10 +66,11 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
         content = memory.get(slot) if slot else None
         if content != (need.group, need.tag):
             text = f"is {name_content(content)}" if slot else "has no slot"
+            hint = "" if any(map(list_blocks, tables)) else TAKEN
             raise Broken(
                 "contents",
                 f"position {need.position} of request {name}, group {need.group},"
-                f" {text}, not token {need.tag}",
+                f" {text}, not token {need.tag}{hint}",
             )
 
 
@@ -179,8 +183,10 @@ def check_refusal(
     tables: Tables | None,
     pool: Pool,
     reserved: int = 0,
+    got: str = "got no slots",
 ) -> None:
-    """Raises Broken if a request got no slots although there were enough blocks.
+    """Raises Broken if a request got no slots, or took those of other requests, although
+    there were enough blocks.
 
     Nothing is checked with several groups, because a block of one group may be unusable
     for another group. Nothing is checked either if the requests of a step read more
@@ -195,6 +201,7 @@ def check_refusal(
         pool: the pool before the operation.
         reserved: the number of blocks, in addition to the config's blocks, that the
             backend may keep for drafts.
+        got: what the request got, for the message.
     """
     if len(model.cache.groups) > 1:
         return
@@ -218,7 +225,7 @@ def check_refusal(
         hint = hint if model.config["admits"] == "chunk" else ""
         raise Broken(
             "result",
-            f"request {name} got no slots, although it needs at most {needed} blocks,"
+            f"request {name} {got}, although it needs at most {needed} blocks,"
             f" and {idle} were held by no request{hint}",
         )
 

@@ -7,7 +7,14 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
-from lockstep.harness.contracts.operation import Config, Held, HeldToken, Op
+from lockstep.harness.contracts.operation import (
+    Answer,
+    Config,
+    Held,
+    HeldToken,
+    Op,
+    ask,
+)
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.paged import Content, Group, PagedCache, Request
 
@@ -57,6 +64,7 @@ CONFIG: Mapping[str, Schema] = {
     "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
     "admits": {"enum": ["chunk", "prompt", "output"], "default": "chunk"},
+    "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
@@ -82,6 +90,8 @@ CONFIG: Mapping[str, Schema] = {
 * `admits`: the tokens that must fit when a request is scheduled: "chunk": those up to the
   end of the step; "prompt": all its known tokens; "output": as many tokens as a request
   may have, which are `max_length`, or fewer if fewer fit into `blocks`.
+* `preempts`: whether the backend may take blocks that are missing for a step from other
+  requests, which are not in the step.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
 
 No field determines which states a state group keeps. The backend chooses, and any choice
@@ -340,6 +350,15 @@ class PagedModel:
             self.leaning.add(name)
 
     # --- transfers ----------------------------------------------------------------------
+
+    def preempt(self, name: str) -> Answer:
+        """Takes all slots from a request, and records this."""
+        self.note_letting_go(name, reuse=True)
+        answer = ask(lambda: self.cache.preempt(name))
+        if "error" not in answer:
+            self.past[name] = {"preempted"}  # earlier events no longer count
+            self.leaning.discard(name)
+        return answer
 
     def begin_transfer(self, op: Op, copied: int) -> None:
         """Records a new transfer of `copied` blocks."""

@@ -42,7 +42,7 @@ from lockstep.harness.contracts.paged.transfers import (
 )
 from lockstep.harness.contracts.states import list_true
 from lockstep.harness.core.document import Schema, integer
-from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.reference.paged import Request
 
 
@@ -224,12 +224,36 @@ class Schedule(GoingOn):
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer: Answer = system.watch_hit(op, self.fields, self.result, model)
-        refused = "error" not in answer and answer.get("start") is None
-        if refused and not self.may_wait(op, model):
-            end = self.get_end(op, model, self.list_starts(op, model))
-            end = model.cache.count_admitted(op["request"], end)
-            system.check_refusal(op["request"], end, model)
+        name = op["request"]
+        request = model.cache.requests.get(name)
+        if "error" in answer or request is None or self.is_misuse(model, request):
+            return answer
+        end = self.get_end(op, model, self.list_starts(op, model))
+        refused, taken = answer.get("start") is None, answer.get("preempted", ())
+        if taken:
+            self.check_preempted(name, taken, refused, end, model)
+        if taken or (refused and not self.may_wait(op, model)):
+            end = model.cache.count_admitted(name, end)
+            got = "took slots of other requests" if taken else "got no slots"
+            system.check_refusal(name, end, model, got)
         return answer
+
+    def check_preempted(
+        self, name: str, taken: Sequence[Any], refused: bool, end: int, model: PagedModel
+    ) -> None:
+        """Raises Broken if a step must not take the slots of the requests `taken`."""
+        cache, why = model.cache, ""
+        if not model.config["preempts"]:
+            why = "although `preempts` is not declared"
+        elif refused or model.must_have_room(name, end):
+            why = "but got no slots" if refused else "although all requests fit"
+        for other in taken:
+            is_known = isinstance(other, str) and other in cache.requests
+            if not why and not (is_known and cache.can_lose(name, other)):
+                why = f"but {format_plain(other)} is in the step, or holds no slots"
+        if why:
+            names = format_plain(list(taken))
+            raise Broken("result", f"{name} took the slots of requests {names}, {why}")
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if "error" in observed:
@@ -238,6 +262,8 @@ class Schedule(GoingOn):
         if start is None:
             model.happened.add("no-room")
             return
+        for other in dict.fromkeys(observed.get("preempted", ())):
+            model.preempt(other)
         request = model.cache.requests[name]
         end = model.spans[name][1] if request.is_held else 0  # with rejected drafts
         if not request.is_held:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_index, read_list, read_object
 from lockstep.harness.contracts.operation import Config
-from lockstep.harness.contracts.paged.checks import list_blocks
+from lockstep.harness.contracts.paged.checks import TAKEN, list_blocks
 from lockstep.harness.contracts.paged.model import name_group
 from lockstep.harness.core.errors import Broken, format_plain
 
@@ -25,7 +25,10 @@ def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
         stores: whether the backend stores K and V; otherwise the content of a ring is
             unknown.
     """
-    tables = read_list(answer, "tables", groups)
+    tables = read_list(answer, "tables")
+    if not tables:
+        raise Broken("malformed", f"request {name} holds slots, but has no tables{TAKEN}")
+    tables = read_list(tables, "tables", groups)
     return [read_table(table, f"tables({name})", stores) for table in tables]
 
 

@@ -129,9 +129,12 @@ class PagedSystem(System):
             longest = checks.find_longest(model, request, self.list_entries())
         answer = self.call(op, fields, result)
         if result == "start" and is_list(answer.get(result)):
-            start, count = read_list(answer[result], "schedule", 2)
+            length = 3 if len(answer[result]) == 3 else 2
+            start, count, *preempted = read_list(answer[result], "schedule", length)
             count = reading.read_number("schedule", count, "a number of tokens")
             answer = {"start": start, "count": count}
+            if preempted and (names := read_list(preempted[0], "schedule")):
+                answer["preempted"] = names
         checks.check_longest(answer, op["request"], longest)
         return answer
 
@@ -472,13 +475,14 @@ class PagedSystem(System):
                 " that could be hit and that no request held",
             )
 
-    def check_refusal(self, name: str, end: int, model: PagedModel) -> None:
-        """Checks that a refused step up to position `end` had too few free blocks."""
+    def check_refusal(self, name: str, end: int, model: PagedModel, got: str) -> None:
+        """Checks that a step up to position `end` had too few free blocks, so that it was
+        refused or took blocks of other requests; `got` says which."""
         if self.pool is not None:
             spare = self.capacity - self.config["blocks"]
             reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
             tables = self.tables.get(name)
-            checks.check_refusal(model, name, end, tables, self.pool, reserved)
+            checks.check_refusal(model, name, end, tables, self.pool, reserved, got)
 
 
 def is_list(value: Any) -> bool:
