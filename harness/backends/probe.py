@@ -9,9 +9,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import file_digest
+from pathlib import Path
 from typing import Any
 
+from lockstep.harness.core.document import (
+    DTYPE,
+    Schema,
+    complete,
+    integer,
+    name_type,
+    optional,
+    parse_json,
+    read_text,
+)
+from lockstep.harness.core.errors import UsageError
 from lockstep.reference.serving import Ask, Head, Token
+
+KINDS = ("serving-full", "serving-sliding", "serving-mixed")
+
+WINDOWED = ("serving-sliding", "serving-mixed")
+"""The kinds with a window."""
+
+CONFIG: Mapping[str, Schema] = {
+    "kind": {"enum": list(KINDS)},
+    "layers": {**integer(1, 16), "default": 2},
+    "heads": {**integer(1, 16), "default": 2},
+    "window": optional(integer(1, 4096)),
+    "content": {**integer(64, 1 << 16), "default": 2048},
+    "context": {**integer(8, 8192), "default": 1024},
+    "distance": {**integer(1, 64), "default": 3},
+}
+"""The fields of a config that determine a probe. `window` is null for a kind without
+windows."""
+
+NAME = "probe.json"
+"""The file that describes a probe, beside its weights."""
+
+FORMAT = "lockstep-probe/1"
 
 
 @dataclass(frozen=True)
@@ -78,9 +113,85 @@ def get_probe(config: Mapping[str, Any]) -> Probe:
 
 def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
     """Lists the heads of one layer."""
-    kind, window = config["kind"], config["window"]
-    if kind == "serving-full":
-        return [Head()] * config["heads"]
+    kind, heads, window = config["kind"], config["heads"], config["window"]
+    if kind == "serving-full":  # distance and content in turn
+        return ([Head(), Head(finds="content")] * heads)[:heads]
     if kind == "serving-sliding":
-        return [Head(window=window)] * config["heads"]
+        return [Head(window=window)] * heads
+    if kind == "serving-mixed":  # every second layer sees all positions
+        return [Head(window=None if layer % 2 else window)] * heads
     raise NotImplementedError(kind)
+
+
+# --- probe.json -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """The description of a written probe.
+
+    Attributes:
+        config: the fields of `CONFIG`.
+        architecture: the `model_type` of the model in Hugging Face's transformers.
+        dtype: the type of the weights.
+        weights: the path of the file with the weights.
+    """
+
+    config: Mapping[str, Any]
+    architecture: str
+    dtype: str
+    weights: Path
+
+
+FIELDS: Mapping[str, Schema] = {
+    "format": {"const": FORMAT},
+    **CONFIG,
+    "architecture": {"type": "string", "pattern": r"^[a-z0-9_]{1,64}(?![\s\S])"},
+    "dtype": DTYPE,
+    "weights": {"enum": ["model.safetensors", "model.gguf"]},
+    "digest": {"type": "string", "pattern": r"^[0-9a-f]{64}(?![\s\S])"},
+}
+
+
+def check_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Adds the defaults to a config and checks it.
+
+    Raises:
+        UsageError: no probe has this config.
+    """
+    complete_config = complete(config, CONFIG, where)
+    kind, window = complete_config["kind"], complete_config["window"]
+    if kind in WINDOWED and window is None:
+        raise UsageError(f"{where}: window: is missing; {kind} needs a window")
+    if kind not in WINDOWED and window is not None:
+        raise UsageError(f"{where}: window: {kind} has no window; leave it out")
+    if complete_config["distance"] >= complete_config["context"]:
+        raise UsageError(f"{where}: distance: must be below context")
+    return complete_config
+
+
+def read_probe(folder: Path) -> ProbeFile:
+    """Reads the description of the probe in a folder.
+
+    Raises:
+        UsageError: the description is malformed, or does not belong to the weights.
+    """
+    path = folder / NAME
+    where = str(path)
+    document = parse_json(read_text(path), where)
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: is {name_type(document)}, not an object")
+    fields = complete(document, FIELDS, where)
+    config = check_config({name: fields[name] for name in CONFIG}, where)
+    weights = folder / fields["weights"]
+    try:
+        with weights.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{weights}: cannot be read: {error.strerror}") from None
+    if digest != fields["digest"]:
+        raise UsageError(
+            f"{weights}: is not the file that {NAME} describes; write both"
+            " again with lockstep probe"
+        )
+    return ProbeFile(config, fields["architecture"], fields["dtype"], weights)

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
         "explore": Home("jobs", "Runs every program up to a length."),
         "faults": Home("jobs", "Looks for mistakes planted in backends."),
         "vectors": Home("vectors", "Writes programs for engines without Python."),
+        "probe": Home("probe", "Writes a model that shows what an engine caches."),
     },
     "Failures": {
         "replay": Home("replay", "Runs saved programs again: FIXED, AGREES or FAILED."),

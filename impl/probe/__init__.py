@@ -1,0 +1,1 @@
+"""Writes probe models: small models whose next token names the token that they read."""

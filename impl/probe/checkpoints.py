@@ -1,0 +1,183 @@
+"""Writes a model as a Hugging Face folder or as a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.harness.core.errors import UsageError
+from lockstep.impl.probe.arrays import Array
+from lockstep.impl.probe.model import Model
+
+NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""dtype → its name in safetensors and in `gguf`."""
+
+
+def write_folder(model: Model, folder: Path, dtype: str) -> Path:
+    """Writes model.safetensors, config.json and a tokenizer whose words are t0, t1, …
+
+    Returns:
+        The path of the weights.
+    """
+    unused = model.settings["vocab_size"] - 1
+    word = f"t{unused}"
+    settings = {**model.settings, "torch_dtype": dtype, "dtype": dtype}
+    write_json(folder / "config.json", settings)
+    end = {"bos_token_id": unused, "eos_token_id": unused, "do_sample": False}
+    write_json(folder / "generation_config.json", end)
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.settings["max_position_embeddings"],
+        **{f"{name}_token": word for name in ("bos", "eos", "unk", "pad")},
+    }
+    write_json(folder / "tokenizer_config.json", tokenizer)
+    write_json(folder / "tokenizer.json", make_tokenizer(unused + 1))
+    return write_safetensors(model.tensors, folder / "model.safetensors", dtype)
+
+
+def make_tokenizer(count: int) -> dict[str, Any]:
+    """Returns a tokenizer of words between spaces."""
+    vocabulary = {f"t{number}": number for number in range(count)}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": vocabulary,
+            "unk_token": f"t{count - 1}",
+        },
+    }
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_safetensors(tensors: Mapping[str, Array], path: Path, dtype: str) -> Path:
+    """Writes a file of safetensors: the length of a JSON header, the header, the data."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    arrays = {name: convert(tensor, dtype) for name, tensor in tensors.items()}
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": NAMES[dtype],
+            "shape": array.shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            array.tofile(file)
+    return path
+
+
+def convert(tensor: Array, dtype: str) -> Array:
+    """Rounds numbers to a dtype. Returns bfloat16 as its bits in uint16, since numpy has
+    no bfloat16."""
+    numbers = np.ascontiguousarray(tensor, "<f4")
+    if dtype != "bfloat16":
+        return numbers.astype(np.dtype(dtype).newbyteorder("<"))
+    bits = numbers.view("<u4")
+    half = 0x7FFF + (bits >> 16 & 1)  # ties go to the even number
+    return ((bits + half) >> 16).astype("<u2")
+
+
+# --- GGUF -------------------------------------------------------------------------------
+
+
+ARCHITECTURES = {"llama": "LLAMA", "gemma3_text": "GEMMA3"}
+"""`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
+
+
+def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
+    """Writes model.gguf with the library `gguf`.
+
+    Returns:
+        The path of the weights.
+
+    Raises:
+        UsageError: `gguf` is not installed.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise UsageError(
+            "--format gguf: the package gguf is not installed; run pip install"
+            " 'kv-lockstep[serving]', or choose --format hf"
+        ) from None
+    settings, path = model.settings, folder / "model.gguf"
+    kind = gguf.MODEL_ARCH[ARCHITECTURES[settings["model_type"]]]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
+    add_settings(writer, settings)
+    words = [f"\u2581t{number}" for number in range(settings["vocab_size"])]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(words)
+    writer.add_token_scores([0.0] * len(words))
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
+    for add in (
+        writer.add_bos_token_id,
+        writer.add_eos_token_id,
+        writer.add_unk_token_id,
+    ):
+        add(len(words) - 1)
+    writer.add_add_bos_token(False)
+    names = gguf.get_tensor_name_map(kind, settings["num_hidden_layers"])
+    matrix = gguf.GGMLQuantizationType[NAMES[dtype]]
+    for name, tensor in model.tensors.items():
+        tensor = arrange(name, tensor.astype(np.float32), settings)
+        stored_as = matrix if tensor.ndim > 1 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(
+            names.get_name(name, try_suffixes=(".weight",)),
+            gguf.quantize(tensor, stored_as),
+            raw_dtype=stored_as,
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
+    writer.add_context_length(settings["max_position_embeddings"])
+    writer.add_vocab_size(settings["vocab_size"])
+    writer.add_embedding_length(settings["hidden_size"])
+    writer.add_block_count(settings["num_hidden_layers"])
+    writer.add_feed_forward_length(settings["intermediate_size"])
+    writer.add_head_count(settings["num_attention_heads"])
+    writer.add_head_count_kv(settings["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
+    writer.add_key_length(settings["head_dim"])
+    writer.add_value_length(settings["head_dim"])
+    writer.add_rope_dimension_count(settings["head_dim"])
+    writer.add_rope_freq_base(settings["rope_theta"])
+    if "sliding_window" in settings:
+        writer.add_sliding_window(settings["sliding_window"])
+    if "rope_local_base_freq" in settings:
+        base = settings["rope_local_base_freq"]
+        writer.add_float32(f"{writer.arch}.rope.freq_base_swa", base)
+
+
+def arrange(name: str, tensor: Array, settings: Mapping[str, Any]) -> Array:
+    """Returns a tensor as GGUF stores it. For Llama, RoPE turns adjacent numbers, which
+    are half a head apart in checkpoints. For Gemma 3, norms are not stored less 1."""
+    is_llama = settings["model_type"] == "llama"
+    if is_llama and name.endswith(("q_proj.weight", "k_proj.weight")):
+        halves = tensor.reshape(-1, 2, settings["head_dim"] // 2, tensor.shape[1])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
+    if settings["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
+        return tensor + 1
+    return tensor

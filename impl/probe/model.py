@@ -1,0 +1,112 @@
+"""A probe model in the form of a Hugging Face checkpoint, and what its layers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lockstep.impl.probe.arrays import Array
+from lockstep.impl.probe.hidden import Hidden
+
+FEED_FORWARD = 32
+"""The size of feed-forward layers, which add nothing."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint.
+
+    Attributes:
+        settings: the content of config.json.
+        tensors: tensors by their names in the checkpoint, in float32.
+    """
+
+    settings: Mapping[str, Any]
+    tensors: Mapping[str, Array]
+
+
+def make_settings(
+    hidden: Hidden, context: int, layers: int, heads: int, head_dim: int, **more: Any
+) -> dict[str, Any]:
+    """Returns the content of config.json; `more` adds what the architecture needs."""
+    unused = len(hidden.codes)
+    return {
+        "vocab_size": unused + 1,
+        "hidden_size": hidden.size,
+        "intermediate_size": FEED_FORWARD,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": context,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bos_token_id": unused,
+        "eos_token_id": unused,
+        "pad_token_id": unused,
+        **more,
+    }
+
+
+def make_ends(hidden: Hidden, found: int) -> dict[str, Array]:
+    """Returns the tensors before and after the layers."""
+    return {
+        "model.embed_tokens.weight": hidden.make_embedding(),
+        "model.norm.weight": make_norm(hidden, found),
+        "lm_head.weight": hidden.make_output(),
+    }
+
+
+def make_norm(hidden: Hidden, found: int) -> Array:
+    """Returns the weights of an RMS norm that changes nothing, after so many heads have
+    found a token."""
+    return np.full(hidden.size, hidden.compute_scale(found), np.float32)
+
+
+def make_attention(
+    hidden: Hidden, first: int, heads: int, head_dim: int, normed: bool = False
+) -> dict[str, Array]:
+    """Returns the tensors of an attention layer by their names in the layer.
+
+    Args:
+        hidden: the hidden vectors.
+        first: the index of the layer's first head in the probe.
+        heads: the number of heads in the layer.
+        head_dim: the number of numbers of a head.
+        normed: whether queries are normed later, so that their gain has no effect.
+    """
+    length = hidden.codes.shape[1]
+    query, key, value = (np.zeros((heads, head_dim, hidden.size)) for _ in range(3))
+    output = np.zeros((hidden.size, heads, head_dim))
+    for head in range(heads):
+        finder, asks = hidden.finders[first + head], hidden.asks[first + head]
+        gain = 1.0 if normed else finder.gain * np.sqrt(head_dim)
+        query[head, finder.columns, asks] = np.eye(len(finder.columns)) * gain
+        source = hidden.constant if finder.key.shape[1] == 1 else hidden.identity
+        key[head, finder.columns, source] = finder.key
+        value[head, :length, hidden.identity] = np.eye(length)
+        output[hidden.answers[first + head], head, :length] = np.eye(length)
+    return {
+        "self_attn.q_proj.weight": query.reshape(-1, hidden.size),
+        "self_attn.k_proj.weight": key.reshape(-1, hidden.size),
+        "self_attn.v_proj.weight": value.reshape(-1, hidden.size),
+        "self_attn.o_proj.weight": output.reshape(hidden.size, -1),
+    }
+
+
+def make_feed_forward(hidden: Hidden) -> dict[str, Array]:
+    """Returns the tensors of a feed-forward layer that adds nothing."""
+    return {
+        "mlp.gate_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
+        "mlp.up_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
+        "mlp.down_proj.weight": np.zeros((hidden.size, FEED_FORWARD)),
+    }
+
+
+def name_layer(layer: int, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the tensors of a layer by their names in the checkpoint."""
+    return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
