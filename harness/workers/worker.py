@@ -42,6 +42,7 @@ from lockstep.harness.execution.causes import find_likely
 from lockstep.harness.execution.record import Record
 from lockstep.harness.execution.recording.recorder import record
 from lockstep.harness.execution.scripts.conversation import write_conversation
+from lockstep.harness.execution.scripts.requests import write_requests
 from lockstep.harness.execution.scripts.script import write_script
 from lockstep.harness.programs.ledger import (
     find_known,
@@ -247,6 +248,8 @@ def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
     program = parse(task.program)
+    if not program.rules.has_arrays:
+        return m.Snippet(write_requests(program))
     if is_driver(task.backend):
         return m.Snippet(write_conversation(program, backend, task.backend))
     return m.Snippet(write_script(program, backend, get_target(task.backend)))

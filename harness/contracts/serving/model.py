@@ -119,6 +119,9 @@ class ServingModel:
         alphabet = self.config["alphabet"]
         return tag if alphabet is None else tag % alphabet
 
+    def get_ids(self, tokens: Sequence[Token]) -> list[int]:
+        return [self.probe.get_id(token) for token in tokens]
+
     def get_ask(self, op: Op, prompt: Sequence[Token]) -> Ask | str | None:
         """Returns the ask of an operation: None for the usual ask; a description of the
         reason if the operation has no such ask."""
