@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.probe import get_probe
+from lockstep.harness.backends.probe import KINDS, WINDOWED, get_probe
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.contract import Contract, Domain, read_moves
 from lockstep.harness.contracts.operation import Config, Op
@@ -24,8 +24,6 @@ from lockstep.harness.contracts.serving.drawing import complete
 from lockstep.harness.contracts.serving.model import (
     CHOICES,
     CONFIG,
-    KINDS,
-    WINDOWED,
     ServingModel,
     why_illegal_config,
 )

@@ -7,31 +7,21 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-from lockstep.harness.backends.probe import get_probe
+from lockstep.harness.backends.probe import CONFIG as PROBE
+from lockstep.harness.backends.probe import WINDOWED, get_probe
 from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.layers import count_common
 from lockstep.reference.serving import Ask, Token, generate
 
-KINDS = ("serving-full", "serving-sliding")
-
-WINDOWED = ("serving-sliding",)
-"""The kinds with a window."""
-
 CONFIG: Mapping[str, Schema] = {
-    "kind": {"enum": [*KINDS]},
-    "layers": {**integer(1, 4), "default": 2},
-    "heads": {**integer(1, 4), "default": 2},
-    "window": optional(integer(1, 4096)),
-    "content": {**integer(64, 1 << 16), "default": 512},
-    "context": {**integer(8, 8192), "default": 128},
-    "distance": {**integer(1, 64), "default": 3},
+    **PROBE,
     "alphabet": optional(integer(2, 64)),
     "slots": optional(integer(1, 64)),
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
 }
-"""`distance` is the distance that every tag asks for. `alphabet` is the number of
+"""The fields of the probe, and others. `alphabet` is the number of
 different tags, so that a model that drafts tokens is wrong at times; null if all tags
 differ. `slots` is the number of slots that a request can name; null if it names none."""
 
@@ -53,6 +43,8 @@ def why_illegal_config(config: Config) -> str | None:
     None."""
     if (config["kind"] in WINDOWED) != (config["window"] is not None):
         return f"window is a field of {' and '.join(WINDOWED)} only, which need it"
+    if config["distance"] >= config["context"]:
+        return "distance must be less than the context"
     return None
 
 

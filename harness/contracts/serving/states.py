@@ -70,7 +70,7 @@ class Situation(NamedTuple):
 REQUEST_STATES = (
     "first-request nothing-shared longer same-prompt branch moved one-token full-context"
     " many-requests after-aborted beside-streams after-flush after-restore named-slot"
-    " beyond-window asks-beyond asks-stranger"
+    " beyond-window asks-beyond asks-content asks-follower asks-stranger"
 )
 
 TABLE = StateTable(
@@ -93,6 +93,8 @@ TABLE = StateTable(
         State("named-slot", lambda s: False, "slots"),
         State("beyond-window", lambda s: is_long(s), "window"),
         State("asks-beyond", Situation.asks_beyond),
+        State("asks-content", lambda s: s.head.finds == "content", "content"),
+        State("asks-follower", lambda s: s.head.finds == "follower", "follower"),
         State("asks-stranger", Situation.asks_stranger, "echoes"),
         State("several-queued", needs="queue"),
         State("several-streams", needs="begin"),
