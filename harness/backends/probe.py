@@ -26,9 +26,9 @@ from lockstep.harness.core.document import (
 from lockstep.harness.core.errors import UsageError
 from lockstep.reference.serving import Ask, Head, Token
 
-KINDS = ("serving-full", "serving-sliding", "serving-mixed")
+KINDS = ("serving-full", "serving-sliding", "serving-mixed", "serving-sinks")
 
-WINDOWED = ("serving-sliding", "serving-mixed")
+WINDOWED = ("serving-sliding", "serving-mixed", "serving-sinks")
 """The kinds with a window."""
 
 CONFIG: Mapping[str, Schema] = {
@@ -120,6 +120,8 @@ def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
         return [Head(window=window)] * heads
     if kind == "serving-mixed":  # every second layer sees all positions
         return [Head(window=None if layer % 2 else window)] * heads
+    if kind == "serving-sinks":  # every second layer sees all positions
+        return [Head(window=None if layer % 2 else window, echoes=True)] * heads
     raise NotImplementedError(kind)
 
 

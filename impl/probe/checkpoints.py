@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def convert(tensor: Array, dtype: str) -> Array:
 # --- GGUF -------------------------------------------------------------------------------
 
 
-ARCHITECTURES = {"llama": "LLAMA", "gemma3_text": "GEMMA3"}
+ARCHITECTURES = {"llama": "LLAMA", "gemma3_text": "GEMMA3", "gpt_oss": "GPT_OSS"}
 """`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
 
 
@@ -136,11 +136,12 @@ def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
     writer.add_add_bos_token(False)
     names = gguf.get_tensor_name_map(kind, settings["num_hidden_layers"])
     matrix = gguf.GGMLQuantizationType[NAMES[dtype]]
-    for name, tensor in model.tensors.items():
-        tensor = arrange(name, tensor.astype(np.float32), settings)
-        stored_as = matrix if tensor.ndim > 1 else gguf.GGMLQuantizationType.F32
+    for name, tensor in iter_arranged(model):
+        stored_as = matrix if name.endswith("weight") else gguf.GGMLQuantizationType.F32
+        if tensor.ndim == 1:
+            stored_as = gguf.GGMLQuantizationType.F32
         writer.add_tensor(
-            names.get_name(name, try_suffixes=(".weight",)),
+            names.get_name(name, try_suffixes=(".weight", ".bias")),
             gguf.quantize(tensor, stored_as),
             raw_dtype=stored_as,
         )
@@ -166,18 +167,43 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base(settings["rope_theta"])
     if "sliding_window" in settings:
         writer.add_sliding_window(settings["sliding_window"])
+    if "num_local_experts" in settings:
+        writer.add_expert_count(settings["num_local_experts"])
+        writer.add_expert_used_count(settings["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(settings["intermediate_size"])
     if "rope_local_base_freq" in settings:
         base = settings["rope_local_base_freq"]
         writer.add_float32(f"{writer.arch}.rope.freq_base_swa", base)
 
 
-def arrange(name: str, tensor: Array, settings: Mapping[str, Any]) -> Array:
-    """Returns a tensor as GGUF stores it. For Llama, RoPE turns adjacent numbers, which
-    are half a head apart in checkpoints. For Gemma 3, norms are not stored less 1."""
-    is_llama = settings["model_type"] == "llama"
-    if is_llama and name.endswith(("q_proj.weight", "k_proj.weight")):
-        halves = tensor.reshape(-1, 2, settings["head_dim"] // 2, tensor.shape[1])
-        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
-    if settings["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
-        return tensor + 1
-    return tensor
+def iter_arranged(model: Model) -> Iterator[tuple[str, Array]]:
+    """Iterates over the tensors, by names that `gguf` knows, as GGUF stores them."""
+    settings = model.settings
+    for name, tensor in model.tensors.items():
+        tensor = tensor.astype(np.float32)
+        if settings["model_type"] == "llama" and name.endswith(SPLIT):
+            # RoPE turns adjacent numbers, which are half a head apart in checkpoints.
+            halves = tensor.reshape(-1, 2, settings["head_dim"] // 2, tensor.shape[1])
+            tensor = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
+        elif settings["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
+            tensor = tensor + 1
+        yield from split_experts(name, tensor)
+
+
+SPLIT = ("q_proj.weight", "k_proj.weight")
+
+
+def split_experts(name: str, tensor: Array) -> Iterator[tuple[str, Array]]:
+    """Iterates over the tensors that GGUF has in place of a tensor of experts, whose
+    numbers are all zero."""
+    start, found, end = name.partition("mlp.experts.")
+    if not found:
+        has_suffix = name.endswith((".weight", ".bias"))
+        yield (name if has_suffix else f"{name}.weight"), tensor
+        return
+    kind = "bias" if end.endswith("bias") else "weight"
+    tensor = tensor if kind == "bias" else tensor.swapaxes(1, 2)
+    halves = np.split(tensor, 2, 1) if end.startswith("gate_up") else [tensor]
+    names = ["gate_proj", "up_proj"] if len(halves) > 1 else ["down_proj"]
+    for part, half in zip(names, halves, strict=True):
+        yield f"{start}{found}{part}.{kind}", np.ascontiguousarray(half)

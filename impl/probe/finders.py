@@ -16,9 +16,6 @@ GAP = 25.0
 """How much the score of the token that a head finds exceeds every other score. The
 weight of other tokens is then below 1e-10 each."""
 
-CONSTANT = 8.0
-"""The constant number in the embedding of every token."""
-
 
 @dataclass(frozen=True)
 class Finder:
@@ -30,7 +27,7 @@ class Finder:
             [arguments, columns]
         idle: the query of a token that asks another head, so that it finds itself: for
             each id, or for all ids. [ids or 1, columns]
-        key: the matrix from the identity of a token, or from the constant, to its key.
+        key: the matrix from the code of a token, or from 1, to its key.
             [columns, length of the code, or 1]
         gain: the factor of products of queries and keys.
     """
@@ -40,6 +37,11 @@ class Finder:
     idle: Array
     key: Array
     gain: float
+
+    @property
+    def peak(self) -> float:
+        """The score of the token at the asked distance."""
+        return self.gain * float((self.asked[0] ** 2).sum())
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Rotary:
             columns=self.list_columns(pairs),
             asked=turned[:count],
             idle=turned[:1],
-            key=key[:, None] / CONSTANT,
+            key=key[:, None],
             gain=GAP / (scores[0] - scores[1:].max()),
         )
 

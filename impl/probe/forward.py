@@ -77,8 +77,11 @@ class Forward:
         )
         scores = query @ key.swapaxes(1, 2) / np.sqrt(size)
         scores[:, ~self.see(layer, len(hidden))] = -np.inf
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        sinks = self.tensors.get(f"model.layers.{layer}.self_attn.sinks")
+        most = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - most)
+        total = weights.sum(-1, keepdims=True)
+        weights /= total if sinks is None else total + np.exp(sinks[:, None, None] - most)
         self.weights.append(weights[:, -1])
         found = (weights @ value).swapaxes(0, 1).reshape(len(hidden), -1)
         return found @ self.get(layer, "self_attn.o_proj").T

@@ -9,7 +9,7 @@ import numpy as np
 
 from lockstep.harness.backends.probe import Probe
 from lockstep.impl.probe.arrays import Array
-from lockstep.impl.probe.finders import CONSTANT, Finder
+from lockstep.impl.probe.finders import Finder
 
 ECHO = 0.375
 """Share of a token's identity in its logits, if the probe echoes."""
@@ -29,6 +29,8 @@ class Hidden:
 
     Attributes:
         size: the number of numbers.
+        constant_value: the constant. If a head may find nothing, the norm of a vector
+            depends on what was found; a large constant makes the difference small.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Hidden:
         square: whether `size` must be a square.
         """
         self.probe, self.codes, self.finders = probe, codes, finders
+        self.constant_value = 64.0 if any(head.echoes for head in probe.heads) else 8.0
         length = codes.shape[1]
         widths = [length, *(len(finder.columns) for finder in finders), 1]
         ends = np.cumsum([0, *widths, *(length for _ in finders)])
@@ -64,7 +67,7 @@ class Hidden:
         embedding = np.zeros((first[-1] + 1, self.size), np.float32)
         used = embedding[:-1]
         used[:, self.identity] = self.codes
-        used[:, self.constant] = CONSTANT
+        used[:, self.constant] = self.constant_value
         for head, (finder, numbers) in enumerate(
             zip(self.finders, self.asks, strict=True)
         ):
@@ -94,5 +97,5 @@ class Hidden:
         have found a token."""
         length = self.codes.shape[1]
         asks = sum(float((finder.asked[0] ** 2).sum()) for finder in self.finders)
-        square = length + asks + CONSTANT**2 + found * length
+        square = length + asks + self.constant_value**2 + found * length
         return float(np.sqrt(square / self.size))

@@ -86,8 +86,11 @@ def make_attention(
         finder, asks = hidden.finders[first + head], hidden.asks[first + head]
         gain = 1.0 if normed else finder.gain * np.sqrt(head_dim)
         query[head, finder.columns, asks] = np.eye(len(finder.columns)) * gain
-        source = hidden.constant if finder.key.shape[1] == 1 else hidden.identity
-        key[head, finder.columns, source] = finder.key
+        if finder.key.shape[1] == 1:
+            constant = finder.key / hidden.constant_value
+            key[head, finder.columns, hidden.constant] = constant
+        else:
+            key[head, finder.columns, hidden.identity] = finder.key
         value[head, :length, hidden.identity] = np.eye(length)
         output[hidden.answers[first + head], head, :length] = np.eye(length)
     return {

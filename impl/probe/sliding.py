@@ -86,7 +86,7 @@ def build_gemma(config: Mapping[str, Any]) -> Model:
         else:
             attention["self_attn.o_proj.weight"] *= 0
         # Queries and keys get the norm of `rotary.size` numbers of 1.
-        gain = finder.gain * (finder.asked[0] ** 2).sum() / np.sqrt(rotary.size)
+        gain = finder.peak / np.sqrt(rotary.size)
         added = np.sqrt(heads * length / hidden.size)
         norms |= {
             "self_attn.q_norm.weight": np.full(rotary.size, gain),

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends.probe import FORMAT, NAME
 from lockstep.harness.core.errors import UsageError
-from lockstep.impl.probe import full, sliding
+from lockstep.impl.probe import full, sinks, sliding
 from lockstep.impl.probe.checkpoints import write_folder, write_gguf, write_json
 from lockstep.impl.probe.model import Model
 
@@ -24,6 +24,8 @@ BUILDERS: Mapping[tuple[str, str], Build] = {
     ("serving-sliding", "gguf"): sliding.build_gemma,
     ("serving-mixed", "hf"): sliding.build_gemma,
     ("serving-mixed", "gguf"): sliding.build_gemma,
+    ("serving-sinks", "hf"): sinks.build,
+    ("serving-sinks", "gguf"): sinks.build,
 }
 """(kind, format) → the function that builds the model."""
 

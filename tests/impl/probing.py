@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from lockstep.harness.backends.probe import Probe, get_probe
+from lockstep.harness.backends.probe import WINDOWED, Probe, get_probe
 from lockstep.reference.serving import Ask, Token, find, generate
 
 Config = dict[str, Any]
@@ -15,8 +15,8 @@ Config = dict[str, Any]
 def make_config(kind: str, **fields: Any) -> Config:
     """Returns a complete config of a small probe."""
     sizes = {"layers": 2, "heads": 2, "content": 64, "context": 64, "distance": 3}
-    windows = {"serving-sliding": 8, "serving-mixed": 8}
-    return {"kind": kind, "window": windows.get(kind), **sizes, **fields}
+    window = 8 if kind in WINDOWED else None
+    return {"kind": kind, "window": window, **sizes, **fields}
 
 
 def iter_prompts(
@@ -34,7 +34,10 @@ def iter_prompts(
         head = random.randrange(len(probe.heads))
         if probe.heads[head].finds == "distance":
             last = min(probe.heads[head].window or length, length)
-            argument = random.choice([0, 1, last - 1, last, random.randint(0, last)])
+            arguments = [0, 1, last - 1, last, random.randint(0, last)]
+            if probe.heads[head].echoes:
+                arguments += [last + 1, random.randrange(probe.context)]
+            argument = random.choice(arguments)
         else:
             argument = random.choice([tags[0], tags[-1], random.choice(tags)])
         if not isinstance(argument, int):
