@@ -26,18 +26,24 @@ from lockstep.harness.core.document import (
 from lockstep.harness.core.errors import UsageError
 from lockstep.reference.serving import Ask, Head, Token
 
-KINDS = ("serving-full", "serving-sliding", "serving-mixed", "serving-sinks")
+KINDS = (
+    "serving-full",
+    "serving-sliding",
+    "serving-mixed",
+    "serving-sinks",
+    "serving-chunked",
+)
 
-WINDOWED = ("serving-sliding", "serving-mixed", "serving-sinks")
-"""The kinds with a window."""
+WINDOWED = ("serving-sliding", "serving-mixed", "serving-sinks", "serving-chunked")
+"""The kinds with a window, or with chunks whose size is the window."""
 
 CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": list(KINDS)},
     "layers": {**integer(1, 16), "default": 2},
     "heads": {**integer(1, 16), "default": 2},
-    "window": optional(integer(1, 4096)),
+    "window": optional(integer(1, 8192)),
     "content": {**integer(64, 1 << 16), "default": 2048},
-    "context": {**integer(8, 8192), "default": 1024},
+    "context": {**integer(8, 16_384), "default": 1024},
     "distance": {**integer(1, 64), "default": 3},
 }
 """The fields of a config that determine a probe. `window` is null for a kind without
@@ -122,6 +128,8 @@ def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
         return [Head(window=None if layer % 2 else window)] * heads
     if kind == "serving-sinks":  # every second layer sees all positions
         return [Head(window=None if layer % 2 else window, echoes=True)] * heads
+    if kind == "serving-chunked":
+        return [Head(chunk=window)] * heads
     raise NotImplementedError(kind)
 
 

@@ -98,7 +98,12 @@ def convert(tensor: Array, dtype: str) -> Array:
 # --- GGUF -------------------------------------------------------------------------------
 
 
-ARCHITECTURES = {"llama": "LLAMA", "gemma3_text": "GEMMA3", "gpt_oss": "GPT_OSS"}
+ARCHITECTURES = {
+    "llama": "LLAMA",
+    "gemma3_text": "GEMMA3",
+    "gpt_oss": "GPT_OSS",
+    "llama4_text": "LLAMA4",
+}
 """`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
 
 
@@ -167,7 +172,12 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base(settings["rope_theta"])
     if "sliding_window" in settings:
         writer.add_sliding_window(settings["sliding_window"])
-    if "num_local_experts" in settings:
+    if settings["model_type"] == "llama4_text":
+        writer.add_expert_count(128)  # llama.cpp then norms neither queries nor keys
+        writer.add_expert_used_count(1)
+        writer.add_expert_feed_forward_length(settings["intermediate_size"])
+        writer.add_interleave_moe_layer_step(1 << 16)  # so that no layer has experts
+    elif "num_local_experts" in settings:
         writer.add_expert_count(settings["num_local_experts"])
         writer.add_expert_used_count(settings["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(settings["intermediate_size"])

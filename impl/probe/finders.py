@@ -17,6 +17,10 @@ GAP = 25.0
 weight of other tokens is then below 1e-10 each."""
 
 
+POWERS = (1.0, 0.75, 0.5, 0.25)
+"""The powers of frequencies that may be weights of pairs."""
+
+
 @dataclass(frozen=True)
 class Finder:
     """The parts of a head.
@@ -75,8 +79,8 @@ class Rotary:
 
         K is the same vector for all tokens before its rotation, so the score of a token
         depends on its distance alone: it is the sum over all pairs of
-        weight * cos((distance - asked distance) * frequency). A weight that equals the
-        frequency separates neighbours better than equal weights.
+        weight * cos((distance - asked distance) * frequency). Weights that grow with the
+        frequency separate neighbours better than equal weights, and far tokens worse.
 
         Args:
             count: the number of distances that can be asked for.
@@ -85,9 +89,14 @@ class Rotary:
         """
         frequencies = self.frequencies[pairs]
         angles = np.outer(np.arange(max(count, reach)), frequencies)
-        scores = np.cos(angles) @ frequencies
-        amplitudes = np.sqrt(frequencies)
-        turned = np.hstack([np.cos(angles) * amplitudes, -np.sin(angles) * amplitudes])
+        cosines = np.cos(angles)
+        weights = max(
+            (frequencies**power for power in POWERS),
+            key=lambda weights: separate(cosines @ weights) / np.sqrt(weights.sum()),
+        )
+        scores = cosines @ weights
+        amplitudes = np.sqrt(weights)
+        turned = np.hstack([cosines * amplitudes, -np.sin(angles) * amplitudes])
         key = np.concatenate([amplitudes, np.zeros_like(amplitudes)])
         return Finder(
             columns=self.list_columns(pairs),
@@ -115,3 +124,13 @@ class Rotary:
             key=np.eye(length),
             gain=2 * GAP / length,
         )
+
+
+def separate(scores: Array) -> float:
+    """Returns how much the token at the asked distance, or if it is not visible the next
+    token, exceeds the other tokens.
+
+    Args:
+        scores: the scores at differences of 0, 1, … from the asked distance.
+    """
+    return float(min(scores[0] - scores[1:].max(), scores[1] - scores[2:].max()))

@@ -13,6 +13,10 @@ import numpy as np
 from lockstep.impl.probe.arrays import Array
 from lockstep.impl.probe.model import Model
 
+ADJACENT = ("llama4_text", "deepseek_v2")
+"""The architectures whose RoPE turns adjacent numbers; others turn numbers that are half
+a head apart."""
+
 
 class Forward:
     """Runs a model on a prompt.
@@ -93,11 +97,14 @@ class Forward:
         angles = np.outer(
             np.arange(numbers.shape[1]), base ** (-np.arange(0, size, 2) / size)
         )
-        first, second = numbers[..., : size // 2], numbers[..., size // 2 :]
+        adjacent = self.settings["model_type"] in ADJACENT
+        first = numbers[..., ::2] if adjacent else numbers[..., : size // 2]
+        second = numbers[..., 1::2] if adjacent else numbers[..., size // 2 :]
         cos, sin = np.cos(angles), np.sin(angles)
-        return np.concatenate(
-            [first * cos - second * sin, first * sin + second * cos], -1
-        )
+        turned = first * cos - second * sin, first * sin + second * cos
+        if adjacent:
+            return np.stack(turned, -1).reshape(numbers.shape)
+        return np.concatenate(turned, -1)
 
     def see(self, layer: int, count: int) -> Array:
         """Returns which positions each position sees. [count, count]"""
@@ -107,4 +114,7 @@ class Forward:
         slides = types is None or types[layer] == "sliding_attention"
         if slides and self.settings.get("sliding_window") is not None:
             seen &= distances < self.settings["sliding_window"]
+        if types is not None and types[layer] == "chunked_attention":
+            chunks = np.arange(count) // self.settings["attention_chunk_size"]
+            seen &= chunks[:, None] == chunks
         return seen

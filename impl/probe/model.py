@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,15 +101,32 @@ def make_attention(
     }
 
 
-def make_feed_forward(hidden: Hidden) -> dict[str, Array]:
+def make_feed_forward(hidden: Hidden, name: str = "mlp") -> dict[str, Array]:
     """Returns the tensors of a feed-forward layer that adds nothing."""
     return {
-        "mlp.gate_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
-        "mlp.up_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
-        "mlp.down_proj.weight": np.zeros((hidden.size, FEED_FORWARD)),
+        f"{name}.gate_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
+        f"{name}.up_proj.weight": np.zeros((FEED_FORWARD, hidden.size)),
+        f"{name}.down_proj.weight": np.zeros((hidden.size, FEED_FORWARD)),
     }
 
 
 def name_layer(layer: int, tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the tensors of a layer by their names in the checkpoint."""
     return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def place_layers(is_local: Sequence[bool], period: int) -> list[int]:
+    """Lists the indices of the layers that have the heads of the probe, in a model whose
+    every `period`-th layer sees all positions.
+
+    Args:
+        is_local: for each layer of the probe, whether it does not see all positions.
+        period: the period of the model.
+    """
+    indices: list[int] = []
+    for local in is_local:
+        index = indices[-1] + 1 if indices else 0
+        while (index % period != period - 1) != local:
+            index += 1
+        indices.append(index)
+    return indices

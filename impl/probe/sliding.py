@@ -25,6 +25,7 @@ from lockstep.impl.probe.model import (
     make_norm,
     make_settings,
     name_layer,
+    place_layers,
 )
 
 BASE = 10.0
@@ -34,10 +35,14 @@ PERIOD = 6
 """Every layer of Gemma 3 with index 5 modulo 6 sees all positions."""
 
 
-def make_hidden(config: Mapping[str, Any], square: bool) -> tuple[Hidden, Rotary]:
+def make_hidden(
+    config: Mapping[str, Any], square: bool, adjacent: bool = False
+) -> tuple[Hidden, Rotary]:
+    """Returns the hidden vectors, and the pairs of heads, of a model whose heads find
+    tokens by their distances. For the arguments see `Hidden` and `Rotary`."""
     probe, context = get_probe(config), config["context"]
     ids = probe.first_ids[-1]
-    rotary = Rotary(BASE, choose_length(ids))
+    rotary = Rotary(BASE, choose_length(ids), adjacent)
     finder = rotary.find_distances(context, context)
     codes = make_codes(ids, rotary.size)
     return Hidden(probe, codes, [finder] * len(probe.heads), square), rotary
@@ -74,7 +79,11 @@ def build_gemma(config: Mapping[str, Any]) -> Model:
     heads = config["heads"]
     hidden, rotary = make_hidden(config, square=True)
     finder, length = hidden.finders[0], hidden.codes.shape[1]
-    indices = place_layers(config)
+    slides = [
+        list_heads(config, layer)[0].window is not None
+        for layer in range(config["layers"])
+    ]
+    indices = place_layers(slides, PERIOD)
     tensors = make_ends(hidden, len(hidden.finders))
     tensors["model.embed_tokens.weight"] /= np.float32(np.sqrt(hidden.size))
     found = 0
@@ -121,15 +130,3 @@ def build_gemma(config: Mapping[str, Any]) -> Model:
 
 def less_one(name: str, tensor: Array) -> Array:
     return tensor - 1 if name.endswith("norm.weight") else tensor
-
-
-def place_layers(config: Mapping[str, Any]) -> list[int]:
-    """Lists the indices of the layers that have the heads of the probe."""
-    indices: list[int] = []
-    for layer in range(config["layers"]):
-        slides = list_heads(config, layer)[0].window is not None
-        index = indices[-1] + 1 if indices else 0
-        while (index % PERIOD != PERIOD - 1) != slides:
-            index += 1
-        indices.append(index)
-    return indices

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends.probe import FORMAT, NAME
 from lockstep.harness.core.errors import UsageError
-from lockstep.impl.probe import full, sinks, sliding
+from lockstep.impl.probe import chunked, full, sinks, sliding
 from lockstep.impl.probe.checkpoints import write_folder, write_gguf, write_json
 from lockstep.impl.probe.model import Model
 
@@ -26,6 +26,8 @@ BUILDERS: Mapping[tuple[str, str], Build] = {
     ("serving-mixed", "gguf"): sliding.build_gemma,
     ("serving-sinks", "hf"): sinks.build,
     ("serving-sinks", "gguf"): sinks.build,
+    ("serving-chunked", "hf"): chunked.build,
+    ("serving-chunked", "gguf"): chunked.build_for_llama_cpp,
 }
 """(kind, format) → the function that builds the model."""
 

@@ -34,6 +34,8 @@ def iter_prompts(
         head = random.randrange(len(probe.heads))
         if probe.heads[head].finds == "distance":
             last = min(probe.heads[head].window or length, length)
+            if probe.heads[head].chunk is not None:
+                last = min(last, length % probe.heads[head].chunk + 1)
             arguments = [0, 1, last - 1, last, random.randint(0, last)]
             if probe.heads[head].echoes:
                 arguments += [last + 1, random.randrange(probe.context)]

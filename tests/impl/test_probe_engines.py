@@ -71,6 +71,8 @@ def test_llama_cpp_answers_like_the_reference(kind: str, tmp_path: Path) -> None
     import xllamacpp
 
     config = make_config(kind, context=128, content=256)
+    if kind == "serving-chunked":
+        config["window"] = 8192
     write(config, "gguf", "float32", tmp_path)
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(read_probe(tmp_path).weights)
