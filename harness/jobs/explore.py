@@ -204,6 +204,9 @@ def explore_in(
             is_clean = not event.counts.signatures and not event.counts.missing
             if is_clean and not survey.pair.agreed:
                 survey.journal.add(task.number, event)
+    for survey in exploration.surveys:
+        if survey.is_complete:  # only then is it known how many programs can run
+            survey.pair.wanted = survey.pair.programs
     number_causes(pool, outcome.pairs)
     compare_backends(pool, outcome.pairs, shards.tick)
     return exploration

@@ -92,7 +92,7 @@ def get_verdict(survey: Survey) -> Text:
         only_crashes = crashes and not diverging
         count = f"{crashes} crash" if only_crashes else f"{diverging:,} diverge"
         return Text(f"✗ {count}", STYLES["diverges"])
-    if pair.verdict in ("unfinished", "error"):
+    if pair.verdict in ("unfinished", "error", "unproven"):
         return Text(pair.cell, STYLES[pair.verdict])
     if not survey.is_complete:
         return Text(f"… {survey.done} of {len(survey.domain.parts)}", "yellow")
@@ -169,6 +169,7 @@ def survey_to_json(survey: Survey) -> dict[str, Any]:
         "avoided": pair.avoided,
         "diverging": dict(pair.signatures),
         "errors": pair.errors,
+        "unproven": pair.list_unproven(),
         "failures": [str(failure.path) for failure in pair.failures],
     }
 

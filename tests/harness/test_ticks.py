@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.backends.backend import Backend, Duty
+from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.execution.comparisons import CONFIG_SIZES
 from lockstep.harness.execution.executor import Result
 from tests.harness import paging
@@ -37,6 +37,13 @@ def silent() -> Backend:
 
 def talking() -> Backend:
     return paging.declare(tells=frozenset({"entries"}))
+
+
+def no_update() -> Backend:
+    duty = Duty({"op": "update"}, "update: the engine does it")
+    backend = correct()
+    kind = Kind(frozenset({"update"}), duties=(duty,))
+    return replace(backend, contracts={"layer": {"kv": kind}})
 
 
 def executes_nothing() -> Backend:
@@ -91,6 +98,34 @@ def test_no_tick_without_a_look(
     assert why in "; ".join(pair["unproven"])
     report = run("report", tmp_path, "--format", "markdown").words
     assert "! unproven" in report and why in report
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        (
+            *("no_schedule", "paged-full"),
+            "schedule, run never ran, maybe because of a duty; contents: never compared",
+        ),
+        *[
+            (name, "kv", "update never ran")
+            for name in ("executes_nothing", "executes_without_comparing", "no_update")
+        ],
+    ],
+)
+def test_an_exploration_without_a_look_does_not_agree(
+    run: Run, name: str, kind: str, why: str
+) -> None:
+    domain = ("--depth", 3, "--size", "tiny", "--kind", kind)
+    ended = run("explore", "--backend", f"{HERE}:{name}", *domain)
+    assert ended.status == 2, ended.words
+    assert "! unproven" in ended.words and "agree " not in ended.words
+    assert f"{kind}: no tick: {why}" in ended.words
+    outcome = json.loads(
+        run("explore", "--backend", f"{HERE}:{name}", *domain, "--json", "--resume").out
+    )
+    assert why in "; ".join(outcome["pairs"][0]["unproven"])
+    assert outcome["exit_status"] == 2
 
 
 @pytest.mark.parametrize("kind", ["session", "trie"])
