@@ -588,8 +588,11 @@ def explain_nan(arrays: Arrays, keys: Array, values: Array, row: int = 0) -> str
     columns = [str(column) for column in np.flatnonzero(nan[0] | nan[1])]
     if not columns:
         return ""
-    names = f"column{'s' * (len(columns) > 1)} {', '.join(columns)}"
-    return f", but {names} hold NaN: fill hidden columns with numbers, as 0 · NaN is NaN"
+    if len(columns) == 1:
+        hold = f"column {columns[0]} holds"
+    else:
+        hold = f"columns {', '.join(columns)} hold"
+    return f", but {hold} NaN: fill hidden columns with numbers, as 0 · NaN is NaN"
 
 
 def judge_attention(

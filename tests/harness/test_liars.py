@@ -115,6 +115,21 @@ def test_a_cache_that_tells_the_truth_agrees(what: str) -> None:
     assert find(lie({}, cpu()), what) == ("", "")
 
 
+ATTENDED = {"batched-batch-list": 2, "prefix-session": 2, "prefix-trie": 2}
+"""The number of caches in which attention is compared; 1 for others."""
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_each_comparison_is_counted_once(what: str) -> None:
+    """A tick needs them."""
+    contract, _, kind = what.partition("-")
+    ops, config = PROGRAMS[what]
+    program = make(*ops, contract=contract, kind=kind, **config)
+    compared = run(program, cpu(), every=True).comparisons.compared
+    assert compared["attention"] == ATTENDED.get(what, 1)
+    assert (compared["contents"], compared["masks"]) == (1, contract != "paged")
+
+
 @pytest.mark.parametrize(("contract", "kind"), KINDS)
 def test_drawn_programs_agree(contract: str, kind: str) -> None:
     """With every second one full of invalid calls."""
@@ -335,6 +350,19 @@ def shared_offsets() -> Mapping[str, Change]:
     return {"offsets": hand_out, "update": change}
 
 
+def add_nan(pair: Any, *_: Any) -> Any:
+    """A column more, with NaN in the last row."""
+    wide = [torch.nn.functional.pad(array, (0, 0, 0, 1)) for array in pair]
+    for array in wide:
+        array[-1, :, -1] = torch.nan
+    return wide
+
+
+def hide_last(mask: Any, *_: Any) -> Any:
+    """For arrays with a column more."""
+    return torch.nn.functional.pad(mask, (0, 1))
+
+
 RESERVED = [forward([0], [0], reserve=True), *FED]
 LIARS = [
     Liar("unified-causal", {"get": show_padding}, "mask",
@@ -359,6 +387,8 @@ LIARS = [
          "a number of offsets is x (str), not an integer", BATCH),
     Liar("batched-batch-kv", {"offsets": lambda it: torch.tensor(it).float()},
          "malformed", "offsets is an array of", BATCH),
+    Liar("batched-batch-kv", {"update": add_nan, "make_mask": hide_last}, "attention",
+         "as expected, but column 3 holds NaN", BATCH),
     Liar("layer-state", {"boundaries": lambda *_: 5}, "malformed",
          "boundaries returned 5, not", [update(1)]),
     Liar("layer-kv", {"clone": lambda *_: 5}, "malformed",
