@@ -125,3 +125,13 @@ def test_what_a_backend_does_not_declare_is_left_out() -> None:
     assert {move["op"] for move in world.moves} == {"update", "trim"}
     wanted = {"window": 4, "heads": 2, "dtype": "float16", "chunk": None, "keep": 0}
     assert {name: world.config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize(("rules", "kind"), EVERY_KIND, ids=[k for _, k in EVERY_KIND])
+def test_sizes_are_small(rules: Contract, kind: str, size: str) -> None:
+    """The README promises them."""
+    config = ask_for_all(rules, kind, size).config
+    wanted = {"window": 2, "sequences": 2, "capacity": 4}
+    for name, number in wanted.items():
+        assert config.get(name) in (None, number), name
