@@ -9,6 +9,7 @@ import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
 
+from lockstep.harness.contracts.operation import agrees
 from lockstep.harness.execution.compare import find_difference
 
 
@@ -141,3 +142,22 @@ def test_values_that_only_seem_equal(wanted: Any) -> None:
     assert find_difference({"ok": wanted}, {"ok": wanted}) is None
     for got in (Equal(), [Equal()], 1, 0):
         assert find_difference({"ok": wanted}, {"ok": got}) is not None
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "wanted"),
+    [
+        ({"tags": [1, 2]}, {"tags": (1, 2), "offset": 2}, True),
+        ({"tags": [1, 2]}, {"tags": [2, 1]}, False),  # the order matters
+        ({"tags": [1, 2]}, {"tags": [1]}, False),
+        ({"tags": [1]}, {"tags": [1, 2]}, False),
+        ({"tags": [1]}, {"tags": 1}, False),
+        ({"tags": [1]}, {}, False),
+        ({"parts": [{"tags": [1]}]}, {"parts": [1]}, False),
+        ({}, {"error": "usage"}, False),
+        ({"error": "usage"}, {}, False),
+        ({"error": "usage"}, {"error": "shared"}, False),
+    ],
+)
+def test_whole_answers_that_agree(expected: Any, observed: Any, wanted: bool) -> None:
+    assert agrees(expected, observed) is wanted

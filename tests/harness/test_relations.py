@@ -13,6 +13,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.metamorphic.reference import (
     FAMILIES,
     derive_one,
+    execute,
     find_broken_claim,
     find_contradiction,
     list_relations,
@@ -259,3 +260,10 @@ def test_caches_that_no_token_was_written_to_are_stacked_in_derived_programs() -
     program = parse_program({**document, "config": {"kind": "batch-kv"}}, "here")
     derived = [derive_one(program, number) for number in range(40)]
     assert sum(each is not None for each in derived) > 10
+
+
+def test_each_derived_program_is_counted_as_a_comparison() -> None:
+    program = make("layer", {}, "update 3; trim 1")
+    compared = execute(program).comparisons.compared["contents"]
+    more = execute(program, every=True).comparisons.compared["contents"]
+    assert 0 < compared < more

@@ -77,6 +77,10 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
         [forward([0, 0], [6, 3]), remove(6, 0)],
         [forward([0, 0], [1, 0]), remove(1, 0)],
     ),
+    "one row less, and the positions behind it": (
+        [forward([0, 1, 2], [0, 0, 0]), remove(0, 2)],
+        [forward([0, 1], [0, 0]), remove(0, 1)],
+    ),
     "two sequences as one": ([forward([0, 1], [0, 2])], [forward([0, 1], [0, 0])]),
     "no gap, whatever its size": (
         [forward([0, 40_000], [0, 0]), remove(0, 40_000)],
@@ -139,3 +143,15 @@ def test_simpler_caches_of_a_list(simpler: list[dict[str, Any]]) -> None:
 
 def test_a_list_keeps_as_many_items_as_it_must_have() -> None:
     assert [] not in get_simpler(["state"], CONTRACTS["prefix"].config["layers"])
+
+
+@pytest.mark.parametrize("capacity", [8, 7])
+def test_fewer_rows_by_the_number_of_sequences(capacity: int) -> None:
+    """With the same capacity, or with a smaller one, which has less room."""
+
+    def make_pass(rows: int, capacity: int) -> Program:
+        ops = forward([*range(rows)], [0] * rows)
+        config = {"sequences": 3, "capacity": capacity}
+        return make(ops, contract="unified", kind="causal", **config)
+
+    assert is_proposed(make_pass(7, 8), make_pass(4, capacity))
