@@ -11,8 +11,15 @@ import pytest
 from ci.mutation.trial import Beat, plant
 
 LIARS = "tests/harness/test_liars.py", "tests/harness/test_refusals.py"
-RELATED = {"metamorphic": "relation", "generate": "every", "recording": "kept"}
-"""Package → how the names of further tests begin."""
+RELATED = {
+    **{"metamorphic": ["relation"], "generate": ["every"], "recording": ["kept"]},
+    **{"contracts": ["contract_programs", "words"], "rewrites": ["shrink"]},
+    **{"scripts": ["mistake_scripts"], "states": ["cells"]},
+}
+"""Package or module → how the names of further tests begin."""
+
+DRAWS, OF_DRAWING = "source: Source", ("drawing", "generators")
+"""The parameter of functions that draw, and how the names of their tests begin."""
 
 OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
 """Rewritten assertions would be loaded from the files, without the mutation."""
@@ -20,13 +27,18 @@ OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
 
 def list_tests(root: Path, file: str) -> list[str]:
     """Lists the tests of caches that lie, the tests that have the name of a module or of
-    its package in theirs, and the tests that import the module."""
-    module = f"lockstep.{file.removesuffix('.py').replace('/', '.')}"
+    its package in theirs, the tests that import the module, and the tests of what the
+    module does."""
+    path = file.removesuffix(".py").removesuffix("/__init__")
+    module = f"lockstep.{path.replace('/', '.')}"
     *_, package, stem = module.split(".")
-    names = f"test_({package}|{stem}|{RELATED.get(package, package)})"
+    related = [name for word in module.split(".") for name in RELATED.get(word, ())]
+    related += OF_DRAWING if DRAWS in (root / file).read_text() else ()
     tests = sorted((root / "tests/harness").rglob("test_*.py"))
-    named = [test for test in tests if re.match(names, test.name)]
+    named = [test for test in tests if re.match(f"test_({package}|{stem})", test.name)]
     named += [test for test in tests if re.search(rf"{module}\b", test.read_text())]
+    for name in related:
+        named += sorted((root / "tests").glob(f"*/test_{name}*.py"))
     listed = (test.relative_to(root).as_posix() for test in named)
     return list(dict.fromkeys([*LIARS, *listed]))
 

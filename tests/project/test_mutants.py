@@ -144,6 +144,12 @@ def test_the_nearest_tests() -> None:
     assert "tests/harness/test_prefix_system.py" in slots
     relations = nearest.list_tests(ROOT, "harness/execution/metamorphic/rows.py")
     assert "tests/harness/test_relation_mistakes.py" in relations
+    batched = nearest.list_tests(ROOT, "harness/contracts/batched/__init__.py")
+    assert {"tests/harness/test_drawing.py", "tests/harness/test_words.py"} <= {*batched}
+    rewrites = nearest.list_tests(ROOT, "harness/contracts/prefix/rewrites.py")
+    assert "tests/harness/test_shrink.py" in rewrites
+    scripts = nearest.list_tests(ROOT, "harness/execution/scripts/checks.py")
+    assert "tests/impl/test_mistake_scripts.py" in scripts
 
 
 def test_the_script_finds_its_modules() -> None:
