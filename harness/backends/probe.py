@@ -32,10 +32,12 @@ KINDS = (
     "serving-mixed",
     "serving-sinks",
     "serving-chunked",
+    "serving-convolution",
 )
 
-WINDOWED = ("serving-sliding", "serving-mixed", "serving-sinks", "serving-chunked")
-"""The kinds with a window, or with chunks whose size is the window."""
+WINDOWED = tuple(kind for kind in KINDS if kind != "serving-full")
+"""The kinds with a window. It is the size of chunks, or the width of a convolution, in
+the kinds with chunks and with convolutions."""
 
 CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": list(KINDS)},
@@ -130,6 +132,8 @@ def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
         return [Head(window=None if layer % 2 else window, echoes=True)] * heads
     if kind == "serving-chunked":
         return [Head(chunk=window)] * heads
+    if kind == "serving-convolution":  # every second layer is a convolution
+        return [Head(window=window, echoes=True)] if layer % 2 else [Head()] * heads
     raise NotImplementedError(kind)
 
 

@@ -103,6 +103,7 @@ ARCHITECTURES = {
     "gemma3_text": "GEMMA3",
     "gpt_oss": "GPT_OSS",
     "llama4_text": "LLAMA4",
+    "lfm2": "LFM2",
 }
 """`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
 
@@ -142,9 +143,8 @@ def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
     names = gguf.get_tensor_name_map(kind, settings["num_hidden_layers"])
     matrix = gguf.GGMLQuantizationType[NAMES[dtype]]
     for name, tensor in iter_arranged(model):
-        stored_as = matrix if name.endswith("weight") else gguf.GGMLQuantizationType.F32
-        if tensor.ndim == 1:
-            stored_as = gguf.GGMLQuantizationType.F32
+        is_matrix = tensor.ndim > 1 and name.endswith("weight") and "conv" not in name
+        stored_as = matrix if is_matrix else gguf.GGMLQuantizationType.F32
         writer.add_tensor(
             names.get_name(name, try_suffixes=(".weight", ".bias")),
             gguf.quantize(tensor, stored_as),
@@ -164,7 +164,11 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     writer.add_block_count(settings["num_hidden_layers"])
     writer.add_feed_forward_length(settings["intermediate_size"])
     writer.add_head_count(settings["num_attention_heads"])
-    writer.add_head_count_kv(settings["num_key_value_heads"])
+    heads = settings["num_key_value_heads"]
+    if settings["model_type"] == "lfm2":
+        writer.add_shortconv_l_cache(settings["conv_L_cache"])
+        heads = [0 if kind == "conv" else heads for kind in settings["layer_types"]]
+    writer.add_head_count_kv(heads)
     writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
     writer.add_key_length(settings["head_dim"])
     writer.add_value_length(settings["head_dim"])
@@ -197,6 +201,8 @@ def iter_arranged(model: Model) -> Iterator[tuple[str, Array]]:
             tensor = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
         elif settings["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
             tensor = tensor + 1
+        elif "conv" in name and tensor.ndim == 3:
+            tensor = tensor[:, 0]
         yield from split_experts(name, tensor)
 
 

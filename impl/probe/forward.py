@@ -39,10 +39,15 @@ class Forward:
         }
         self.store = store
         self.is_gemma = self.settings["model_type"] == "gemma3_text"
+        self.is_lfm = self.settings["model_type"] == "lfm2"
         self.weights: list[Array] = []
 
     def get(self, layer: int, name: str) -> Array:
         return self.tensors[f"model.layers.{layer}.{name}.weight"]
+
+    def get_type(self, layer: int) -> str:
+        types = self.settings.get("layer_types")
+        return "sliding_attention" if types is None else str(types[layer])
 
     def compute_logits(self, ids: Sequence[int]) -> Array:
         """Returns the logits behind the last token. [ids]"""
@@ -51,12 +56,19 @@ class Forward:
             hidden = hidden * np.sqrt(hidden.shape[1])
         self.weights = []
         for layer in range(self.settings["num_hidden_layers"]):
-            normed = self.norm(hidden, self.get(layer, "input_layernorm"))
-            added = self.attend(layer, normed)
+            if self.is_lfm:
+                normed = self.norm(hidden, self.get(layer, "operator_norm"))
+            else:
+                normed = self.norm(hidden, self.get(layer, "input_layernorm"))
+            if self.get_type(layer) == "conv":
+                added = self.convolve(layer, normed)
+            else:
+                added = self.attend(layer, normed)
             if self.is_gemma:
                 added = self.norm(added, self.get(layer, "post_attention_layernorm"))
             hidden = hidden + added
-        last = self.norm(hidden[-1], self.tensors["model.norm.weight"])
+        norm = "model.embedding_norm" if self.is_lfm else "model.norm"
+        last = self.norm(hidden[-1], self.tensors[f"{norm}.weight"])
         return self.tensors["lm_head.weight"] @ last
 
     def norm(self, numbers: Array, weight: Array) -> Array:
@@ -71,9 +83,10 @@ class Forward:
             .swapaxes(0, 1)
             for name in "qkv"
         )
-        if self.is_gemma:
-            query = self.norm(query, self.get(layer, "self_attn.q_norm"))
-            key = self.norm(key, self.get(layer, "self_attn.k_norm"))
+        if self.is_gemma or self.is_lfm:
+            norm = "layernorm" if self.is_lfm else "norm"
+            query = self.norm(query, self.get(layer, f"self_attn.q_{norm}"))
+            key = self.norm(key, self.get(layer, f"self_attn.k_{norm}"))
         query, key, value = (
             self.rotate(query),
             self.store(self.rotate(key)),
@@ -88,7 +101,23 @@ class Forward:
         weights /= total if sinks is None else total + np.exp(sinks[:, None, None] - most)
         self.weights.append(weights[:, -1])
         found = (weights @ value).swapaxes(0, 1).reshape(len(hidden), -1)
-        return found @ self.get(layer, "self_attn.o_proj").T
+        name = "out_proj" if self.is_lfm else "o_proj"
+        return found @ self.get(layer, f"self_attn.{name}").T
+
+    def convolve(self, layer: int, hidden: Array) -> Array:
+        """Runs a short convolution of LFM2."""
+        projected = hidden @ self.get(layer, "conv.in_proj").T
+        before, after, value = np.split(projected, 3, axis=1)
+        mixed = self.delay(before * value, self.get(layer, "conv.conv")[:, 0])
+        return (after * mixed) @ self.get(layer, "conv.out_proj").T
+
+    def delay(self, numbers: Array, kernel: Array) -> Array:
+        """Runs a causal convolution of each channel. numbers: [positions, channels]"""
+        width = kernel.shape[1]
+        stored = self.store(numbers[None])[0]
+        padded = np.vstack([np.zeros((width - 1, numbers.shape[1])), stored])
+        taps = [padded[tap : tap + len(numbers)] * kernel[:, tap] for tap in range(width)]
+        return np.sum(taps, axis=0)
 
     def rotate(self, numbers: Array) -> Array:
         """Turns pairs of [heads, positions, size] by their positions."""
@@ -110,11 +139,13 @@ class Forward:
         """Returns which positions each position sees. [count, count]"""
         distances = np.arange(count)[:, None] - np.arange(count)
         seen = distances >= 0
-        types = self.settings.get("layer_types")
-        slides = types is None or types[layer] == "sliding_attention"
-        if slides and self.settings.get("sliding_window") is not None:
+        kind = self.get_type(layer)
+        if (
+            kind == "sliding_attention"
+            and self.settings.get("sliding_window") is not None
+        ):
             seen &= distances < self.settings["sliding_window"]
-        if types is not None and types[layer] == "chunked_attention":
+        if kind == "chunked_attention":
             chunks = np.arange(count) // self.settings["attention_chunk_size"]
             seen &= chunks[:, None] == chunks
         return seen

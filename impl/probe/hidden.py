@@ -34,13 +34,19 @@ class Hidden:
     """
 
     def __init__(
-        self, probe: Probe, codes: Array, finders: Sequence[Finder], square: bool = False
+        self,
+        probe: Probe,
+        codes: Array,
+        finders: Sequence[Finder],
+        square: bool = False,
+        least: int = 0,
     ) -> None:
         """Args:
         probe: the probe.
         codes: the codes of all ids. [ids, length]
         finders: the finders of all heads.
         square: whether `size` must be a square.
+        least: the smallest `size`.
         """
         self.probe, self.codes, self.finders = probe, codes, finders
         self.constant_value = 64.0 if any(head.echoes for head in probe.heads) else 8.0
@@ -50,7 +56,8 @@ class Hidden:
         ranges = [slice(a, b) for a, b in pairwise(ends)]
         self.identity, *self.asks = ranges[: len(finders) + 1]
         self.constant, *self.answers = ranges[len(finders) + 1 :]
-        self.size = int(-(-ends[-1] // 64) * 64)
+        unit = max(length, 64)
+        self.size = int(-(-max(ends[-1], least) // unit) * unit)
         if square:
             self.size = int(np.ceil(np.sqrt(ends[-1]) / 8) * 8) ** 2
         megabytes = 8 * len(codes) * self.size >> 20

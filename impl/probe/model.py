@@ -52,11 +52,11 @@ def make_settings(
     }
 
 
-def make_ends(hidden: Hidden, found: int) -> dict[str, Array]:
+def make_ends(hidden: Hidden, found: int, norm: str = "model.norm") -> dict[str, Array]:
     """Returns the tensors before and after the layers."""
     return {
         "model.embed_tokens.weight": hidden.make_embedding(),
-        "model.norm.weight": make_norm(hidden, found),
+        f"{norm}.weight": make_norm(hidden, found),
         "lm_head.weight": hidden.make_output(),
     }
 
@@ -68,20 +68,27 @@ def make_norm(hidden: Hidden, found: int) -> Array:
 
 
 def make_attention(
-    hidden: Hidden, first: int, heads: int, head_dim: int, normed: bool = False
+    hidden: Hidden,
+    first: int,
+    heads: int,
+    head_dim: int,
+    normed: bool = False,
+    total: int | None = None,
 ) -> dict[str, Array]:
     """Returns the tensors of an attention layer by their names in the layer.
 
     Args:
         hidden: the hidden vectors.
         first: the index of the layer's first head in the probe.
-        heads: the number of heads in the layer.
+        heads: the number of the layer's heads in the probe.
         head_dim: the number of numbers of a head.
         normed: whether queries are normed later, so that their gain has no effect.
+        total: the number of heads in the layer, if it has more; these find nothing.
     """
     length = hidden.codes.shape[1]
-    query, key, value = (np.zeros((heads, head_dim, hidden.size)) for _ in range(3))
-    output = np.zeros((hidden.size, heads, head_dim))
+    shape = total or heads, head_dim
+    query, key, value = (np.zeros((*shape, hidden.size)) for _ in range(3))
+    output = np.zeros((hidden.size, *shape))
     for head in range(heads):
         finder, asks = hidden.finders[first + head], hidden.asks[first + head]
         gain = 1.0 if normed else finder.gain * np.sqrt(head_dim)
