@@ -33,9 +33,10 @@ KINDS = (
     "serving-sinks",
     "serving-chunked",
     "serving-convolution",
+    "serving-state",
 )
 
-WINDOWED = tuple(kind for kind in KINDS if kind != "serving-full")
+WINDOWED = tuple(kind for kind in KINDS if kind not in ("serving-full", "serving-state"))
 """The kinds with a window. It is the size of chunks, or the width of a convolution, in
 the kinds with chunks and with convolutions."""
 
@@ -134,6 +135,9 @@ def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
         return [Head(chunk=window)] * heads
     if kind == "serving-convolution":  # every second layer is a convolution
         return [Head(window=window, echoes=True)] if layer % 2 else [Head()] * heads
+    if kind == "serving-state":  # every second layer has a state
+        state = Head(finds="follower", echoes=True)
+        return [state] if layer % 2 else [Head()] * heads
     raise NotImplementedError(kind)
 
 

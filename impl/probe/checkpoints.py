@@ -104,6 +104,7 @@ ARCHITECTURES = {
     "gpt_oss": "GPT_OSS",
     "llama4_text": "LLAMA4",
     "lfm2": "LFM2",
+    "granitemoehybrid": "GRANITE_HYBRID",
 }
 """`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
 
@@ -143,7 +144,9 @@ def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
     names = gguf.get_tensor_name_map(kind, settings["num_hidden_layers"])
     matrix = gguf.GGMLQuantizationType[NAMES[dtype]]
     for name, tensor in iter_arranged(model):
-        is_matrix = tensor.ndim > 1 and name.endswith("weight") and "conv" not in name
+        is_matrix = (
+            tensor.ndim > 1 and name.endswith("weight") and not name.endswith(EXACT)
+        )
         stored_as = matrix if is_matrix else gguf.GGMLQuantizationType.F32
         writer.add_tensor(
             names.get_name(name, try_suffixes=(".weight", ".bias")),
@@ -167,7 +170,17 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     heads = settings["num_key_value_heads"]
     if settings["model_type"] == "lfm2":
         writer.add_shortconv_l_cache(settings["conv_L_cache"])
-        heads = [0 if kind == "conv" else heads for kind in settings["layer_types"]]
+    if settings["model_type"] == "granitemoehybrid":
+        writer.add_attention_scale(settings["attention_multiplier"])
+        writer.add_rope_scaling_finetuned(True)  # so that llama.cpp has RoPE
+        writer.add_ssm_conv_kernel(settings["mamba_d_conv"])
+        writer.add_ssm_inner_size(settings["mamba_expand"] * settings["hidden_size"])
+        writer.add_ssm_state_size(settings["mamba_d_state"])
+        writer.add_ssm_time_step_rank(settings["mamba_n_heads"])
+        writer.add_ssm_group_count(settings["mamba_n_groups"])
+    if settings["model_type"] in ("lfm2", "granitemoehybrid"):
+        is_attention = ["attention" in kind for kind in settings["layer_types"]]
+        heads = [heads * attention for attention in is_attention]
     writer.add_head_count_kv(heads)
     writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
     writer.add_key_length(settings["head_dim"])
@@ -195,7 +208,9 @@ def iter_arranged(model: Model) -> Iterator[tuple[str, Array]]:
     settings = model.settings
     for name, tensor in model.tensors.items():
         tensor = tensor.astype(np.float32)
-        if settings["model_type"] == "llama" and name.endswith(SPLIT):
+        if settings["model_type"] in ("llama", "granitemoehybrid") and name.endswith(
+            SPLIT
+        ):
             # RoPE turns adjacent numbers, which are half a head apart in checkpoints.
             halves = tensor.reshape(-1, 2, settings["head_dim"] // 2, tensor.shape[1])
             tensor = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
@@ -203,8 +218,25 @@ def iter_arranged(model: Model) -> Iterator[tuple[str, Array]]:
             tensor = tensor + 1
         elif "conv" in name and tensor.ndim == 3:
             tensor = tensor[:, 0]
+        elif name.endswith("A_log"):
+            name, tensor = name, -np.exp(tensor)[:, None]
+        elif name.endswith("mamba.D"):
+            tensor = tensor[:, None]
+        elif name.endswith("dt_bias"):
+            name = name.replace("dt_bias", "dt_proj.bias")
+        elif name.endswith("mamba.norm.weight"):
+            tensor = tensor[None]
+        elif name.endswith("input_linear.weight"):
+            gate, up = np.split(tensor, 2)
+            yield name.replace("shared_mlp.input_linear", "mlp.gate_proj"), gate
+            name, tensor = name.replace("shared_mlp.input_linear", "mlp.up_proj"), up
+        elif name.endswith("output_linear.weight"):
+            name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
         yield from split_experts(name, tensor)
 
+
+EXACT = ("conv.weight", "conv1d.weight", "mamba.norm.weight")
+"""The ends of the names of matrices that GGUF stores in float32."""
 
 SPLIT = ("q_proj.weight", "k_proj.weight")
 
@@ -214,7 +246,7 @@ def split_experts(name: str, tensor: Array) -> Iterator[tuple[str, Array]]:
     numbers are all zero."""
     start, found, end = name.partition("mlp.experts.")
     if not found:
-        has_suffix = name.endswith((".weight", ".bias"))
+        has_suffix = name.endswith((".weight", ".bias", ".A_log", ".D"))
         yield (name if has_suffix else f"{name}.weight"), tensor
         return
     kind = "bias" if end.endswith("bias") else "weight"

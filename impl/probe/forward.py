@@ -62,6 +62,8 @@ class Forward:
                 normed = self.norm(hidden, self.get(layer, "input_layernorm"))
             if self.get_type(layer) == "conv":
                 added = self.convolve(layer, normed)
+            elif self.get_type(layer) == "mamba":
+                added = self.scan(layer, normed)
             else:
                 added = self.attend(layer, normed)
             if self.is_gemma:
@@ -111,6 +113,28 @@ class Forward:
         mixed = self.delay(before * value, self.get(layer, "conv.conv")[:, 0])
         return (after * mixed) @ self.get(layer, "conv.out_proj").T
 
+    def scan(self, layer: int, hidden: Array) -> Array:
+        """Runs a Mamba-2 layer, token by token."""
+        name = f"model.layers.{layer}.mamba."
+        inner = self.tensors[f"{name}norm.weight"].size
+        states, heads = self.settings["mamba_d_state"], self.settings["mamba_n_heads"]
+        projected = hidden @ self.get(layer, "mamba.in_proj").T
+        gate, mixed, step = np.split(projected, [inner, 2 * inner + 2 * states], axis=1)
+        mixed = self.delay(mixed, self.get(layer, "mamba.conv1d")[:, 0])
+        mixed = silu(mixed + self.tensors[f"{name}conv1d.bias"])
+        value, before, asked = np.split(mixed, [inner, inner + states], axis=1)
+        step = np.log1p(np.exp(step + self.tensors[f"{name}dt_bias"]))
+        decay = np.exp(-step * np.exp(self.tensors[f"{name}A_log"]))
+        step, decay = (np.repeat(part, inner // heads, 1) for part in (step, decay))
+        skip = np.repeat(self.tensors[f"{name}D"], inner // heads)
+        table, found = np.zeros((inner, states)), np.zeros((len(hidden), inner))
+        for token in range(len(hidden)):
+            entry = np.outer(step[token] * value[token], before[token])
+            table = decay[token][:, None] * table + entry
+            found[token] = table @ asked[token] + skip * value[token]
+        normed = self.norm(found * silu(gate), self.get(layer, "mamba.norm"))
+        return normed @ self.get(layer, "mamba.out_proj").T
+
     def delay(self, numbers: Array, kernel: Array) -> Array:
         """Runs a causal convolution of each channel. numbers: [positions, channels]"""
         width = kernel.shape[1]
@@ -149,3 +173,7 @@ class Forward:
             chunks = np.arange(count) // self.settings["attention_chunk_size"]
             seen &= chunks[:, None] == chunks
         return seen
+
+
+def silu(numbers: Array) -> Array:
+    return numbers / (1 + np.exp(-numbers))

@@ -80,6 +80,9 @@ class Hidden:
         ):
             used[:, numbers] = finder.idle
             used[first[head] : first[head + 1], numbers] = finder.asked
+            if not finder.idle.any():  # such a head does not find the token itself
+                used[:, self.answers[head]] = self.codes
+                used[first[head] : first[head + 1], self.answers[head]] = 0
         usual = self.probe.usual
         used[: self.probe.content, self.asks[usual.head]] = self.finders[
             usual.head

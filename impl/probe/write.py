@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends.probe import FORMAT, NAME
 from lockstep.harness.core.errors import UsageError
-from lockstep.impl.probe import chunked, convolution, full, sinks, sliding
+from lockstep.impl.probe import chunked, convolution, full, sinks, sliding, state
 from lockstep.impl.probe.checkpoints import write_folder, write_gguf, write_json
 from lockstep.impl.probe.model import Model
 
@@ -28,6 +28,8 @@ BUILDERS: Mapping[tuple[str, str], Build] = {
     ("serving-sinks", "gguf"): sinks.build,
     ("serving-chunked", "hf"): chunked.build,
     ("serving-chunked", "gguf"): chunked.build_for_llama_cpp,
+    ("serving-state", "hf"): state.build,
+    ("serving-state", "gguf"): state.build,
     ("serving-convolution", "hf"): convolution.build,
     ("serving-convolution", "gguf"): convolution.build,
 }

@@ -39,9 +39,11 @@ def iter_prompts(
             arguments = [0, 1, last - 1, last, random.randint(0, last)]
             if probe.heads[head].echoes:
                 arguments += [last + 1, random.randrange(probe.context)]
-            argument = random.choice(arguments)
         else:
-            argument = random.choice([tags[0], tags[-1], random.choice(tags)])
+            arguments = [tags[0], tags[-1], random.choice(tags)]
+            if probe.heads[head].echoes:
+                arguments.append(random.randrange(probe.content))
+        argument = random.choice(arguments)
         if not isinstance(argument, int):
             continue
         prompt = [*tags, Ask(head, argument)]
