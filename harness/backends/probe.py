@@ -34,9 +34,12 @@ KINDS = (
     "serving-chunked",
     "serving-convolution",
     "serving-state",
+    "serving-latent",
 )
 
-WINDOWED = tuple(kind for kind in KINDS if kind not in ("serving-full", "serving-state"))
+WINDOWLESS = ("serving-full", "serving-state", "serving-latent")
+
+WINDOWED = tuple(kind for kind in KINDS if kind not in WINDOWLESS)
 """The kinds with a window. It is the size of chunks, or the width of a convolution, in
 the kinds with chunks and with convolutions."""
 
@@ -123,7 +126,7 @@ def get_probe(config: Mapping[str, Any]) -> Probe:
 def list_heads(config: Mapping[str, Any], layer: int) -> list[Head]:
     """Lists the heads of one layer."""
     kind, heads, window = config["kind"], config["heads"], config["window"]
-    if kind == "serving-full":  # distance and content in turn
+    if kind in ("serving-full", "serving-latent"):  # distance and content in turn
         return ([Head(), Head(finds="content")] * heads)[:heads]
     if kind == "serving-sliding":
         return [Head(window=window)] * heads

@@ -39,7 +39,13 @@ SIZES = [
 
 
 @define(
-    option("--kind", "What heads see.", type=click.Choice(KINDS), required=True),
+    option(
+        "--kind",
+        f"What heads find: {', '.join(KINDS)}.",
+        type=click.Choice(KINDS),
+        required=True,
+        metavar="KIND",
+    ),
     option(
         "--format",
         "A Hugging Face folder, or a file for llama.cpp.",

@@ -104,6 +104,7 @@ ARCHITECTURES = {
     "gpt_oss": "GPT_OSS",
     "llama4_text": "LLAMA4",
     "lfm2": "LFM2",
+    "deepseek_v2": "DEEPSEEK2",
     "granitemoehybrid": "GRANITE_HYBRID",
 }
 """`model_type` of a checkpoint → the name in `gguf.MODEL_ARCH`."""
@@ -167,7 +168,19 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     writer.add_block_count(settings["num_hidden_layers"])
     writer.add_feed_forward_length(settings["intermediate_size"])
     writer.add_head_count(settings["num_attention_heads"])
-    heads = settings["num_key_value_heads"]
+    heads, rank = settings["num_key_value_heads"], settings.get("kv_lora_rank")
+    if rank is not None:
+        heads = 1
+        writer.add_q_lora_rank(settings["q_lora_rank"])
+        writer.add_kv_lora_rank(rank)
+        writer.add_key_length_mla(settings["qk_nope_head_dim"] + settings["head_dim"])
+        writer.add_value_length_mla(settings["v_head_dim"])
+        writer.add_leading_dense_block_count(settings["first_k_dense_replace"])
+        writer.add_expert_count(settings["n_routed_experts"])
+        writer.add_expert_used_count(settings["num_experts_per_tok"])
+        writer.add_expert_shared_count(settings["n_shared_experts"])
+        writer.add_expert_feed_forward_length(settings["moe_intermediate_size"])
+        writer.add_expert_weights_scale(1.0)
     if settings["model_type"] == "lfm2":
         writer.add_shortconv_l_cache(settings["conv_L_cache"])
     if settings["model_type"] == "granitemoehybrid":
@@ -183,8 +196,8 @@ def add_settings(writer: Any, settings: Mapping[str, Any]) -> None:
         heads = [heads * attention for attention in is_attention]
     writer.add_head_count_kv(heads)
     writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
-    writer.add_key_length(settings["head_dim"])
-    writer.add_value_length(settings["head_dim"])
+    writer.add_key_length(settings["head_dim"] + (rank or 0))
+    writer.add_value_length(rank or settings["head_dim"])
     writer.add_rope_dimension_count(settings["head_dim"])
     writer.add_rope_freq_base(settings["rope_theta"])
     if "sliding_window" in settings:
@@ -226,6 +239,12 @@ def iter_arranged(model: Model) -> Iterator[tuple[str, Array]]:
             name = name.replace("dt_bias", "dt_proj.bias")
         elif name.endswith("mamba.norm.weight"):
             tensor = tensor[None]
+        elif name.endswith("kv_b_proj.weight"):
+            heads, rank = settings["num_attention_heads"], settings["kv_lora_rank"]
+            parts = np.split(tensor.reshape(heads, -1, rank), 2, 1)
+            key = np.ascontiguousarray(parts[0].swapaxes(1, 2))
+            yield name.replace("kv_b", "k_b"), key
+            name, tensor = name.replace("kv_b", "v_b"), np.ascontiguousarray(parts[1])
         elif name.endswith("input_linear.weight"):
             gate, up = np.split(tensor, 2)
             yield name.replace("shared_mlp.input_linear", "mlp.gate_proj"), gate

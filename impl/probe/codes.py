@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lockstep.harness.core.errors import UsageError
 from lockstep.impl.probe.arrays import Array
 
 # Length of a code → an irreducible polynomial over GF(2) whose degree is the binary
@@ -20,13 +21,16 @@ def choose_length(count: int) -> int:
     """Returns the length of codes for so many tokens.
 
     Raises:
-        ValueError: there are not so many codes.
+        UsageError: there are not so many codes.
     """
     for length in POLYNOMIALS:
         if count <= get_capacity(length):
             return length
     most = get_capacity(max(POLYNOMIALS))
-    raise ValueError(f"the probe would have {count} tokens; at most {most} have a code")
+    raise UsageError(
+        f"the probe would have {count:,} tokens; at most {most:,} have codes. Lower"
+        " --content, --context, --layers or --heads"
+    )
 
 
 def make_codes(count: int, length: int) -> Array:

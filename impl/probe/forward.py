@@ -78,23 +78,11 @@ class Forward:
         return numbers / np.sqrt(square) * (weight + self.is_gemma)
 
     def attend(self, layer: int, hidden: Array) -> Array:
-        size = self.settings["head_dim"]
-        query, key, value = (
-            (hidden @ self.get(layer, f"self_attn.{name}_proj").T)
-            .reshape(len(hidden), -1, size)
-            .swapaxes(0, 1)
-            for name in "qkv"
-        )
-        if self.is_gemma or self.is_lfm:
-            norm = "layernorm" if self.is_lfm else "norm"
-            query = self.norm(query, self.get(layer, f"self_attn.q_{norm}"))
-            key = self.norm(key, self.get(layer, f"self_attn.k_{norm}"))
-        query, key, value = (
-            self.rotate(query),
-            self.store(self.rotate(key)),
-            self.store(value),
-        )
-        scores = query @ key.swapaxes(1, 2) / np.sqrt(size)
+        if self.settings["model_type"] == "deepseek_v2":
+            query, key, value = self.project_latent(layer, hidden)
+        else:
+            query, key, value = self.project(layer, hidden)
+        scores = query @ key.swapaxes(1, 2) / np.sqrt(query.shape[-1])
         scores[:, ~self.see(layer, len(hidden))] = -np.inf
         sinks = self.tensors.get(f"model.layers.{layer}.self_attn.sinks")
         most = scores.max(-1, keepdims=True)
@@ -142,6 +130,41 @@ class Forward:
         padded = np.vstack([np.zeros((width - 1, numbers.shape[1])), stored])
         taps = [padded[tap : tap + len(numbers)] * kernel[:, tap] for tap in range(width)]
         return np.sum(taps, axis=0)
+
+    def project(self, layer: int, hidden: Array) -> tuple[Array, Array, Array]:
+        """Returns Q, K and V. [heads, positions, size]"""
+        size = self.settings["head_dim"]
+        query, key, value = (
+            (hidden @ self.get(layer, f"self_attn.{name}_proj").T)
+            .reshape(len(hidden), -1, size)
+            .swapaxes(0, 1)
+            for name in "qkv"
+        )
+        if self.is_gemma or self.is_lfm:
+            norm = "layernorm" if self.is_lfm else "norm"
+            query = self.norm(query, self.get(layer, f"self_attn.q_{norm}"))
+            key = self.norm(key, self.get(layer, f"self_attn.k_{norm}"))
+        stored = self.store(self.rotate(key)), self.store(value)
+        return self.rotate(query), *stored
+
+    def project_latent(self, layer: int, hidden: Array) -> tuple[Array, Array, Array]:
+        """Returns Q, K and V of DeepSeek V2. [heads, positions, size]"""
+        rank, plain = self.settings["kv_lora_rank"], self.settings["qk_nope_head_dim"]
+        heads = self.settings["num_attention_heads"]
+        query = self.norm(
+            hidden @ self.get(layer, "self_attn.q_a_proj").T,
+            self.get(layer, "self_attn.q_a_layernorm"),
+        )
+        query = query @ self.get(layer, "self_attn.q_b_proj").T
+        query = query.reshape(len(hidden), heads, -1).swapaxes(0, 1)
+        shared = hidden @ self.get(layer, "self_attn.kv_a_proj_with_mqa").T
+        latent = self.norm(shared[:, :rank], self.get(layer, "self_attn.kv_a_layernorm"))
+        rotated = self.store(self.rotate(shared[None, :, rank:]))
+        expanded = self.store(latent[None]) @ self.get(layer, "self_attn.kv_b_proj").T
+        expanded = expanded.reshape(len(hidden), heads, -1).swapaxes(0, 1)
+        key = np.dstack([expanded[..., :plain], np.repeat(rotated, heads, 0)])
+        turned = self.rotate(query[..., plain:])
+        return np.dstack([query[..., :plain], turned]), key, expanded[..., plain:]
 
     def rotate(self, numbers: Array) -> Array:
         """Turns pairs of [heads, positions, size] by their positions."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import lcm
 
 import numpy as np
 
 from lockstep.harness.backends.probe import Probe
+from lockstep.harness.core.errors import UsageError
 from lockstep.impl.probe.arrays import Array
 from lockstep.impl.probe.finders import Finder
 
@@ -40,6 +42,7 @@ class Hidden:
         finders: Sequence[Finder],
         square: bool = False,
         least: int = 0,
+        unit: int = 1,
     ) -> None:
         """Args:
         probe: the probe.
@@ -47,6 +50,7 @@ class Hidden:
         finders: the finders of all heads.
         square: whether `size` must be a square.
         least: the smallest `size`.
+        unit: a divisor of `size`.
         """
         self.probe, self.codes, self.finders = probe, codes, finders
         self.constant_value = 64.0 if any(head.echoes for head in probe.heads) else 8.0
@@ -56,15 +60,16 @@ class Hidden:
         ranges = [slice(a, b) for a, b in pairwise(ends)]
         self.identity, *self.asks = ranges[: len(finders) + 1]
         self.constant, *self.answers = ranges[len(finders) + 1 :]
-        unit = max(length, 64)
+        unit = lcm(length, unit)
         self.size = int(-(-max(ends[-1], least) // unit) * unit)
         if square:
             self.size = int(np.ceil(np.sqrt(ends[-1]) / 8) * 8) ** 2
         megabytes = 8 * len(codes) * self.size >> 20
         if megabytes > MOST_MEGABYTES:
-            raise ValueError(
+            raise UsageError(
                 f"the probe would take {megabytes:,} MiB in float32; at most"
-                f" {MOST_MEGABYTES} MiB are written"
+                f" {MOST_MEGABYTES} MiB are written. Lower --content, --context,"
+                " --layers or --heads"
             )
 
     def make_embedding(self) -> Array:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.probe import FORMAT, NAME
-from lockstep.harness.core.errors import UsageError
-from lockstep.impl.probe import chunked, convolution, full, sinks, sliding, state
+from lockstep.impl.probe import chunked, convolution, full, latent, sinks, sliding, state
 from lockstep.impl.probe.checkpoints import write_folder, write_gguf, write_json
 from lockstep.impl.probe.model import Model
 
@@ -28,6 +27,8 @@ BUILDERS: Mapping[tuple[str, str], Build] = {
     ("serving-sinks", "gguf"): sinks.build,
     ("serving-chunked", "hf"): chunked.build,
     ("serving-chunked", "gguf"): chunked.build_for_llama_cpp,
+    ("serving-latent", "hf"): latent.build,
+    ("serving-latent", "gguf"): latent.build,
     ("serving-state", "hf"): state.build,
     ("serving-state", "gguf"): state.build,
     ("serving-convolution", "hf"): convolution.build,
@@ -48,10 +49,7 @@ def write(config: Mapping[str, Any], format: str, dtype: str, folder: Path) -> N
     Raises:
         UsageError: the probe would be too large, or a package is missing.
     """
-    try:
-        model = BUILDERS[config["kind"], format](config)
-    except ValueError as error:
-        raise UsageError(f"{error}; lower --content, --context or --heads") from None
+    model = BUILDERS[config["kind"], format](config)
     folder.mkdir(parents=True, exist_ok=True)
     weights = FORMATS[format](model, folder, dtype)
     with weights.open("rb") as file:

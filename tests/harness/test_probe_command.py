@@ -76,8 +76,8 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        (("--layers", 16, "--heads", 16), "lower --content, --context or --heads"),
-        (("--content", 65_536), "lower --content, --context or --heads"),
+        (("--layers", 16, "--heads", 16), "Lower --content, --context"),
+        (("--content", 65_536), "Lower --content, --context"),
         (("--window", 8), "serving-full has no window; leave it out"),
         (("--context", 8, "--distance", 8), "distance: must be below context"),
     ],
