@@ -89,7 +89,7 @@ class Joining(list[Token]):
 take_snapshot = KVCache.snapshot
 
 
-@mistake("kv", "return", KVCache, "snapshot")
+@mistake("kv", "mask", KVCache, "snapshot")
 def snapshot_is_the_cache(self: KVCache, begin: int) -> Snapshot | None:
     """From position 0 on, it grows with the cache until tokens are removed."""
     taken = take_snapshot(self, begin)
@@ -115,7 +115,7 @@ def chunk_begins_late(self: KVCache, query: int) -> list[Token]:
     return [token for token in self.tokens if first <= token.position <= query]
 
 
-@mistake("kv", "return", KVCache, "restore")
+@mistake("kv", "mask", KVCache, "restore")
 def restore_goes_on_top(self: KVCache, snapshot: Snapshot | None, target: int) -> bool:
     """The live tokens at the positions of the snapshot stay beside it."""
     if not self.can_restore(snapshot, target):
@@ -130,7 +130,7 @@ def restore_goes_on_top(self: KVCache, snapshot: Snapshot | None, target: int) -
 split = KVCache.split
 
 
-@mistake("kv", "return", KVCache, "split")
+@mistake("kv", "mask", KVCache, "split")
 def split_loses_one(self: KVCache, snapshot: Snapshot, at: int) -> Any:
     left, right = split(self, snapshot, at)
     if left is None or right is None:
@@ -139,7 +139,7 @@ def split_loses_one(self: KVCache, snapshot: Snapshot, at: int) -> Any:
     return left, Snapshot(right.begin, right.end, short)
 
 
-@mistake("kv", "return", KVCache, "update")
+@mistake("kv", "mask", KVCache, "update")
 def captures_come_at_the_end(self: KVCache, tags: Sequence[int]) -> None:
     """A write that goes past several scheduled offsets captures only the last."""
     for tag in tags:
@@ -150,7 +150,7 @@ def captures_come_at_the_end(self: KVCache, tags: Sequence[int]) -> None:
 reach = Captures.reach
 
 
-@mistake("kv", "return", Captures, "reach")
+@mistake("kv", "mask", Captures, "reach")
 def captures_move_on(self: Captures, offset: int, snapshot: Any) -> None:
     """A capture is made again when a write comes by a second time."""
     self.captured.pop(offset, None)
@@ -190,14 +190,14 @@ def snapshot_is_short(self: RotatingCache, begin: int) -> Snapshot | None:
     return taken
 
 
-@mistake("rotating", "return", RotatingCache, "may_rewind")
+@mistake("rotating", "mask", RotatingCache, "may_rewind")
 def rewind_is_allowed_too_late(self: RotatingCache) -> bool:
     """One token after the window began to slide. Nothing shows it but a rewind after a
     restore, for only a snapshot has let go of what slid out."""
     return self.offset <= self.window + 1
 
 
-@mistake("rotating", "return", RotatingCache, "may_rewind")
+@mistake("rotating", "mask", RotatingCache, "may_rewind")
 def rewind_is_refused_too_early(self: RotatingCache) -> bool:
     return self.offset < self.window
 
@@ -288,7 +288,7 @@ def batch_clone_shares_its_rows(self: BatchedCache) -> BatchedCache:
     return type(self)(self.rows)
 
 
-@mistake("batch-list", "part", ListCache, "trim")
+@mistake("batch-list", "mask", ListCache, "trim")
 def a_list_is_trimmed_where_it_can_be(self: ListCache, count: int) -> int:
     return max([part.trim(count) for part in self.parts])
 
@@ -340,18 +340,18 @@ def is_behind(cache: CausalCache, query: int, token: SharedToken, ahead: bool) -
 
 # one token too far ahead of what is stored: only a step back shows it
 add_rule(
-    "sees-the-next", "causal", "cut", lambda _, query, t, __: t.position <= query + 1
+    "sees-the-next", "causal", "mask", lambda _, query, t, __: t.position <= query + 1
 )
 # a query does not see itself: the same in every cut, after every removal
 add_rule("strictly-before", "causal", "mask", lambda _, q, t, a: t.position < q or a)
 add_rule("window-counts-itself", "swa", "mask", is_near)
 add_rule("chunks-are-shifted", "chunked", "mask", is_shifted)
-add_rule("chunk-ends-at-the-batch", "chunked", "cut", is_behind)
+add_rule("chunk-ends-at-the-batch", "chunked", "mask", is_behind)
 
 remove = CausalCache.remove
 
 
-@mistake("causal", "gap", CausalCache, "remove")
+@mistake("causal", "mask", CausalCache, "remove")
 def middle_moves_too_far(self: Any, sequence: int, begin: int, end: int | None) -> None:
     """Two tokens taken out of the middle: what follows moves up by three."""
     remove(self, sequence, begin, end)
@@ -374,14 +374,14 @@ def end_of_another_goes(self: Any, sequence: int, begin: float, end: float) -> N
     ]
 
 
-@mistake("causal", "room", CausalCache, "list_refusals")
+@mistake("causal", "mask", CausalCache, "list_refusals")
 def copies_count_twice(self: CausalCache, batch: Batch, reserve: bool) -> list[Exception]:
     held = sum(len(token.sequences) for token in self.tokens)
     full = self.room - held < len(batch) and not reserve
     return [CacheFull("full")] if full else []
 
 
-@mistake("causal", "room", CausalCache, "list_refusals")
+@mistake("causal", "mask", CausalCache, "list_refusals")
 def full_one_too_early(self: CausalCache, batch: Batch, reserve: bool) -> list[Exception]:
     """Always, however the tokens came."""
     room = self.room - len(self.tokens)
@@ -414,12 +414,12 @@ def add_eviction(
     MISTAKES[name] = Mistake(kind, relation, CausalCache, "get_kept", get_kept)
 
 
-add_eviction("last-of-the-batch-counts", "swa", "cut", choose=max)
-add_eviction("evicts-early", "swa", "cut", more=1)
-add_eviction("evicts-late", "swa-memory", "room", more=-1)
+add_eviction("last-of-the-batch-counts", "swa", "mask", choose=max)
+add_eviction("evicts-early", "swa", "mask", more=1)
+add_eviction("evicts-late", "swa-memory", "mask", more=-1)
 
 
-@mistake("swa", "room", CausalCache, "get_kept")
+@mistake("swa", "mask", CausalCache, "get_kept")
 def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> list[SharedToken]:
     """Only the sequences of the batch let go: the others fill the cache."""
     smaller = copy(self)
@@ -428,13 +428,13 @@ def the_idle_forget_nothing(self: CausalCache, batch: Batch) -> list[SharedToken
     return smaller.tokens
 
 
-@mistake("swa-memory", "resume", CausalCache, "can_resume")
+@mistake("swa-memory", "mask", CausalCache, "can_resume")
 def resumes_too_often(self: CausalCache, sequence: int, position: int) -> bool:
     stored = [token.position for token in self.get_tokens(sequence)]
     return self.memory == inf or (bool(stored) and position <= max(stored) + 1)
 
 
-@mistake("swa", "resume", CausalCache, "can_resume")
+@mistake("swa", "mask", CausalCache, "can_resume")
 def resumes_too_seldom(self: CausalCache, sequence: int, position: int) -> bool:
     stored = [token.position for token in self.get_tokens(sequence)]
     return self.memory == inf or (bool(stored) and position <= max(stored))
@@ -445,7 +445,7 @@ def states_stay_shared(self: RecurrentCache, sequence: int) -> bool:
     return False
 
 
-@mistake("recurrent", "resume", RecurrentCache, "put_checkpoint")
+@mistake("recurrent", "mask", RecurrentCache, "put_checkpoint")
 def checkpoint_is_the_state(self: RecurrentCache, slot: Slot) -> None:
     """A checkpoint that goes on with its state, once there is a second one."""
     if self.interval:
@@ -453,7 +453,7 @@ def checkpoint_is_the_state(self: RecurrentCache, slot: Slot) -> None:
         slot.checkpoints = slot.checkpoints[-self.checkpoint_count :]
 
 
-@mistake("recurrent", "resume", RecurrentCache, "remove")
+@mistake("recurrent", "mask", RecurrentCache, "remove")
 def cut_state_keeps_its_end(self: Any, sequence: int, begin: int, end: Any) -> None:
     """The cells go, what was read of them stays read."""
     remove(self, sequence, begin, end)
@@ -461,13 +461,13 @@ def cut_state_keeps_its_end(self: Any, sequence: int, begin: int, end: Any) -> N
         self.slots.pop(sequence, None)
 
 
-@mistake("encoder", "image", EncoderCache, "image")
+@mistake("encoder", "mask", EncoderCache, "image")
 def image_of_the_first_row(self: EncoderCache) -> int | None:
     rows = self.current.multimodal if self.current else ()
     return self.current.positions[min(rows)] if self.current and rows else None
 
 
-@mistake("encoder", "image", Removal, "spares")
+@mistake("encoder", "mask", Removal, "spares")
 def image_survives_its_own_place(self: Removal, image: Image) -> bool:
     return not self.begin < image.position < self.end
 
@@ -482,7 +482,7 @@ def image_belongs_to_a_sequence(self: Any, sequence: int, begin: int, end: Any) 
         remove_images(self, sequence, begin, end)
 
 
-@mistake("wrapper", "room", WrapperCache, "forward")
+@mistake("wrapper", "mask", WrapperCache, "forward")
 def one_refuses_the_others_keep(
     self: WrapperCache, batch: Batch, tags: Any, reserve: bool = False
 ) -> None:
@@ -501,7 +501,7 @@ def the_last_cache_is_not_cut(self: Any, sequence: int, begin: int, end: Any) ->
         cache.remove(sequence, begin, end)
 
 
-@mistake("wrapper", "part", WrapperCache, "can_resume")
+@mistake("wrapper", "mask", WrapperCache, "can_resume")
 def the_last_cache_decides(self: WrapperCache, sequence: int, position: int) -> bool:
     return self.caches[-1].can_resume(sequence, position)
 
@@ -511,7 +511,7 @@ def the_last_cache_decides(self: WrapperCache, sequence: int, position: int) -> 
 copy_slot, remove_from_slot, rank = Slots.copy, Slots.remove, Slots.rank
 
 
-@mistake("slots", "pool", Slots, "copy")
+@mistake("slots", "mask", Slots, "copy")
 def forks_are_short(self: Slots, source: int, target: int, length: int) -> bool:
     """One token fewer is copied than the slot then says that it holds."""
     copied = copy_slot(self, source, target, length)
@@ -520,20 +520,20 @@ def forks_are_short(self: Slots, source: int, target: int, length: int) -> bool:
     return copied
 
 
-@mistake("slots", "pool", Slots, "remove")
+@mistake("slots", "mask", Slots, "remove")
 def the_wrong_middle_goes(self: Slots, number: int, begin: int, end: int | None) -> bool:
     """The cache loses one token later than the slot says."""
     late = end is not None and begin > 0
     return remove_from_slot(self, number, begin + late, end and end + late)
 
 
-@mistake("slots", "oldest", Slots, "rank")
+@mistake("slots", "mask", Slots, "rank")
 def newest_slot_is_taken(self: Slots, slot: Any, tokens: Any) -> tuple[bool, int, int]:
     parts, age, number = rank(self, slot, tokens)
     return parts, -age if self.several_users else age, number
 
 
-@mistake("slots", "oldest", Slots, "rank")
+@mistake("slots", "mask", Slots, "rank")
 def the_first_free_slot_is_taken(self: Slots, slot: Any, tokens: Any) -> Any:
     ranked = rank(self, slot, tokens)
     return ranked if self.several_users else (False, 0, slot.number)
@@ -542,13 +542,13 @@ def the_first_free_slot_is_taken(self: Slots, slot: Any, tokens: Any) -> Any:
 count_common = lockstep.reference.session.count_common
 
 
-@mistake("session", "keep", lockstep.reference.session, "count_common")
+@mistake("session", "mask", lockstep.reference.session, "count_common")
 def compares_three_tokens(left: Sequence[int], right: Sequence[int]) -> int:
     """Never reuses more than the first three tokens: always the same."""
     return min(3, count_common(left, right))
 
 
-@mistake("session", "keep", lockstep.reference.session, "count_common")
+@mistake("session", "mask", lockstep.reference.session, "count_common")
 def nothing_is_left(left: Sequence[int], right: Sequence[int]) -> int:
     """An exact repeat reuses all but two tokens."""
     common = count_common(left, right)
@@ -596,18 +596,18 @@ def use_is_not_noted(self: Trie, tokens: Sequence[int]) -> None:
         point.used = self.clock
 
 
-@mistake("trie", "keep", Trie, "list_victims")
+@mistake("trie", "mask", Trie, "list_victims")
 def the_live_path_goes(self: Trie, parents: Mapping[Path, Path]) -> list[Path]:
     inner = set(parents.values())
     return [path for path in parents if path not in inner or self.points[path].captured]
 
 
-@mistake("trie", "keep", Trie, "is_wanted")
+@mistake("trie", "mask", Trie, "is_wanted")
 def checkpoints_are_one_late(self: Trie, end: int) -> bool:
     return is_wanted(self, end - 1)
 
 
-@mistake("trie", "keep", Trie, "begin")
+@mistake("trie", "mask", Trie, "begin")
 def parting_captures_nothing(
     self: Trie, tokens: Sequence[int], checkpoints: Any = (), refusing: Any = ()
 ) -> list[int]:
@@ -616,7 +616,7 @@ def parting_captures_nothing(
     return left
 
 
-@mistake("trie", "store", Trie, "count_tokens")
+@mistake("trie", "mask", Trie, "count_tokens")
 def shared_tokens_count_twice(self: Trie) -> int:
     ends = set(self.points) - set(self.get_parents().values())
     return sum(len(path) for path in ends)

@@ -29,23 +29,15 @@ APPLIED = 60
 
 GENERIC = ("cut", "mask", "recompute", "rename", "return")
 OFTEN = {
-    **dict.fromkeys(("kv", "rotating", "state"), GENERIC),
-    **dict.fromkeys(
-        ("batch-kv", "batch-rotating", "batch-state"),
-        ("cut", "mask", "recompute", "rename"),
-    ),
+    **dict.fromkeys(("kv", "rotating", "state", "causal", "chunked"), GENERIC),
+    **dict.fromkeys(CONTRACTS["batched"].kinds, ("cut", "mask", "recompute", "rename")),
     **dict.fromkeys(CONTRACTS["paged"].kinds, ("mask", "rename", "return")),
-    "batch-list": ("cut", "mask", "recompute", "rename", "part"),
-    **dict.fromkeys(("causal", "chunked"), (*GENERIC, "room", "gap")),
-    **dict.fromkeys(
-        ("swa", "swa-memory", "recurrent"),
-        ("cut", "mask", "rename", "return", "room", "resume"),
-    ),
-    "encoder": ("cut", "rename", "image"),
-    "wrapper": ("cut", "recompute", "rename", "return", "part", "room"),
-    "session": ("cut", "mask", "recompute", "rename", "keep"),
-    "trie": ("cut", "mask", "rename", "keep", "store"),
-    "slots": ("rename", "pool", "oldest"),
+    **dict.fromkeys(("swa", "swa-memory", "recurrent"), ("mask", "rename", "return")),
+    "encoder": ("cut", "mask", "rename"),
+    "wrapper": GENERIC,
+    "session": ("cut", "mask", "recompute", "rename"),
+    "trie": ("cut", "mask", "rename", "keep"),
+    "slots": ("mask", "rename"),
 }
 """Kind → the relations that apply to one program in twenty at least."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer
+from lockstep.harness.execution.compare import PARTS
 from lockstep.harness.execution.metamorphic.relations import (
-    Builder,
-    Derived,
-    Family,
     Shadow,
     Step,
     Tags,
@@ -23,7 +21,7 @@ Prefix = tuple[str | None, Tokens]
 """A namespace and the first tokens of a request."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """A request, as the previous operations and answers determine it.
 
@@ -46,6 +44,10 @@ class Request:
     @property
     def known(self) -> Tokens:
         return self.tokens + self.drafts
+
+    def reset(self, end: int = 0) -> None:
+        """Drops the drafts, and sets the number of computed tokens."""
+        self.drafts, self.computed, self.end, self.transfer = (), end, end, None
 
 
 def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
@@ -86,62 +88,56 @@ class PagedShadow(Shadow):
     def get(self, step: Step) -> Request:
         return self.requests[step.op["request"]]
 
-    def put(self, name: str, request: Request, tags: Tags = ()) -> None:
-        """Stores a request; `tags` are the tags of its last tokens if these are new."""
-        self.requests[name] = request
-        tokens = request.tokens + request.drafts
-        for end, tag in enumerate(tags, len(tokens) - len(tags) + 1):
+    def put(self, step: Step, request: Request) -> None:
+        """Stores the tags of a step, which are the tags of a request's last tokens."""
+        tokens = request.known
+        for end, tag in enumerate(step.tags, len(tokens) - len(step.tags) + 1):
             self.known.setdefault((request.namespace, tokens[:end]), tag)
 
     def write_open(self, step: Step) -> None:
         request = Request(step.op["namespace"], tuple(step.op["tokens"]))
-        self.put(step.op["request"], request, step.tags)
+        self.requests[step.op["request"]] = request
+        self.put(step, request)
 
     def write_schedule(self, step: Step) -> None:
         start, request = step.answer["start"], self.get(step)
         if start is not None:
             length = len(request.tokens)
-            end = min(length + len(request.drafts), start + step.op["count"])
-            drafts = request.drafts[: max(0, end - length)]
-            request = replace(request, drafts=drafts, computed=start, end=end)
-            self.put(step.op["request"], request)
+            request.computed = start
+            request.end = min(len(request.known), start + step.op["count"])
+            request.drafts = request.drafts[: max(0, request.end - length)]
             self.step.append(step.op["request"])
 
     def write_run(self, step: Step) -> None:
-        for name in self.step:
-            request = self.requests[name]
-            self.put(name, replace(request, computed=request.end))
+        for request in map(self.requests.__getitem__, self.step):
+            request.computed = request.end
         self.step = []
 
     def write_accept(self, step: Step) -> None:
         op, request = step.op, self.get(step)
-        tokens = (*request.tokens, *request.drafts[: op["kept"]], op["sampled"])
-        end, drafts = len(tokens) - 1, tuple(op["drafts"])
-        request = replace(request, tokens=tokens, drafts=drafts, computed=end, end=end)
-        self.put(op["request"], request, step.tags)
+        request.tokens += (*request.drafts[: op["kept"]], op["sampled"])
+        request.reset(len(request.tokens) - 1)
+        request.drafts = tuple(op["drafts"])
+        self.put(step, request)
 
     def write_preempt(self, step: Step) -> None:
-        name, request = step.op["request"], self.get(step)
-        self.put(name, Request(request.namespace, request.tokens))
-        self.step = [scheduled for scheduled in self.step if scheduled != name]
+        self.get(step).reset()
+        self.step = [name for name in self.step if name != step.op["request"]]
 
     def write_free(self, step: Step) -> None:
         self.write_preempt(step)
         del self.requests[step.op["request"]]
 
     def write_load(self, step: Step) -> None:
-        awaited, transfer = step.answer["loaded"], step.op["transfer"]
-        if awaited is not None:
-            request = replace(self.get(step), transfer=transfer, awaited=awaited)
-            self.put(step.op["request"], request)
+        request = self.get(step)
+        if step.answer["loaded"] is not None:
+            request.transfer, request.awaited = step.op["transfer"], step.answer["loaded"]
 
     def write_landed(self, step: Step) -> None:
         """Sets the token count of the request that waits for this transfer."""
-        for name, request in self.requests.items():
+        for request in self.requests.values():
             if request.transfer == step.op["transfer"]:
-                end = step.answer.get("kept", request.awaited)
-                request = Request(request.namespace, request.tokens, (), end, end)
-                self.put(name, request)
+                request.reset(step.answer.get("kept", request.awaited))
 
     write_failed = write_landed
 
@@ -155,9 +151,10 @@ class PagedShadow(Shadow):
         if step.answer["ok"]:
             origin = self.requests[op.get("source", op.get("request"))]
             end = op.get("to", origin.computed)
-            tokens = (origin.tokens + origin.drafts)[:end] + tuple(op["tokens"])
+            tokens = origin.known[:end] + tuple(op["tokens"])
             request = Request(origin.namespace, tokens, (), end, end)
-            self.put(op.get("target", op.get("request")), request, step.tags)
+            self.requests[op.get("target", op.get("request"))] = request
+            self.put(step, request)
 
     write_rewind = write_fork
 
@@ -167,47 +164,26 @@ class PagedShadow(Shadow):
         return not self.step and "detour" not in self.requests
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        few = len(self.requests) < 4
-        return ["another request whose tokens cannot be hit"] if few else []
+        """Lists another request, whose tokens cannot be hit."""
+        return [OTHER] if len(self.requests) < 4 else []
 
-    def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        builder.play(step, "open tokens=[1,2,3] namespace=detour", request="detour")
-        builder.play(step, "schedule count=2; free reuse=false", request="detour")
-
-    def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a program that computes all tokens of the requests in one step, with
-        full attention and without reuse."""
-        if step.name != "run":
+    def see(self, step: Step) -> Answer | None:
+        """Returns the tokens that each group of layers reads in a step."""
+        if step.name != "run" or "error" in step.answer:
             return None
-        requests = [self.requests[name] for name in self.step]
-        builder = Builder(
-            self.program,
-            kind="paged-full",
-            groups=[{"type": "full", "block": 1, "layers": 1}],
-            blocks=256,
-            hash_block=None,
-            prefix_cache=False,
-            lookahead=0,
-        )
-        for name, request in zip(self.step, requests, strict=True):
-            tokens = (request.tokens + request.drafts)[: request.end]
+        caches = []
+        for name in self.step:
+            request = self.requests[name]
             ends = range(1, request.end + 1)
-            tags = [self.known[request.namespace, tokens[:end]] for end in ends]
-            opened = {"tokens": [*tokens], "namespace": request.namespace}
-            builder.add({"op": "open", "request": name, **opened}, tags)
-            builder.add({"op": "schedule", "request": name, "count": request.end})
-
-        def view(answer: Answer) -> Answer:
-            pairs = zip(requests, answer.get("caches", ()), strict=False)
-            caches = [
-                hide(group, request.computed, seen["slots"])
-                for request, seen in pairs
-                for group in self.config["groups"]
-            ]
-            return {"caches": caches}
-
-        builder.claim(step, builder.add({"op": "run"}), view=view)
-        return builder.build("full attention over the same tokens")
+            prefixes = [(request.namespace, request.known[:end]) for end in ends]
+            tags = [self.known[prefix] for prefix in prefixes]
+            for group in self.config["groups"]:
+                caches.append(hide(group, request.computed, tags))
+        return {PARTS: caches}
 
 
-FAMILIES = dict.fromkeys(CONTRACTS["paged"].kinds, Family(PagedShadow))
+OTHER = (
+    "open request=detour tokens=[1,2,3] namespace=detour;"
+    " schedule request=detour count=2; free request=detour reuse=false"
+)
+SHADOWS: Mapping[str, type[Shadow]] = dict.fromkeys(CONTRACTS["paged"].kinds, PagedShadow)

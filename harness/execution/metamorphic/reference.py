@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any, cast
@@ -20,7 +21,6 @@ from lockstep.harness.contracts.batched.lists import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
-    COLUMNS,
     PARTS,
     ROWS,
     SLOTS,
@@ -37,10 +37,11 @@ from lockstep.harness.execution.metamorphic import paged, prefix, rows, unified
 from lockstep.harness.execution.metamorphic.relations import (
     DETOUR,
     GENERIC,
+    MASK,
     Claim,
     Derived,
-    Family,
     Relation,
+    Shadow,
     Step,
     make_history,
 )
@@ -70,8 +71,6 @@ def find_broken_claim(
     for claim in derived.claims:
         answer = answers[claim.derived]
         difference = compare(program, claim, derived.tags, answer)
-        if difference and claim.is_condition:
-            return None
         if difference:
             return Divergence(
                 relation.name,
@@ -88,39 +87,35 @@ def find_broken_claim(
 def compare(
     program: Program, claim: Claim, tags: Mapping[int, int], answer: Answer
 ) -> Difference | None:
-    op, rows = program.ops[claim.step], claim.rows
-    operation = program.rules.operations[op["op"]]
+    op = program.ops[claim.step]
+    describe = partial(program.rules.operations[op["op"]].describe_row, op)
     if "skipped" in answer:
         return Difference("result", f"the same operation is skipped: {answer['skipped']}")
-
-    def describe(row: int) -> str:
-        return operation.describe_row(op, row if rows is None else rows[row])
-
-    seen = map_answer(answer, tags)
-    if seen.keys() != {"error"}:
-        seen = restrict(claim.view(seen), claim.answer)
+    seen = select(answer, claim.answer, tags)
     if claim.is_promise:
         return find_difference(claim.answer, seen, describe)
     return find_difference(seen, claim.answer, describe)
 
 
-def map_answer(answer: Answer, tags: Mapping[int, int]) -> Answer:
-    """Replaces the tags of a derived program by the tags of the first program.
+def select(answer: Answer, wanted: Answer, tags: Mapping[int, int]) -> Answer:
+    """Selects the fields of an answer that `wanted` also has, and any error; replaces the
+    tags of a derived program by the tags of the first program.
 
     A token may have different tags in the two programs. Example: if an update with 4
     tokens is removed, the tags 4 and 5 of the next tokens become 0 and 1.
     """
-    mapped: Answer = {}
-    for name, value in answer.items():
+    fields = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
+    selected: Answer = {}
+    for name in (name for name in (*fields, "error") if name in answer):
+        value = selected[name] = answer[name]
         if name == PARTS:
-            mapped[name] = [map_answer(member, tags) for member in value]
+            pairs = zip(value, wanted[name], strict=False)
+            selected[name] = [select(*pair, tags) for pair in pairs]
         elif name in (ROWS, STATES):
-            mapped[name] = [map_tags(row, tags) for row in value]
+            selected[name] = [map_tags(row, tags) for row in value]
         elif name in (TAGS, STORED, SLOTS, STATE) and isinstance(value, list):
-            mapped[name] = map_tags(value, tags)
-        elif name != COLUMNS:
-            mapped[name] = value
-    return mapped
+            selected[name] = map_tags(value, tags)
+    return selected
 
 
 def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
@@ -131,20 +126,6 @@ def map_tags(row: Sequence[Any], tags: Mapping[int, int]) -> list[Any]:
         else tags.get(token, DETOUR)
         for token in row
     ]
-
-
-def restrict(answer: Answer, wanted: Answer) -> Answer:
-    """Selects the fields of an answer that `wanted` also has, and any error."""
-    fields = sorted(wanted, key=lambda name: name not in (ROWS, TAGS, STATES, PARTS))
-    restricted = {name: answer[name] for name in fields if name in answer}
-    if "error" in answer:
-        restricted["error"] = answer["error"]
-    if PARTS in restricted and PARTS in wanted:
-        pairs = zip(answer[PARTS], wanted[PARTS], strict=False)
-        restricted[PARTS] = [
-            restrict(member, wanted_part) for member, wanted_part in pairs
-        ]
-    return restricted
 
 
 def format_derived(derived: Derived, claim: Claim | None = None) -> str:
@@ -167,13 +148,13 @@ def trace_first(program: Program) -> list[Answer]:
 # --- all relations on one program -------------------------------------------------------
 
 
-FAMILIES: Mapping[str, Family] = {
-    **rows.FAMILIES,
-    **unified.FAMILIES,
-    **prefix.FAMILIES,
-    **paged.FAMILIES,
+SHADOWS: Mapping[str, type[Shadow]] = {
+    **rows.SHADOWS,
+    **unified.SHADOWS,
+    **prefix.SHADOWS,
+    **paged.SHADOWS,
 }
-"""Kind → its family."""
+"""Kind → the shadow state of its family."""
 
 LONG = 600
 """In programs with more tokens, one derived program for each relation is tried: an answer
@@ -185,7 +166,7 @@ TRIES = 8
 
 def list_relations(kind: str) -> Sequence[Relation]:
     """Lists the relations of a kind: none for engines, whose requests share nothing."""
-    return [*GENERIC, *FAMILIES[kind].special] if kind in FAMILIES else []
+    return [*GENERIC, *SHADOWS[kind].special] if kind in SHADOWS else []
 
 
 def derive(
@@ -204,7 +185,7 @@ def derive(
         relations: the relations to apply, in this order.
         every: whether to derive all programs instead of one for each relation.
     """
-    history = make_history(program, answers, FAMILIES[program.kind].shadow)
+    history = make_history(program, answers, SHADOWS[program.kind])
     random = Random(program.digest())
     choices: dict[Relation, list[tuple[Step, Any]]] = {x: [] for x in relations}
     for step, state in history.walk():
@@ -221,8 +202,9 @@ def derive(
 
 
 def derive_one(program: Program, number: int) -> Program | None:
-    """Derives one program; tries the relations from index `number` on."""
-    relations = list_relations(program.kind)
+    """Derives one program that differs from the first program; tries the relations from
+    index `number` on."""
+    relations = [x for x in list_relations(program.kind) if x is not MASK]
     if not relations:
         return None
     first = number % len(relations)

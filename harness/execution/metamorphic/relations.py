@@ -7,18 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import read_move
 from lockstep.harness.contracts.operation import (
     Answer,
-    Config,
     Effect,
     Op,
     list_names,
     rename,
 )
 from lockstep.harness.core.document import NAMES
-from lockstep.harness.execution.compare import PARTS, ROWS, STATES
 from lockstep.harness.programs.program import Program, why_too_large
 
 CHANGES = Effect.ADDS | Effect.REMOVES | Effect.MOVES
@@ -105,9 +102,8 @@ def make_history(
     return History(program, steps, shadow)
 
 
-Portion = tuple[Op, Sequence[int], Sequence[int]]
-"""An operation on some rows of another operation, with the numbers of these rows and the
-indices of their tags."""
+Portion = tuple[Op, Sequence[int]]
+"""An operation on some tokens of another operation, with the indices of their tags."""
 
 
 class Shadow:
@@ -123,14 +119,13 @@ class Shadow:
     relation applies to a later step.
 
     Attributes:
+        special: the relations that only this family has.
         keeps: operations that change tokens, but not the tokens in the shadow state.
-        ends_with_cut: whether the steps after a cut pass may have other answers. The
-            derived program then ends with the cut pass.
         is_lost: whether the tokens are unknown after an operation.
     """
 
+    special: ClassVar[Sequence[Relation]] = ()
     keeps: ClassVar[Collection[str]] = ()
-    ends_with_cut: ClassVar[bool] = False
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -147,6 +142,14 @@ class Shadow:
         elif step.effect & CHANGES:
             self.is_lost = True
 
+    def see(self, step: Step) -> Answer | None:
+        """Returns the fields of a step's answer that follow from the tokens.
+
+        Called on the state before the step. An answer without the field `error` says that
+        the step is not refused. Returns None if nothing follows from the tokens.
+        """
+        return None
+
     def may_interrupt(self, step: Step) -> bool:
         """Returns whether the program may continue on another cache from this step on."""
         return True
@@ -157,68 +160,35 @@ class Shadow:
         return False
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Lists the ways to replace the operation of a step by several operations with
-        the same effect."""
+        """Lists the ways to replace the operation of a step, which was not refused, by
+        several operations with the same effect."""
         return ()
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        """Lists the names of the detours that are possible before a step."""
+        """Lists the detours that are possible before a step: operations, as text, that
+        change a cache and then restore it."""
         return ()
-
-    def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Adds the operations of a detour: they change a cache and then restore it."""
-        raise NotImplementedError(detour)
-
-    def list_members(self) -> Sequence[Config]:
-        """Lists the configs of the caches in a list or wrapper."""
-        return ()
-
-    def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a program with full attention that determines the visible tokens of a
-        step.
-
-        Called on the state before the step. Returns None if the step shows no tokens.
-        """
-        return None
 
 
 # --- derived programs -------------------------------------------------------------------
 
 
-View = Callable[[Answer], Answer]
-"""Selects the compared fields of a derived program's answer. The answer has the tags of
-the first program."""
-
-
-def see_all(answer: Answer) -> Answer:
-    return answer
-
-
 @dataclass(frozen=True)
 class Claim:
-    """A claim that an answer of the derived program equals an answer of the first
-    program.
+    """A claim about an answer of a derived program.
 
     Attributes:
         step: the number of the step in the first program.
         derived: the number of the operation in the derived program.
-        answer: the compared fields of the first program's answer.
-        view: selects the compared fields of the derived program's answer.
-        rows: which rows of the first program's answer `answer` contains; None for all
-            rows.
+        answer: the expected fields of the answer.
         is_promise: whether `answer` is known to be correct, and not taken from the
             first program's answer.
-        is_condition: if true, a different answer is no contradiction; the claims after
-            this claim are then dropped.
     """
 
     step: int
     derived: int
     answer: Answer
-    view: View = see_all
-    rows: Sequence[int] | None = None
     is_promise: bool = False
-    is_condition: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,24 +209,11 @@ class Derived:
 
 
 class Builder:
-    """Builds a derived program, operation by operation.
+    """Builds a derived program, operation by operation."""
 
-    Args:
-        program: the first program.
-        contract: the contract of the derived program, if it differs from the first
-            program's contract; the config fields then have their defaults.
-        changes: the changed config fields.
-    """
-
-    def __init__(
-        self, program: Program, contract: str | None = None, **changes: Any
-    ) -> None:
-        self.contract = contract or program.contract
-        self.rules = CONTRACTS[self.contract]
-        config = program.config
-        if contract:
-            config = {name: s.get("default") for name, s in self.rules.config.items()}
-        self.config = {**config, **changes}
+    def __init__(self, program: Program) -> None:
+        self.contract, self.rules = program.contract, program.rules
+        self.config: dict[str, Any] = {**program.config}
         self.ops: list[Op] = []
         self.claims: list[Claim] = []
         self.tags: dict[int, int] = {}
@@ -276,86 +233,34 @@ class Builder:
         self.tag += operation.count_tags(op)
         return len(self.ops) - 1
 
-    def play(self, step: Step, text: str, **common: Any) -> None:
+    def play(self, text: str, **common: Any) -> None:
         """Adds the operations of a text in the syntax of `read_move`, separated by ";".
-
-        The fields after "=>" are promised fields of the operation's answer. The field
-        `tags` lists the tags of the operation's tokens in the first program.
-
-        Args:
-            step: the step to report if a promise is broken.
-            text: the operations.
-            common: fields that are added to all operations.
-        """
-        for line in filter(str.strip, text.split(";")):
-            move, arrow, promised = line.partition("=>")
-            op = {**common, **read_move(move)}
-            number = self.add(op, op.pop("tags", ()))
-            if arrow:
-                answer = read_move(f"answer {promised}")
-                self.promise(step, number, {x: answer[x] for x in answer if x != "op"})
+        Adds the fields `common` to all operations."""
+        for move in text.split(";"):
+            self.add({**common, **read_move(move)})
 
     def take(self, steps: Iterable[Step]) -> None:
         """Adds the operations of steps of the first program, and claims that each has the
         same answer as in the first program."""
         for step in steps:
-            self.claim(step, self.add(step.op, step.tags))
+            self.claim(step, self.add(step.op, step.tags), step.answer)
 
     def claim(
-        self,
-        step: Step,
-        number: int,
-        answer: Answer | None = None,
-        view: View = see_all,
-        rows: Sequence[int] | None = None,
+        self, step: Step, number: int, answer: Answer, is_promise: bool = False
     ) -> None:
-        """Claims that an operation has the answer of a step, or at least the fields
-        `answer` of this answer."""
-        answer = step.answer if answer is None else answer
-        self.claims.append(Claim(step.number, number, answer, view, rows))
-
-    def promise(
-        self, step: Step, number: int, answer: Answer, is_condition: bool = False
-    ) -> None:
-        """Claims that an operation has the answer `answer`, whatever the first program
-        answers."""
-        promise = Claim(step.number, number, answer, see_all, None, True, is_condition)
-        self.claims.append(promise)
+        """Claims that an operation has at least the fields `answer`; see `Claim`."""
+        self.claims.append(Claim(step.number, number, answer, is_promise))
 
     def build(self, description: str) -> Derived | None:
         """Returns the derived program; None if it has no claim or is too large."""
         program = Program(self.contract, self.config, self.ops)
-        if not self.claims or self.rules.why_illegal(self.config):
-            return None
-        if why_too_large(program):
+        if not self.claims or why_too_large(program):
             return None
         return Derived(description, program, self.tags, self.claims)
 
 
 DETOUR = "a token of the detour"
 """Replaces a token of the derived program that has no counterpart in the first."""
-
-
-def pick(answer: Answer, op: Op, rows: Sequence[int], whole: bool = True) -> Answer:
-    """Restricts the answer of an operation to some of its rows.
-
-    Args:
-        answer: the answer to the operation with all its rows.
-        op: the operation.
-        rows: the rows to keep, in their order.
-        whole: whether to keep fields that describe the whole operation, such as an
-            offset.
-    """
-    picked = dict(answer) if whole else {}
-    for name in {ROWS, "positions"} & answer.keys():
-        picked[name] = [answer[name][row] for row in rows if row < len(answer[name])]
-    if STATES in picked:
-        sequences = list(dict.fromkeys(op["sequences"]))
-        wanted = dict.fromkeys(op["sequences"][row] for row in rows)
-        picked[STATES] = [answer[STATES][sequences.index(name)] for name in wanted]
-    if PARTS in answer:
-        picked[PARTS] = [pick(member, op, rows, whole) for member in answer[PARTS]]
-    return picked
 
 
 # --- relations --------------------------------------------------------------------------
@@ -377,13 +282,6 @@ class Relation(NamedTuple):
     name: str
     list_ways: Callable[[Any, Step], Iterable[Any]]
     derive: Callable[[History, Any, Step, Any], Derived | None]
-
-
-class Family(NamedTuple):
-    """The shadow state of a kind of cache, and the special relations of this kind."""
-
-    shadow: type[Shadow]
-    special: Sequence[Relation] = ()
 
 
 def apply_once(state: Shadow, step: Step) -> Sequence[None]:
@@ -412,25 +310,25 @@ def recompute(history: History, state: Shadow, step: Step, way: None) -> Derived
 
 
 def list_cuts(state: Shadow, step: Step) -> Sequence[Sequence[Portion]]:
-    return state.list_cuts(step) if Effect.ADDS in step.effect else ()
+    is_cut = Effect.ADDS in step.effect and "error" not in step.answer
+    return state.list_cuts(step) if is_cut else ()
 
 
 def cut(
     history: History, state: Shadow, step: Step, portions: Sequence[Portion]
 ) -> Derived | None:
-    """Claims that an operation may be split. Example: an update with 1 token and an
-    update with 2 tokens give the same answers as one update with 3 tokens."""
+    """Claims that an operation may be split. Example: after an update with 1 token and an
+    update with 2 tokens, all answers are the same as after one update with 3 tokens."""
     builder = Builder(history.program)
     earlier, (_, *later) = history.split(step)
-    builder.take(earlier)
-    for op, rows, tags in portions:
-        number = builder.add(op, [step.tags[index] for index in tags])
-        # For several rows of a batch, only the visible tokens are compared.
-        whole = op is portions[-1][0] and len(tags) == len(rows)
-        answer = pick(step.answer, step.op, rows, whole)
-        builder.claim(step, number, answer, rows=rows)
-    if not state.ends_with_cut:
-        builder.take(later)
+    for before in earlier:
+        builder.add(before.op, before.tags)
+    for op, indices in portions:
+        builder.add(op, [step.tags[index] for index in indices])
+    # Until tokens are added again, an operation may read the last pass.
+    adding = (n for n, x in enumerate(later) if Effect.ADDS in x.effect)
+    end = next(adding, len(later))
+    builder.take(x for n, x in enumerate(later) if n >= end or x.effect != Effect.READS)
     return builder.build("the program with one operation split into two")
 
 
@@ -467,7 +365,7 @@ def rename_all(history: History, state: Shadow, step: Step, way: None) -> Derive
     for step, op in zip(history.steps, map(rename_tokens, ops), strict=True):
         user = {"user": USERS.get(op["user"], op["user"])} if "user" in op else {}
         number = builder.add({**op, **user}, step.tags)
-        builder.claim(step, number, view=rename_tokens)
+        builder.claim(step, number, rename_tokens(step.answer))
     if builder.ops == [step.op for step in history.steps]:
         return None
     return builder.build("the program with other names")
@@ -477,95 +375,37 @@ def list_detours(state: Shadow, step: Step) -> Sequence[str]:
     return state.list_detours(step) if state.may_interrupt(step) else ()
 
 
-def detour(history: History, state: Shadow, step: Step, name: str) -> Derived | None:
+def detour(history: History, state: Shadow, step: Step, text: str) -> Derived | None:
     """Claims that a detour (operations that undo each other) changes no later answer.
-    Also claims that the operations of the detour have the correct answers.
 
-    Example of a detour: a snapshot, an update with other tokens, and a restore.
+    Example: a snapshot, an update with other tokens, and a restore.
     """
     builder = Builder(history.program)
     earlier, later = history.split(step)
     for before in earlier:
         builder.add(before.op, before.tags)
-    state.take_detour(name, builder, step)
+    builder.play(text)
     builder.take(later)
-    return builder.build(f"the program after a detour ({name})")
+    return builder.build("the program after a detour")
 
 
-def derive_mask(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
+def promise(history: History, state: Shadow, step: Step, way: None) -> Derived | None:
     """Claims that windows, chunks and states hide tokens, but change nothing else: the
-    answer of a step follows from one pass with full attention over the current tokens."""
-    return state.derive_mask(step)
+    answers of all steps follow from the tokens that the caches must hold."""
+    builder = Builder(history.program)
+    for step, state in history.walk():
+        promised = state.see(step)
+        number = builder.add(step.op, step.tags)
+        if promised is not None:
+            builder.claim(step, number, promised, is_promise=True)
+    return builder.build("the same program")
 
 
-def list_members(state: Shadow, step: Step) -> Sequence[int]:
-    return range(len(state.list_members())) if step.is_first else ()
-
-
-def isolate(history: History, state: Shadow, step: Step, member: int) -> Derived | None:
-    """Claims that a cache in a list or a wrapper gives the same answers as the cache
-    alone, until a cache refuses an operation."""
-    config, rules = state.list_members()[member], history.program.rules
-    builder = Builder(history.program, **{**config, **get_allowed(config)})
-    operations = rules.list_operations(config["kind"])
-    for step in history.steps:
-        if step.answer.get("error", "usage") != "usage":
-            break  # other caches may have changed before one cache refused
-        is_other = step.op.get("type", member) != member
-        if is_other or step.name not in operations or refuses(step.answer):
-            continue  # another cache may have caused a refusal
-        alone = {"type": 0} if "type" in step.op else {}
-        answer: Answer = dict(step.answer)
-        if PARTS in answer:
-            answer |= answer.pop(PARTS)[member]
-        builder.claim(step, builder.add({**step.op, **alone}, step.tags), answer)
-    return builder.build("that cache alone")
-
-
-def get_allowed(config: Config) -> Config:
-    """Returns the defaults of the fields that are reserved for recurrent caches; {} for a
-    recurrent cache."""
-    if "slots" not in config or config["kind"] == "recurrent":
-        return {}
-    return {"slots": None, "interval": None, "checkpoints": 1}
-
-
-def refuses(answer: Answer) -> bool:
-    """Returns whether an answer without `error` is a refusal: no token was removed, or
-    the sequence cannot resume."""
-    return any(answer.get(name) in (0, False) for name in ("trimmed", "done", "result"))
-
-
+MASK = Relation("mask", apply_once, promise)
 GENERIC = (
     Relation("recompute", list_rebuilds, recompute),
     Relation("cut", list_cuts, cut),
     Relation("rename", apply_once, rename_all),
     Relation("return", list_detours, detour),
-    Relation("mask", lambda state, step: [None], derive_mask),
-    Relation("part", list_members, isolate),
+    MASK,
 )
-
-Case = Callable[[Builder, Step], None]
-"""Adds the operations and promises of a simple program, whose answers are known
-independently of the first program, to a derived program; adds nothing if the config does
-not allow the program. For example, a cache accepts as many tokens as its capacity."""
-
-
-def make_cases(name: str, operation: str, cases: Mapping[str, Case]) -> Relation:
-    """Makes a relation of simple programs.
-
-    Args:
-        name: the name of the relation.
-        operation: the name of the operation; a contradiction is reported at such a step.
-        cases: description → case.
-    """
-
-    def derive(history: History, state: Shadow, step: Step, case: str) -> Derived | None:
-        builder = Builder(history.program)
-        cases[case](builder, step)
-        return builder.build(case)
-
-    def list_ways(state: Shadow, step: Step) -> Iterable[str]:
-        return cases if step.name == operation else ()
-
-    return Relation(name, list_ways, derive)

@@ -1,5 +1,4 @@
-"""Defines the shadow states of layer caches and batches, and the detours of
-layer caches."""
+"""Defines the shadow states of layer caches and batches."""
 
 from __future__ import annotations
 
@@ -7,18 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.model import (
-    ALONE,
     LIST,
     get_single_config,
     list_part_configs,
 )
 from lockstep.harness.contracts.operation import Answer, Config
 from lockstep.harness.core.document import MAX_LENGTH
+from lockstep.harness.execution.compare import PARTS
 from lockstep.harness.execution.metamorphic.relations import (
     Builder,
-    Derived,
-    Family,
     Portion,
     Shadow,
     Step,
@@ -36,11 +34,15 @@ class RowShadow(Shadow):
 
     Attributes:
         caches: cache → its rows.
+        batches: the names of the caches that are batches.
+        members: the config of each cache of a list, or of the only cache.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.caches: dict[str, list[Tags]] = defaultdict(lambda: [()])
+        self.batches: set[str] = set()
+        self.members: Sequence[Config] = [self.config]
 
     def get(self, step: Step) -> list[Tags]:
         return self.caches[step.op["cache"]]
@@ -66,24 +68,79 @@ class RowShadow(Shadow):
     def write_free(self, step: Step) -> None:
         self.put(step, [() for _ in self.get(step)])
 
+    def see(self, step: Step) -> Answer | None:
+        """Returns the tokens that an update, a state or a view shows, and how many tokens
+        a single cache trims."""
+        rows = self.caches[step.op["cache"]] if "cache" in step.op else []
+        is_batch = step.op.get("cache") in self.batches
+        if "error" in step.answer or sum(map(len, rows), len(step.tags)) > MAX_LENGTH:
+            return None
+        if step.name == "trim" and not is_batch:
+            is_able = all(may_trim(len(rows[0]), member) for member in self.members)
+            return {"trimmed": min(step.op["count"], len(rows[0])) if is_able else 0}
+        if step.name not in ("update", "state", "view"):
+            return None
+        answers = []
+        for member in self.members:
+            if step.name == "update":
+                pairs = zip(rows, self.list_written(step), strict=True)
+                shown = [see_update(row, tags, member) for row, tags in pairs]
+            else:
+                shown = [
+                    {"tags": row if member["chunk"] else hide(row, member)}
+                    for row in rows
+                ]
+            answers.append({PARTS: shown} if is_batch else shown[0])
+        return {PARTS: answers} if self.config["kind"] == LIST else answers[0]
+
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
         """Cuts an update into two updates: one with the first tokens, one with the
         others."""
         length = step.op["length"]
-        if length < 2 or "error" in step.answer or step.op.get("left"):
+        if length < 2 or step.op.get("left"):
             return ()
-        rows = range(len(step.tags) // length)
+        begins = range(0, len(step.tags), length)
         return [
             [
                 (
                     {**step.op, "length": len(half)},
-                    half,
-                    [row * length + column for row in rows for column in half],
+                    [begin + column for begin in begins for column in half],
                 )
                 for half in (range(middle), range(middle, length))
             ]
             for middle in sorted({1, length // 2, length - 1})
         ]
+
+
+def may_trim(length: int, config: Config) -> bool:
+    """Returns whether a cache with `length` tokens can go back: not a state, and no
+    window from which a token has slid."""
+    if config["kind"] == "rotating":
+        return bool(config["record"]) or length <= config["window"]
+    return bool(config["kind"] == "kv")
+
+
+def see_update(row: Tags, tags: Tags, config: Config) -> Answer:
+    """Returns the answer to an update with the tokens `tags` of a cache that holds
+    `row`."""
+    tokens, ends = (*row, *tags), range(len(row) + 1, len(row) + len(tags) + 1)
+    return {"visible": [list(hide(tokens[:end], config)) for end in ends]}
+
+
+def hide(row: Tags, config: Config) -> Tags:
+    """Returns the tokens that a query sees; `row` lists all tokens up to and including
+    the query's own token.
+
+    Examples: with a window of 3, a query sees the last 3 tokens; with `keep` 1, it sees
+    the first token and the last 2; with a chunk of 4, it sees the tokens from the last
+    multiple of 4 on.
+    """
+    if config["chunk"]:
+        return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
+    if config["window"] and len(row) > config["window"]:
+        keep = config["keep"]
+        return [*row[:keep], *row[len(row) - (config["window"] - keep) :]]
+    return row
 
 
 # --- layer caches -----------------------------------------------------------------------
@@ -109,6 +166,7 @@ class LayerShadow(RowShadow):
         snapshots: name → snapshot.
         scheduled: cache → scheduled offset → the tokens when an update first reached the
             offset; None until then. The operation `take` removes the entries.
+        begins: cache → the offset when captures were scheduled.
     """
 
     def __init__(self, program: Program) -> None:
@@ -117,6 +175,7 @@ class LayerShadow(RowShadow):
         self.caches["a"] = [()]
         self.snapshots: dict[str, HeldSnapshot] = {}
         self.scheduled: dict[str, dict[int, Tags | None]] = {}
+        self.begins: dict[str, int] = {}
 
     def write_update(self, step: Step) -> None:
         start = len(self.get(step)[0])
@@ -177,6 +236,7 @@ class LayerShadow(RowShadow):
 
     def write_prepare(self, step: Step) -> None:
         self.scheduled[step.op["cache"]] = dict.fromkeys(step.op["offsets"])
+        self.begins[step.op["cache"]] = len(self.get(step)[0])
 
     def write_take(self, step: Step) -> None:
         scheduled = self.scheduled.pop(step.op["cache"], {})
@@ -184,6 +244,17 @@ class LayerShadow(RowShadow):
             self.store(name, span, (span and scheduled.get(span[1])) or ())
 
     # --- relations ----------------------------------------------------------------------
+
+    def see(self, step: Step) -> Answer | None:
+        """Returns also the ranges of captures: each begins at the offset before it."""
+        if step.name != "take" or "error" in step.answer:
+            return super().see(step)
+        ranges, begin = list[Any](), self.begins.get(step.op["cache"], 0)
+        for end, tokens in self.scheduled.get(step.op["cache"], {}).items():
+            is_taken = tokens and (self.kind != "kv" or begin < end)
+            ranges.append([begin, end] if is_taken else None)
+            begin = end
+        return {"ranges": ranges}
 
     def may_interrupt(self, step: Step) -> bool:
         return not any(self.scheduled.values())
@@ -207,130 +278,22 @@ class LayerShadow(RowShadow):
         return True
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        rows = self.caches.get(step.op.get("cache", "a"))
-        return [*DETOURS[self.kind]] if rows and rows[0] else []
+        cache = step.op.get("cache", "a")
+        (tokens,) = self.caches.get(cache, [()])
+        return [BACK.format(cache, len(tokens) // 2, len(tokens))] if tokens else []
 
-    def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Adds a detour for the cache of a step; the detour uses the snapshot names r0 to
-        r2."""
-        (tokens,) = self.get(step)
-        end, first = len(tokens), tokens[0]
-        text = DETOURS[self.kind][detour].replace("RESTORED", RESTORED)
-        text = text.format(
-            half=end // 2,
-            end=end,
-            one=end + 1,
-            two=end + 2,
-            first=first,
-            more=str([*tokens, first]).replace(" ", ""),
-            window=self.config["window"],
-        )
-        builder.play(step, text, cache=step.op["cache"])
 
-    def derive_mask(self, step: Step) -> Derived | None:
-        """Derives the visible tokens from one update of a new cache without a window.
-
-        Examples: with a window of 3, a query sees the last 3 current tokens; with `keep`
-        1, it sees the first token and the last 2; with a chunk of 4, it sees the tokens
-        from the last multiple of 4 on. A state must have read exactly the tokens that
-        full attention sees. Therefore the answer of a state follows from a cache with
-        full attention, and the answer of such a cache follows from a state.
-        """
-        config = self.config
-        (held,) = self.caches.get(step.op.get("cache", "a"), [()])
-        tokens = (*held, *step.tags)
-        shows = step.name in ("update", "state", "view", "size")
-        if not shows or not 0 < len(tokens) <= MAX_LENGTH:
-            return None
-        plain = "state" if self.kind == "kv" and not config["chunk"] else "kv"
-        changes: dict[str, Any] = {"window": None, "keep": 0, "chunk": None}
-        if plain == "state":
-            changes["value_dim"] = config["value_dim"] or 1
-        builder = Builder(self.program, kind=plain, **changes)
-
-        def view(answer: Answer) -> Answer:
-            rows = [hide(row, config) for row in answer["visible"]]
-            if step.name == "update":
-                return {**answer, "visible": rows[-len(step.tags) :]}
-            row = answer["visible"][-1] if config["chunk"] else rows[-1]
-            return {"tags": row, "size": len(row)}
-
-        builder.claim(step, add_update(builder, "a", tokens), view=view)
-        return builder.build(f"one update of a {plain} cache with the current tokens")
+BACK = (
+    "snapshot cache={0} from={1} into=r0; update cache={0} length=2;"
+    " restore cache={0} snapshot=r0 target={2}; close cache={0} snapshot=r0"
+)
+"""A detour: a snapshot of the later half, other tokens, a restore."""
 
 
 def add_update(builder: Builder, cache: str, tags: Tags) -> int:
     """Adds an update whose tokens have the tags `tags` in the first program; returns its
     number."""
     return builder.add({"op": "update", "length": len(tags), "cache": cache}, tags)
-
-
-def hide(row: Tags, config: Config) -> Tags:
-    """Returns the tokens that a query sees; `row` lists all tokens up to and including
-    the query's own token."""
-    if config["chunk"]:
-        return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
-    if config["window"] and len(row) > config["window"]:
-        keep = config["keep"]
-        return [*row[:keep], *row[len(row) - (config["window"] - keep) :]]
-    return row
-
-
-RESTORED = "restore snapshot=r0 target={end} => ok=true offset={end}; close snapshot=r0"
-
-BACK = {
-    "snapshot of the later half, other tokens, restore": (
-        "snapshot from={half} into=r0; update length=2; RESTORED"
-    )
-}
-SPLIT = {
-    "snapshot, its later half split off, other tokens, restore": (
-        "snapshot from=0 into=r0; split snapshot=r0 at={half} parent=r1 child=r0;"
-        " update length=2; RESTORED; close snapshot=r1"
-    )
-}
-# After the restore, the merged snapshots give each token once, although the cache got
-# another token in between.
-JOINED = {
-    "snapshots of all and of one more token, merged, restore": (
-        "snapshot from=0 into=r0; update length=1 tags=[{first}];"
-        " snapshot from={end} into=r1; merge parent=r0 child=r1 into=r0;"
-        " update length=1; restore snapshot=r0 target={one} => ok=true offset={one};"
-        " state => tags={more}; trim count=1; close snapshot=r0"
-    )
-}
-# Captures do not change when other tokens are written at the captured offsets.
-CAPTURED = "two captures, other tokens, restore of the captures"
-CAPTURES = (
-    "snapshot from=0 into=r0; prepare offsets=[{one},{two}];"
-    " update length=2 tags=[{first},{first}];"
-    " restore snapshot=r0 target={end} => ok=true offset={end}; update length=2;"
-    ' take into=["r1","r2"] => ranges=[[{end},{one}],[{one},{two}]];'
-    " restore snapshot=r1 target={one} => ok=true offset={one}; SHOWN RESTORED;"
-    " close snapshot=r1; close snapshot=r2"
-)
-# A full window can be trimmed. After one more token it cannot, because a token has slid
-# out. A state can never be trimmed.
-REFUSED = "trim of tokens that slid out or were read, restore"
-DETOURS: Mapping[str, Mapping[str, str]] = {
-    "kv": {
-        **(BACK | SPLIT | JOINED),
-        CAPTURED: CAPTURES.replace("SHOWN", "state => tags={more};"),
-    },
-    "rotating": {
-        **BACK,
-        CAPTURED: CAPTURES.replace("SHOWN", ""),
-        REFUSED: (
-            "snapshot from=0 into=r0; free; update length={window};"
-            " trim count=1 => trimmed=1; update length=2; trim count=1 => trimmed=0;"
-            " RESTORED"
-        ),
-    },
-    "state": {
-        **BACK,
-        REFUSED: "snapshot from=0 into=r0; trim count=1 => trimmed=0; RESTORED",
-    },
-}
 
 
 # --- batches ----------------------------------------------------------------------------
@@ -340,16 +303,15 @@ class BatchedShadow(RowShadow):
     """The tokens in each row of each batch, and in each single cache.
 
     Attributes:
-        batches: the names of the caches that are batches.
         saved: name → the rows of the saved batch.
-        announced: the batches that will get padding on the right.
+        coming: batch → how many more tokens of each row were announced.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.batches: set[str] = set()
+        self.members = list(map(get_single_config, list_part_configs(self.config)))
         self.saved: dict[str, list[Tags]] = {}
-        self.announced: set[str] = set()
+        self.coming: dict[str, list[int]] = {}
 
     def open(self, name: str, rows: Sequence[Tags], is_batch: bool = True) -> None:
         self.drop(name)
@@ -360,26 +322,31 @@ class BatchedShadow(RowShadow):
     def drop(self, name: str) -> None:
         self.caches.pop(name, None)
         self.batches.discard(name)
-        self.announced.discard(name)
+        self.coming.pop(name, None)
 
     def list_written(self, step: Step) -> Sequence[range]:
         if step.op["cache"] not in self.batches:
             return super().list_written(step)
-        length, padding = step.op["length"], step.op["left"]
-        written = []
-        for row, answer in enumerate(list_row_answers(step.answer)):
-            begin = row * length + (padding[row] if padding else 0)
-            written.append(step.tags[begin : begin + len(answer["visible"])])
+        length, written = step.op["length"], []
+        padding = step.op["left"] or [0] * len(self.get(step))
+        coming = self.coming.get(step.op["cache"], [length] * len(padding))
+        for row, (left, count) in enumerate(zip(padding, coming, strict=True)):
+            written.append(step.tags[row * length + left : (row + 1) * length][:count])
         return written
+
+    def write_update(self, step: Step) -> None:
+        super().write_update(step)
+        coming, length = self.coming.get(step.op["cache"], []), step.op["length"]
+        coming[:] = [max(0, count - length) for count in coming]
 
     def write_open(self, step: Step) -> None:
         self.open(step.op["cache"], [()] * step.op["rows"])
 
     def write_pad_right(self, step: Step) -> None:
-        self.announced.add(step.op["cache"])
+        self.coming[step.op["cache"]] = list(step.op["lengths"])
 
     def write_finalize(self, step: Step) -> None:
-        self.announced.remove(step.op["cache"])
+        del self.coming[step.op["cache"]]
 
     def write_rollback(self, step: Step) -> None:
         if step.answer["done"]:
@@ -420,12 +387,12 @@ class BatchedShadow(RowShadow):
 
     def write_free(self, step: Step) -> None:
         super().write_free(step)
-        self.announced.discard(step.op["cache"])
+        self.coming.pop(step.op["cache"], None)
 
     # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        return not self.announced and not self.saved
+        return not self.coming and not self.saved
 
     def rebuild(self, builder: Builder) -> bool:
         """Adds operations that make each batch again: they write the tokens of each row
@@ -442,41 +409,8 @@ class BatchedShadow(RowShadow):
                 builder.add({"op": "stack", "caches": singles, "cache": name})
         return True
 
-    def list_members(self) -> Sequence[Config]:
-        return list_part_configs(self.config) if self.program.kind == LIST else ()
 
-    def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a program that writes one row to a single cache: the row of the update
-        with the most new tokens."""
-        if step.name != "update" or step.op["cache"] not in self.batches:
-            return None
-        if "error" in step.answer:
-            return None
-        written = self.list_written(step)
-        row = max(range(len(written)), key=lambda number: len(written[number]))
-        if not written[row]:
-            return None
-        configs = list_part_configs(self.config)
-        member = step.number % len(configs)
-        builder = Builder(self.program, "layer", **get_single_config(configs[member]))
-        if held := self.get(step)[row]:
-            add_update(builder, "a", held)
-        number = add_update(builder, "a", written[row])
-        row_answer = list_row_answers(step.answer, member)[row]
-        fields = row_answer.keys() & {"offset", "visible"}
-        builder.claim(step, number, {name: row_answer[name] for name in sorted(fields)})
-        return builder.build(f"the single cache of row {row}")
-
-
-def list_row_answers(answer: Answer, member: int = 0) -> list[Answer]:
-    """Lists the answers of an update by row; for a list of caches, the answers of the
-    cache with the index `member`."""
-    answers: list[Answer] = answer["caches"]
-    rows: list[Answer] = answers[member].get("caches", answers)
-    return rows
-
-
-FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(DETOURS, Family(LayerShadow)),
-    **dict.fromkeys([*ALONE, LIST], Family(BatchedShadow)),
+SHADOWS: Mapping[str, type[Shadow]] = {
+    **dict.fromkeys(CONTRACTS["layer"].kinds, LayerShadow),
+    **dict.fromkeys(CONTRACTS["batched"].kinds, BatchedShadow),
 }

@@ -1,158 +1,231 @@
-"""Defines the shadow state, the detours and the special relations of unified caches."""
+"""Defines the shadow state of unified caches."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from math import inf
 
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer, Config, Op
-from lockstep.harness.contracts.unified.model import CAUSAL, SLIDING, list_part_configs
-from lockstep.harness.core.document import MAX_LENGTH
+from lockstep.harness.contracts.unified.model import SLIDING, list_part_configs
+from lockstep.harness.execution.compare import PARTS
 from lockstep.harness.execution.metamorphic.relations import (
-    DETOUR,
     Builder,
-    Case,
-    Derived,
-    Family,
     Portion,
-    Relation,
     Shadow,
     Step,
     Tags,
-    make_cases,
-    pick,
 )
 from lockstep.harness.programs.program import Program
 
 PURE = {"causal", "chunked"}
 """Kinds that keep a token until it is removed, and read it into no state."""
 
-
-def list_kinds(config: Config) -> set[str]:
-    """Returns the kinds of a wrapper's caches, or the kind of any other cache."""
-    return {member["kind"] for member in list_part_configs(config)}
+Cell = tuple[int, int]
+"""The position and the tag of a token."""
 
 
-def get_first_seen(config: Config, position: int) -> int:
-    """Returns the first position that the query at `position` sees in its window or
-    chunk."""
-    if config["chunk"]:
-        return position - position % int(config["chunk"])
-    return position - int(config["window"]) if config["window"] else 0
+class Cells:
+    """The tokens of one cache: the only cache, or a cache of a wrapper.
 
-
-@dataclass
-class Content:
-    """The content of all sequences.
+    Example: a pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the
+    tokens 0, 1 and 2.
 
     Attributes:
-        cells: sequence → its (position, tag) pairs, in the order in which they were
-            written.
-        peaks: sequence → 1 + the highest position that the sequence ever held. Example: a
-            sequence that got the positions 0, 1, 2 and lost position 2 has the peak 3.
-        unsteady: sequences whose tokens, in the order of writing, may have other
-            positions than 0, 1, 2, ….
+        cells: sequence → its tokens, in the order in which they were written.
+        read: sequence → the tokens that its state has read, in this order.
+        checkpoints: sequence → the tokens that its state had read at each checkpoint.
+        image: the position of the stored image.
     """
 
-    cells: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    peaks: dict[int, int] = field(default_factory=dict)
-    unsteady: set[int] = field(default_factory=set)
+    def __init__(self, config: Config) -> None:
+        self.config, self.kind = config, config["kind"]
+        self.cells: dict[int, list[Cell]] = defaultdict(list)
+        self.read: dict[int, list[Cell]] = defaultdict(list)
+        self.checkpoints: dict[int, list[list[Cell]]] = defaultdict(list)
+        self.image: int | None = None
+        count, window = config["sequences"], float(config["window"] or inf)
+        memory = window if self.kind == "swa" else config["memory"] or inf
+        if count > 1:
+            memory = max(memory, window + 1)  # room for a stop token
+        self.window = window
+        self.memory = memory if memory < config["capacity"] else inf
+        room = count * config["capacity"]
+        if self.memory != inf:
+            room = count * int(self.memory) + config["batch"]
+        padding = config["cache_padding"]
+        self.room: int = -(-room // padding) * padding
 
-    def get(self, sequence: int) -> list[tuple[int, int]]:
-        return self.cells.get(sequence, [])
+    def list_kept(self, op: Op) -> dict[int, list[Cell]]:
+        """Returns the tokens of each sequence that stay when a pass begins."""
+        kept = {}
+        for sequence, cells in self.cells.items():
+            positions = get_positions(op, sequence)
+            first = min(positions or [get_end(cells)]) - self.memory
+            kept[sequence] = [cell for cell in cells if cell[0] >= first]
+        return kept
 
-    def get_peak(self, sequence: int) -> int:
-        return self.peaks.get(sequence, 0)
+    def is_full(self, op: Op) -> bool:
+        """Returns whether the cache has no room for a pass. A token that several
+        sequences share counts once."""
+        held = {tag for cells in self.list_kept(op).values() for _, tag in cells}
+        return len(held) + len(op["positions"]) > self.room
 
-    def list_used(self) -> list[int]:
-        """Lists the sequences that hold tokens."""
-        return sorted(sequence for sequence, cells in self.cells.items() if cells)
+    def see(self, op: Op, tags: Tags) -> Answer:
+        """Returns the answer to a pass that is not refused."""
+        if self.kind == "encoder":
+            return {"cached": self.image is not None or bool(op["multimodal"])}
+        later = deepcopy(self)
+        later.forward(op, tags)
+        visible = []
+        for row, (position, sequence) in enumerate(list_rows(op)):
+            chunk = self.config["chunk"] or inf
+            first = max(position - self.window, position - position % chunk)
+            last = inf if row in op["except"] else position
+            cells = later.cells[sequence]
+            visible.append([cell for cell in cells if first <= cell[0] <= last])
+        owners = dict.fromkeys(op["sequences"])
+        states = [[tag for _, tag in later.read[sequence]] for sequence in owners]
+        has_state = self.kind == "recurrent"
+        return {"visible": visible, **({"states": states} if has_state else {})}
 
-    def is_shared(self, sequence: int, tag: int) -> bool:
-        """Returns whether another sequence holds the same token; a different token with
-        equal content does not count."""
-        others = (cells for name, cells in self.cells.items() if name != sequence)
-        return any(tag == held for cells in others for _, held in cells)
+    def forward(self, op: Op, tags: Tags) -> None:
+        """Applies a pass, whose last image is stored; `tags` is empty for a refused
+        pass."""
+        if op["multimodal"] and tags:
+            self.image = op["positions"][max(op["multimodal"])]
+        self.cells |= self.list_kept(op)
+        for tag, (position, sequence) in zip(tags, list_rows(op), strict=False):
+            self.cells[sequence].append((position, tag))
+            self.read[sequence].append((position, tag))
+        interval = self.config["interval"]
+        for sequence in dict.fromkeys(op["sequences"]) if interval and tags else ():
+            read, kept = self.read[sequence], self.checkpoints[sequence]
+            if get_end(read) - (get_end(kept[-1]) if kept else 1 - interval) >= interval:
+                kept.append([*read])
+                del kept[: -self.config["checkpoints"]]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Applies a copy. A recurrent state is copied as a whole."""
+        self.cells[target] = [cell for cell in self.cells[source] if cell[0] < length]
+        self.read[target] = [*self.read[source]]
+        self.checkpoints[target] = [*self.checkpoints[source]]
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Applies a removal, which moves later tokens to lower positions. A state goes
+        back to a checkpoint."""
+        stop = inf if end is None else end
+        self.cells[sequence] = [
+            (at if at < begin else at + begin - int(stop), tag)
+            for at, tag in self.cells[sequence]
+            if not begin <= at < stop
+        ]
+        if begin == 0 or get_end(self.read[sequence]) > begin:
+            kept = [x for x in self.checkpoints[sequence] if get_end(x) <= begin]
+            self.checkpoints[sequence] = kept if begin else []
+            self.read[sequence] = [*kept[-1]] if begin and kept else []
+        if self.image is not None and begin <= self.image < stop:
+            self.image = None
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Returns whether all tokens that a token at `position` sees are present, and
+        its state is at this position or has a checkpoint there."""
+        read = self.read[sequence], *self.checkpoints[sequence]
+        if self.kind == "recurrent" and position not in (0, *map(get_end, read)):
+            return False
+        stored = [at for at, _ in self.cells[sequence]]
+        if self.memory == inf or not stored:
+            return self.memory == inf
+        first = max(0, position - self.window)
+        return first >= min(stored) and position <= max(stored) + 1
+
+    def is_free(self, sequence: int) -> bool:
+        """Returns whether a sequence has neither tokens nor a state."""
+        return not self.cells[sequence] and not self.read[sequence]
+
+
+def get_end(cells: Sequence[Cell]) -> int:
+    """Returns the position after the last token."""
+    return max((position for position, _ in cells), default=-1) + 1
+
+
+def list_rows(op: Op) -> list[tuple[int, int]]:
+    """Lists the position and the sequence of each row of a pass."""
+    return list(zip(op["positions"], op["sequences"], strict=True))
+
+
+def get_positions(op: Op, sequence: int) -> list[int]:
+    """Returns the positions of the rows of a pass that belong to a sequence."""
+    return [position for position, owner in list_rows(op) if owner == sequence]
 
 
 class UnifiedShadow(Shadow):
-    """The cells of a unified cache.
+    """The tokens of a unified cache, or of each cache of a wrapper.
 
-    Example: a pass with the rows (position 0, sequence 0), (1, 0), (0, 1) writes the
-    cells of the tokens 0, 1 and 2. Tokens that have left a window stay in the state; the
-    relations `mask` and `cut` determine which tokens are visible. If a wrapper refuses an
-    operation, some of its caches may have changed, so the content is then unknown.
+    If a wrapper refuses an operation, some of its caches may have changed, so the tokens
+    are then unknown, unless it refuses a pass and no cache has a window.
 
     Attributes:
-        saved: name → the content that was saved under the name.
+        members: the tokens of each cache.
+        saved: name → the tokens that were saved under the name.
     """
-
-    ends_with_cut = True
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.kinds = list_kinds(program.config)
+        self.members = list(map(Cells, list_part_configs(program.config)))
+        self.kinds = {member.kind for member in self.members}
         self.slides = not self.kinds.isdisjoint(SLIDING)
-        self.content = Content()
-        self.saved: dict[str, Content] = {}
+        self.is_wrapper = self.config["kind"] == "wrapper"
+        self.saved: dict[str, list[Cells]] = {}
 
     def write(self, step: Step) -> None:
-        if step.answer.get("error", "usage") != "usage" and step.name != "forward":
-            self.is_lost |= self.config["kind"] == "wrapper"
+        if step.answer.get("error", "usage") != "usage":
+            if step.name == "forward":
+                for member in self.members:
+                    member.forward(step.op, ())
+            is_whole = step.name == "forward" and not self.slides
+            self.is_lost |= self.is_wrapper and not is_whole
         super().write(step)
 
     def write_forward(self, step: Step) -> None:
-        op, content = step.op, self.content
-        rows = zip(step.tags, op["positions"], op["sequences"], strict=False)
-        for tag, position, sequence in () if op["reserve"] else rows:
-            cells = content.cells.setdefault(sequence, [])
-            if position != len(cells):
-                content.unsteady.add(sequence)
-            cells.append((position, tag))
-            content.peaks[sequence] = max(content.get_peak(sequence), position + 1)
+        for member in () if step.op["reserve"] else self.members:
+            member.forward(step.op, step.tags)
 
     def write_copy_prefix(self, step: Step) -> None:
-        """Applies a copy. A recurrent state is copied as a whole, so it may have read
-        tokens that the copy does not hold."""
-        source, target, length = (step.op[x] for x in ("source", "target", "length"))
-        content = self.content
-        peak = content.get_peak(source)
-        content.cells[target] = [cell for cell in content.get(source) if cell[0] < length]
-        content.peaks[target] = max(peak, content.get_peak(target))
-        if source in content.unsteady or peak > length:
-            content.unsteady.add(target)
+        for member in self.members:
+            member.copy(*(step.op[x] for x in ("source", "target", "length")))
 
     def write_remove(self, step: Step) -> None:
-        """Applies a removal, which moves later tokens to lower positions.
-
-        A token that another sequence shares cannot move. If the removal was not refused,
-        the sequence had already dropped this token.
-        """
-        sequence, begin, end = (step.op[x] for x in ("sequence", "begin", "end"))
-        content, kept = self.content, []
-        for position, tag in content.get(sequence):
-            is_behind = end is not None and position >= end
-            if position < begin:
-                kept.append((position, tag))
-            elif is_behind and not content.is_shared(sequence, tag):
-                kept.append((position + begin - end, tag))
-        content.cells[sequence] = kept
-        if end is not None:
-            content.unsteady.add(sequence)
-        elif begin == 0:
-            content.unsteady.discard(sequence)
-            content.peaks.pop(sequence, None)
+        for member in self.members:
+            member.remove(*(step.op[x] for x in ("sequence", "begin", "end")))
 
     def write_save(self, step: Step) -> None:
-        self.saved[step.op["into"]] = deepcopy(self.content)
+        self.saved[step.op["into"]] = deepcopy(self.members)
 
     def write_load(self, step: Step) -> None:
-        self.content = deepcopy(self.saved[step.op["from"]])
+        self.members = deepcopy(self.saved[step.op["from"]])
 
     # --- relations ----------------------------------------------------------------------
+
+    def see(self, step: Step) -> Answer | None:
+        """Returns what a pass shows, or that the cache is full; and where a sequence can
+        continue. With a state, a pass has further reasons for a refusal."""
+        op, members = step.op, self.members
+        has_state = "recurrent" in self.kinds
+        if step.answer.get("error") == "usage":
+            return None
+        if step.name == "can_resume":
+            where = op["sequence"], op["position"]
+            return {"result": all(member.can_resume(*where) for member in members)}
+        if step.name != "forward" or op["reserve"]:
+            return None
+        if any(member.kind != "encoder" and member.is_full(op) for member in members):
+            return None if has_state else {"error": "cache-full"}
+        if has_state and "error" in step.answer:
+            return None
+        return see_all(members, op, step.tags, self.is_wrapper)
 
     def may_interrupt(self, step: Step) -> bool:
         """Returns whether the step opens a pass. A step such as `get` or `put` cannot run
@@ -165,142 +238,68 @@ class UnifiedShadow(Shadow):
         Returns False if a token was dropped, read into a state or saved, or if sequences
         share tokens: in a new cache, such tokens would need more capacity.
         """
-        held = [tag for cells in self.content.cells.values() for _, tag in cells]
+        cells = self.members[0].cells
+        held = [tag for sequence in cells.values() for _, tag in sequence]
         if self.saved or len({*held}) < len(held) or not self.kinds <= PURE:
             return False
-        for sequence in self.content.list_used():
-            positions, tags = zip(*self.content.get(sequence), strict=True)
-            add_tokens(builder, sequence, positions, tags)
+        size = self.config["batch"]
+        for sequence in sorted(cells):
+            for begin in range(0, len(cells[sequence]), size):
+                batch = cells[sequence][begin : begin + size]
+                rows = {"sequences": [sequence] * len(batch)}
+                rows["positions"] = [position for position, _ in batch]
+                builder.add({"op": "forward", **rows}, [tag for _, tag in batch])
         return True
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Cuts a pass in two ways: into the first and the second half of its sequences,
-        or into its first sequence and all others.
+        """Cuts a pass into the first and the second half of each sequence.
 
-        A pass is not cut if a row of the first new pass would see a row of the second. If
-        a window slides, each sequence must continue after its highest position so far,
-        because the cut may change the pass in which a token is dropped.
+        No pass is cut if a window slides, because the second pass may drop more tokens,
+        nor if checkpoints are made, because the first pass makes another.
         """
-        op = step.op
-        if not self.is_plain_pass(step) or self.slides > self.goes_on(step):
+        op, first = step.op, list[int]()
+        is_plain = not (op["reserve"] or op["except"] or op["multimodal"])
+        if self.slides or self.config["interval"] or not is_plain:
             return []
-        sequences, positions = op["sequences"], op["positions"]
-        rows = range(len(sequences))
-        halves = []
-        for sequence in dict.fromkeys(sequences):
-            rows_of_it = list_rows(op, sequence)
-            halves += rows_of_it[: len(rows_of_it) // 2]
-        cuts = []
-        for first in (sorted(halves), list_rows(op, sequences[0])):
-            second = [row for row in rows if row not in first]
-            sees = any(
-                sequences[a] == sequences[b] and positions[b] <= positions[a]
-                for a in first
-                for b in second
-            )
-            if first and second and not sees:
-                pair = first, second
-                cuts.append([(choose_rows(op, half), half, half) for half in pair])
-        return cuts
-
-    def is_plain_pass(self, step: Step) -> bool:
-        """Returns whether a step is a pass that was not refused, writes tokens, and has
-        no image and no row that sees later positions."""
-        op = step.op
-        if step.name != "forward" or "error" in step.answer or op["reserve"]:
-            return False
-        return not op["except"] and not op["multimodal"]
-
-    def goes_on(self, step: Step) -> bool:
-        """Returns whether a pass continues each sequence after its highest position."""
-        peaks = {**self.content.peaks}
-        for sequence, at in zip(step.op["sequences"], step.op["positions"], strict=True):
-            if at < peaks.get(sequence, 0):
-                return False
-            peaks[sequence] = at + 1
-        return True
+        for sequence in dict.fromkeys(op["sequences"]):
+            rows = [row for row, x in enumerate(op["sequences"]) if x == sequence]
+            first += rows[: len(rows) // 2]
+        second = [row for row in range(len(op["positions"])) if row not in first]
+        halves = (sorted(first), second) if first else ()
+        cut = [(choose_rows(op, half), half) for half in halves]
+        return [cut] if cut else []
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        if not self.content.list_used():
+        """Lists the detours: saved, other tokens, loaded; and the last sequence copied,
+        the copy extended, the copy removed."""
+        numbers = range(self.config["sequences"])
+        used = [x for x in numbers if any(member.cells[x] for member in self.members)]
+        free = [x for x in numbers if all(member.is_free(x) for member in self.members)]
+        if not used:
             return []
-        ways = [LOAD, FRESH] if self.config["kind"] in CAUSAL else []
-        return ways + ([FORK] if "encoder" not in self.kinds and self.list_free() else [])
-
-    def list_free(self) -> list[int]:
-        """Lists the sequences that have neither tokens nor a state."""
-        used = {*self.content.list_used(), *self.content.peaks}
-        return [x for x in range(self.config["sequences"]) if x not in used]
-
-    def take_detour(self, detour: str, builder: Builder, step: Step) -> None:
-        """Adds a detour for the last sequence that holds tokens."""
-        sequence = self.content.list_used()[-1]
-        end = self.content.get_peak(sequence)
-        if detour == FORK:
-            free = self.list_free()[0]
-            # A pass may drop tokens of any sequence, if a window slides.
-            new = f"forward positions=[{end}] sequences=[{free}];"
-            builder.play(
-                step,
-                f"copy_prefix source={sequence} target={free} length={end};"
-                f"{'' if self.slides else new} remove sequence={free} begin=0 end=null",
-            )
-            return
-        builder.add({"op": "save", "into": "r0"})
-        add_tokens(builder, sequence, [end, end + 1][: self.config["batch"]])
-        builder.play(
-            step,
-            f"remove sequence={sequence} begin=1 end=2; remove sequence={sequence}"
-            f" begin=0 end=null; forward positions=[0] sequences=[{sequence}];"
-            f" load from=r0 fresh={str(detour == FRESH).lower()}",
+        end = 1 + max(
+            (at for member in self.members for at, _ in member.cells[used[-1]]),
+            default=-1,
         )
-
-    def list_members(self) -> Sequence[Config]:
-        return list_part_configs(self.config) if self.config["kind"] == "wrapper" else ()
-
-    def derive_mask(self, step: Step) -> Derived | None:
-        """Derives a layer cache with the tokens of the first sequence of a pass.
-
-        Only applies if these tokens have the positions 0, 1, 2, …. Both caches must see
-        the same tokens within the window or the chunk, and read the same tokens into a
-        state. If a window slides, the sequence must never have gone back to an earlier
-        position: the window may have dropped tokens before.
-        """
-        op, config = step.op, self.config
-        if not self.is_plain_pass(step) or config["kind"] in ("encoder", "wrapper"):
-            return None
-        sequence = op["sequences"][0]
-        rows = list_rows(op, sequence)
-        written = [(op["positions"][row], step.tags[row]) for row in rows]
-        positions, tags = zip(*self.content.get(sequence), *written, strict=True)
-        is_steady = sequence not in self.content.unsteady
-        if not is_steady or positions != (*range(len(positions)),):
-            return None
-        if self.slides > self.goes_on(step) or len(positions) > MAX_LENGTH:
-            return None
-        kind = "state" if config["kind"] == "recurrent" else "kv"
-        builder = Builder(self.program, "layer", kind=kind)
-        number = builder.add({"op": "update", "length": len(tags)}, tags)
-
-        def view(answer: Answer) -> Answer:
-            pairs = zip(written, answer["visible"][-len(rows) :], strict=True)
-            seen = [
-                [pair for pair in enumerate(row) if pair[0] >= get_first_seen(config, at)]
-                for (at, _), row in pairs
-            ]
-            return {"visible": seen, "states": answer["visible"][-1:]}
-
-        builder.claim(step, number, pick(step.answer, op, rows), view, rows)
-        return builder.build(f"a {kind} layer that reads this sequence alone")
+        detours = []
+        if "save" in CONTRACTS["unified"].list_operations(self.config["kind"]):
+            detours.append(
+                f"save into=r0; forward positions=[{end}] sequences=[{used[-1]}];"
+                f" remove sequence={used[-1]} begin=0 end=null; load from=r0"
+            )
+        if free and "encoder" not in self.kinds:
+            # A pass may drop tokens of any sequence, if a window slides.
+            new = f" forward positions=[{end}] sequences=[{free[0]}];"
+            detours.append(
+                f"copy_prefix source={used[-1]} target={free[0]} length={end};"
+                f"{'' if self.slides else new} remove sequence={free[0]} begin=0 end=null"
+            )
+        return detours
 
 
-LOAD = "save, other tokens, load"
-FRESH = "save, other tokens, load into a fresh cache"
-FORK = "copy a sequence, extend the copy, remove the copy"
-
-
-def list_rows(op: Op, sequence: int) -> list[int]:
-    """Lists the rows of a pass that belong to a sequence."""
-    return [row for row, name in enumerate(op["sequences"]) if name == sequence]
+def see_all(members: Sequence[Cells], op: Op, tags: Tags, is_wrapper: bool) -> Answer:
+    answers = [member.see(op, tags) for member in members]
+    return {PARTS: answers} if is_wrapper else answers[0]
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
@@ -308,209 +307,6 @@ def choose_rows(op: Op, rows: Sequence[int]) -> Op:
     return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 
-def add_tokens(
-    builder: Builder, sequence: int, positions: Sequence[int], tags: Tags = ()
-) -> list[int]:
-    """Adds passes that write tokens of one sequence, and returns the numbers of the
-    passes.
-
-    Args:
-        builder: the derived program.
-        sequence: the sequence.
-        positions: the positions of the tokens. Each pass has as many rows as possible.
-        tags: the tags of the tokens in the first program; empty for new tokens.
-    """
-    size, numbers = builder.config["batch"], []
-    for begin in range(0, len(positions), size):
-        batch = [*positions[begin : begin + size]]
-        op = {"op": "forward", "positions": batch, "sequences": [sequence] * len(batch)}
-        numbers.append(builder.add(op, tags[begin : begin + size]))
-    return numbers
-
-
-def add_removal(
-    builder: Builder, sequence: int, begin: int, end: int | None = None
-) -> int:
-    op = {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
-    return builder.add(op)
-
-
-# --- cases ------------------------------------------------------------------------------
-
-MAX_TOKENS = 400
-"""The maximum number of tokens in a simple program."""
-
-
-def see(config: Config, position: int) -> dict[str, Any]:
-    """Returns the correct answer to a pass with one row at `position`. No token up to
-    this position may occur in the first program."""
-    answers = []
-    for member in list_part_configs(config):
-        first = max(0, get_first_seen(member, position))
-        seen = [(at, DETOUR) for at in range(first, position + 1)]
-        answers.append({} if member["kind"] == "encoder" else {"visible": [seen]})
-    return {"caches": answers} if config["kind"] == "wrapper" else answers[0]
-
-
-def get_room(config: Config) -> int:
-    """Returns the number of tokens that fill the cache.
-
-    Returns 0 if a window drops tokens, or if the number exceeds MAX_TOKENS.
-    """
-    members = list_part_configs(config)
-    capacities = [x["capacity"] for x in members if x["kind"] != "encoder"]
-    if not capacities or not list_kinds(config).isdisjoint(SLIDING):
-        return 0
-    room = int(min(capacities) * config["sequences"])
-    return room if room <= MAX_TOKENS else 0
-
-
-def fill_up(builder: Builder, step: Step) -> None:
-    """Promises that a copied prefix uses no capacity, and that a pass beyond the padded
-    capacity is refused and writes no token.
-
-    To check that no token was written, the program removes the last token and writes a
-    new token at its position. The new token must see the same tokens as the removed
-    token. If the refused pass had written a token, this removal would move it to a
-    visible position, provided that keys can be rotated.
-    """
-    config, room = builder.config, get_room(builder.config)
-    if not room:
-        return
-    add_tokens(builder, 0, range(room - 1))
-    if config["sequences"] > 1 and list_kinds(config) <= PURE:
-        builder.play(step, f"copy_prefix source=0 target=1 length={room - 1}")
-    builder.promise(step, add_tokens(builder, 0, [room - 1])[-1], {})
-    over = add_tokens(builder, 0, range(room, room + config["cache_padding"]))
-    builder.promise(step, over[-1], {"error": "cache-full"})
-    if "recurrent" not in list_kinds(config):
-        end = room if config["shift"] else None
-        builder.promise(step, add_removal(builder, 0, room - 1, end), {})
-        go_on(builder, step, room - 1)
-
-
-def get_memory(config: Config) -> int:
-    """Returns the number of tokens that a cache with a window keeps.
-
-    Returns 0 without a window, or if the cache may round the number up to its capacity.
-    """
-    memory = int(config["window" if config["kind"] == "swa" else "memory"] or 0)
-    return memory if config["window"] and memory < config["capacity"] - 1 else 0
-
-
-def forget_in_time(builder: Builder, step: Step) -> None:
-    """Promises that every sequence can get more tokens than the memory of the window
-    holds."""
-    count, memory = builder.config["sequences"], get_memory(builder.config)
-    length = memory + 3
-    if not memory or length * count > MAX_TOKENS:
-        return
-    for sequence in [*range(count), 0]:
-        begin = length if sequence == 0 and builder.ops else 0
-        for number in add_tokens(builder, sequence, range(begin, begin + length)):
-            builder.promise(step, number, {})
-
-
-def close_gap(builder: Builder, step: Step) -> None:
-    """Promises that, after a removal of 1 to 3 of 6 tokens, a new token sees the other
-    tokens."""
-    if builder.config["shift"] and builder.config["capacity"] >= 6:
-        count = 1 + step.number % 3
-        add_tokens(builder, 0, range(6))
-        builder.promise(step, add_removal(builder, 0, 1, 1 + count), {})
-        go_on(builder, step, 6 - count)
-
-
-def go_on(builder: Builder, step: Step, position: int, **fields: Any) -> None:
-    """Adds a token of sequence 0 at `position`, and promises the tokens that it sees."""
-    (number,) = add_tokens(builder, 0, [position])
-    builder.promise(step, number, {**see(builder.config, position), **fields})
-
-
-def resume(
-    builder: Builder, step: Step, position: int, may_refuse: bool = False, **fields: Any
-) -> None:
-    """Removes the tokens of sequence 0 from a position on, and adds a token there.
-
-    Args:
-        builder: the derived program.
-        step: the step of the first program to report if a promise is broken.
-        position: the position at which sequence 0 continues.
-        may_refuse: whether `can_resume` may be false; later claims are then dropped.
-        fields: further promised fields of the answer to the added token.
-    """
-    number = builder.add({"op": "can_resume", "sequence": 0, "position": position})
-    builder.promise(step, number, {"result": True}, is_condition=may_refuse)
-    builder.promise(step, add_removal(builder, 0, position), {})
-    go_on(builder, step, position, **fields)
-
-
-def go_back_too_far(builder: Builder, step: Step) -> None:
-    """Promises that a sequence cannot continue at a position whose window was partly
-    dropped.
-
-    Example: with a window of 2 and a memory of 3, a pass at position 6 keeps the
-    positions from 3 on. A new token at position 4 would miss the token at position 2. A
-    cache may keep one token more than the config requires; therefore, the program writes
-    one more token if the step number is odd.
-    """
-    window, memory = builder.config["window"], get_memory(builder.config)
-    if memory:
-        last = memory + window + 1 + step.number % 2
-        add_tokens(builder, 0, range(last))
-        add_tokens(builder, 0, [last])
-        resume(builder, step, 2 * window, may_refuse=True)
-
-
-def go_back_in_window(builder: Builder, step: Step) -> None:
-    """Promises that a sequence that fits into its window can continue at any position."""
-    if get_memory(builder.config):
-        window = builder.config["window"]
-        add_tokens(builder, 0, range(window))
-        for position in (window, window // 2):
-            resume(builder, step, position)
-
-
-def go_back_one(builder: Builder, step: Step) -> None:
-    """Promises that, after two passes, the state can continue from the checkpoint of the
-    first pass."""
-    config = builder.config
-    if config["interval"] and (config["interval"] > 1 or config["checkpoints"] > 1):
-        add_tokens(builder, 0, [0])
-        add_tokens(builder, 0, [1])
-        resume(builder, step, 1, states=[[DETOUR, DETOUR]])
-
-
-def lose_image(builder: Builder, step: Step, begin: int) -> None:
-    """Promises that the cache stores the later of two images. It keeps this image if
-    the token of the earlier image is removed, and drops it if its own token is
-    removed."""
-    if builder.config["batch"] > 1:
-        builder.play(
-            step,
-            "forward positions=[3,4] sequences=[0,0] multimodal=[0,1]; put;"
-            f" remove sequence=0 begin={begin} end={begin + 1};"
-            f" forward positions=[5] sequences=[0] => cached={str(begin == 3).lower()}",
-        )
-
-
-FULL = make_cases("room", "forward", {"a cache that becomes full": fill_up})
-GAP = make_cases("gap", "forward", {"a removal from the middle of a sequence": close_gap})
-GROWING = make_cases("room", "forward", {"sequences that only grow": forget_in_time})
-WINDOW: Mapping[str, Case] = {
-    "a sequence that goes back to a position whose window was dropped": go_back_too_far,
-    "a sequence that goes back within its window": go_back_in_window,
-}
-STATE: Mapping[str, Case] = {"a state with a checkpoint after one pass": go_back_one}
-IMAGE: Mapping[str, Case] = {
-    f"a removal of the {which} of two images": partial(lose_image, begin=begin)
-    for which, begin in (("first", 3), ("last", 4))
-}
-SPECIAL: Mapping[str, Sequence[Relation]] = {
-    **dict.fromkeys(PURE, (FULL, GAP)),
-    **dict.fromkeys(SLIDING, (GROWING, make_cases("resume", "forward", WINDOW))),
-    "encoder": [make_cases("image", "forward", IMAGE)],
-    "wrapper": [FULL],
-    "recurrent": [FULL, make_cases("resume", "forward", STATE)],
-}
-FAMILIES = {kind: Family(UnifiedShadow, relations) for kind, relations in SPECIAL.items()}
+SHADOWS: Mapping[str, type[Shadow]] = dict.fromkeys(
+    CONTRACTS["unified"].kinds, UnifiedShadow
+)
