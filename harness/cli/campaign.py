@@ -51,7 +51,7 @@ EXAMPLES = """\b
 Examples:
   lockstep campaign start night --time 28800      eight hours on this machine
   lockstep campaign resume night                  what is left of it
-  lockstep campaign report night -o page          what it has found
+  lockstep campaign report night                  how far it is, what it has found
 """
 
 
@@ -194,7 +194,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
     draw = partial(draw_progress, pace, console.width)
     with Progress(console, draw, partial(get_check_status, pace)) as progress:
         outcome = work.run(open_runner, list(list_names()), progress.show)
-    print_damaged(work, "it was run again")
+    print_ignored(work)
     if outcome.unwritten:
         print_error(outcome.unwritten)
     print_unsaved(outcome.failures)
@@ -209,18 +209,13 @@ def load(location: str) -> Outcome:
     folder = open_folder(location)
     work = Campaign(folder, require_terms(folder))
     work.load()
-    print_damaged(work, RUNS_AGAIN)
+    print_ignored(work)
     return work.outcome
 
 
-RUNS_AGAIN = "`resume` runs it again"
-
-
-def print_damaged(work: Campaign, consequence: str) -> None:
-    for message in work.damaged.values():
-        print_error(f"{message}; {consequence}")
-    for message in work.foreign.values():
-        print_error(f"{message}; it is left alone")
+def print_ignored(work: Campaign) -> None:
+    for message in work.ignored.values():
+        print_error(f"{message}; it does not count")
 
 
 def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> int:
@@ -245,27 +240,28 @@ def status(location: str, as_json: bool) -> int:
     FOLDER,
     option(
         "-o --output",
-        "Folder for the page.",
-        required=True,
+        "Folder for a page.",
         type=click.Path(path_type=Path),
         metavar="DIR",
     ),
-    *("given", "step", "start", "failures"),
+    *("given", "json", "step", "start", "failures"),
     group=campaign,
 )
-def report(settings: Settings, location: str, output: Path) -> int:
-    """Makes a page of what a campaign has found, as `lockstep report` does.
+def report(settings: Settings, location: str, output: Path | None, as_json: bool) -> int:
+    """Says how far a campaign is, and what it has found; --output makes a page of it.
 
-    Each failing program runs again on the backend that it failed on, if that is given or
-    registered, or else only on the reference. Exit status: 0 if the page was made, 2 if
-    not.
+    For a page, each failing program runs again on the backend that it failed on, if that
+    is given or registered, or else only on the reference. Exit status: that of the
+    campaign so far.
     """
-    material = Material()
-    add_outcome(structs.replace(summarize(load(location)), path=location), material)
-    with open_pool(settings, 1) as pool:
-        text = render_html(make_report(material, Stage(pool, settings)))
-    click.echo(str(save_page(output, "report.html", text)))
-    return 0
+    outcome = load(location)
+    if output is not None:
+        material = Material()
+        add_outcome(structs.replace(summarize(outcome), path=location), material)
+        with open_pool(settings, 1) as pool:
+            text = render_html(make_report(material, Stage(pool, settings)))
+        click.echo(str(save_page(output, "report.html", text)), err=as_json)
+    return print_campaign(outcome, location, as_json)
 
 
 @define(
@@ -282,5 +278,5 @@ def merge_command(location: str, sources: Sequence[str]) -> int:
     status: that of the campaign so far.
     """
     work = merge(open_folder(location), [open_folder(source) for source in sources])
-    print_damaged(work, RUNS_AGAIN)
+    print_ignored(work)
     return print_campaign(work.outcome, location)

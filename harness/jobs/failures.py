@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -16,15 +16,12 @@ from shlex import quote
 from typing import Any
 
 from lockstep.harness import __version__
-from lockstep.harness.core.document import decode
-from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder
 from lockstep.harness.programs.files import format_program, write_program
 from lockstep.harness.programs.program import (
     Divergence,
     Flaky,
     Program,
-    parse_programs,
     read_beside,
     read_flaky,
 )
@@ -231,7 +228,6 @@ class Failures:
         reported: digest and backend of all programs that were found, as in file names.
         replaced: backend, digest and `what` of programs that have a shorter version.
         protected: the names of files that are never removed.
-        unreported: file name → a failure that no shard of this run has reported.
         agreed: file name → a program that agrees although a ledger entry describes it.
         written: name of an existing file → its program; None if the program is unknown.
         unsaved: name of a file that could not be written → the reason.
@@ -244,7 +240,6 @@ class Failures:
         self.reported: set[str] = set()
         self.replaced: set[tuple[str, str, str]] = set()
         self.protected: set[str] = set()
-        self.unreported: dict[str, Failure] = {}
         self.agreed: dict[str, Program] = {}
         self.written: dict[str, Program | None] = {}
         self.unsaved: dict[str, str] = {}
@@ -278,11 +273,6 @@ class Failures:
                 for group in groups
             )
             chosen += simplest[:MAX_KEPT] or whole[:1]
-        chosen += [
-            self.unreported[name]
-            for name in sorted(self.unreported)
-            if not self.is_reported(name)
-        ]
         return [
             replace(failure, unsaved=self.unsaved.get(self.get_name(failure)))
             for failure in chosen
@@ -335,33 +325,14 @@ class Failures:
             return f" (not saved: {error}): {json.dumps(program.to_json())}"
         return f": {self.folder.path / name}"
 
-    def read_unreported(self) -> None:
-        """Reads the existing files, so that programs that no shard reports are kept."""
-        for name, content in self.folder.read_all(
-            list_failure_files(self.folder, self.below.rstrip("/"))
-        ):
-            self.written[name] = None
-            if self.is_reported(name):
-                continue
-            try:
-                if isinstance(content, UsageError):
-                    raise content
-                (program,) = parse_programs(decode(content, name), name).values()
-                self.unreported[name] = read_failure(
-                    Path(self.folder.path / name), program
-                )
-                self.written[name] = program
-            except (UsageError, ValueError):
-                continue  # a file of another tool, or an incomplete file
-
-
-def list_failure_files(folder: Folder, below: str) -> Iterator[str]:
-    """Yields the names of the failure files below a folder."""
-    for name in folder.list(below):
-        signature, _, file = name.removeprefix(f"{below}/").partition("/")
-        is_other = signature in (OUTDATED, HARNESS_FAILED) or "/" in file
-        if file.endswith(".json") and not is_other:
-            yield name
+    def find_files(self) -> None:
+        """Finds the existing files, which are removed if this job finds their programs
+        and keeps others."""
+        for name in self.folder.list(self.below.rstrip("/")):
+            signature, _, file = name.removeprefix(self.below).partition("/")
+            is_other = signature in (OUTDATED, HARNESS_FAILED) or "/" in file
+            if file.endswith(".json") and not is_other:
+                self.written[name] = None
 
 
 def read_failure(path: Path, program: Program) -> Failure:

@@ -96,7 +96,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     """Returns what must not depend on the machines that ran a campaign."""
     paths = sorted((folder / "shards").glob("*.json"))
     last = {path.name: json.loads(path.read_text())["events"][-1] for path in paths}
-    (pair,) = json.loads(run("status", folder, "--json").out)["pairs"]
+    (pair,) = json.loads(run("report", folder, "--json").out)["pairs"]
     return {
         "shards": {name: event.get("digest") for name, event in last.items()},
         "failures": sorted(path.name for path in folder.glob("failures/*/*-*.json")),
@@ -154,7 +154,7 @@ def test_an_address_where_nobody_listens_is_one_line(tmp_path: Path) -> None:
         ended = run("start", tmp_path / "c", *SIZE, "--ray", address)
     assert ended.status == 2 and ended.err.count("\n") == 1
     assert ended.err.startswith(f"lockstep: --ray {address}: nobody listens there")
-    for wrong, why in (("here", "is not host:port"), ("ray://a:1", "run it there with")):
+    for wrong, why in (("here", "is not host:port"), ("ray://a:1", "nobody listens")):
         ended = run("start", tmp_path / "c", *SIZE, "--ray", wrong)
         assert ended.status == 2 and why in ended.err
 

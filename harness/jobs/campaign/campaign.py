@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +19,14 @@ from msgspec import structs
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.folder import Folder, LocalFolder
 from lockstep.harness.jobs.campaign.runners import Runner, run_specs
-from lockstep.harness.jobs.campaign.shard import Abandoned, Result, decode_result
+from lockstep.harness.jobs.campaign.shard import (
+    ENDS,
+    Abandoned,
+    Result,
+    decode_result,
+)
 from lockstep.harness.jobs.campaign.terms import (
     CAMPAIGN,
-    SHARD,
     SHARDS,
     Spec,
     Terms,
@@ -33,7 +36,7 @@ from lockstep.harness.jobs.campaign.terms import (
     require_terms,
     require_version,
 )
-from lockstep.harness.jobs.failures import Failures, describe_stop, list_failure_files
+from lockstep.harness.jobs.failures import Failures, describe_stop
 from lockstep.harness.jobs.fold import (
     add_pairs,
     add_refusal,
@@ -41,7 +44,6 @@ from lockstep.harness.jobs.fold import (
     fold_ledger,
     fold_shard,
     require_kinds,
-    show_failures,
 )
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.workers import messages
@@ -50,7 +52,7 @@ FAILURES = "failures"
 
 
 class Campaign:
-    """A campaign: the results in its folder, and the results of running shards.
+    """A campaign: the results of its shards.
 
     Args:
         folder: the folder with the files of the campaign.
@@ -59,8 +61,8 @@ class Campaign:
     Attributes:
         declared: backend → its first declaration.
         done: the names of the shards whose results are part of the outcome.
-        damaged: the name of an invalid shard → the error.
-        foreign: the name of a file that is no shard of the campaign → the error.
+        ignored: the name of a file among the shards that is no result of this campaign →
+            the error.
     """
 
     def __init__(self, folder: Folder, terms: Terms) -> None:
@@ -70,51 +72,49 @@ class Campaign:
         self.failures = Failures(folder, f"{FAILURES}/")
         self.declared: dict[str, messages.Declared] = {}
         self.done: set[str] = set()
-        self.damaged: dict[str, str] = {}
-        self.foreign: dict[str, str] = {}
+        self.ignored: dict[str, str] = {}
 
-    # --- its files ----------------------------------------------------------------------
+    # --- its results --------------------------------------------------------------------
 
     def load(self) -> Outcome:
-        """Adds the results of the shards in the folder to the outcome."""
-        names = self.folder.list(SHARDS)
-        why = "is not a shard of this campaign"
-        self.foreign = {name: f"{name}: {why}" for name in names if not is_shard(name)}
-        for name, content in self.folder.read_all(filter(is_shard, names)):
+        """Adds the results in the folder to the outcome."""
+        self.failures.find_files()
+        for name, content in self.folder.read_all(self.folder.list(SHARDS)):
             try:
                 if isinstance(content, UsageError):
                     raise content
-                self.add_result(decode_result(content, name))
-            except Foreign as error:
-                self.foreign[name] = str(error)
+                self.add(decode_result(content, name))
             except UsageError as error:
-                self.damaged[name] = str(error)
+                self.ignored[name] = str(error)
         missing = [name for name in self.terms.backends if name not in self.declared]
         why = "no machine of the campaign has had it so far"
         self.outcome.unavailable.update(dict.fromkeys(missing, why))
-        self.failures.read_unreported()
-        show_failures(self.outcome, self.failures)
         self.count_wanted()
         self.outcome.is_cut = self.outcome.seconds < (self.terms.seconds or 0)
         if self.terms.programs is not None:
             self.outcome.is_cut = next(self.iter_missing(), None) is not None
         return self.outcome
 
-    def add_result(self, result: Result) -> None:
-        """Adds the result of a finished shard to the outcome. Raises UsageError if it
-        belongs to another campaign."""
-        spec = result.spec
-        declared, *events = result.events
+    def add(self, result: Result) -> None:
+        """Adds the result of a shard to the outcome. Raises UsageError if it belongs to
+        another campaign."""
+        spec, (declared, *events) = result.spec, result.events
         assert isinstance(declared, messages.Declared)
-        is_own = self.terms.owns(spec, declared.share)
-        if is_own:
+        owned = self.terms.owns(spec, declared.share)
+        if owned:
             self.add_declared(spec.task.backend, declared)
-        if not is_own or not self.list_pairs(spec.task):
-            raise Foreign(f"{spec.name}: belongs to another campaign")
+        pairs = self.list_pairs(spec.task)
+        if not owned or not pairs:
+            raise UsageError(f"{spec.name}: belongs to another campaign")
         self.done.add(spec.name)
         self.outcome.seconds = max(self.outcome.seconds, result.seconds)
         for event in events:
-            self.fold(spec.task, event, declared)
+            if not isinstance(spec.task, messages.RandomTask):
+                fold_ledger(self.outcome, spec.task.backend, event)
+                continue
+            about = pairs[0], spec.task, event, declared.get_environment()
+            fold_shard(self.outcome, self.failures, *about)
+            pairs[0].crashes += event.crashes if isinstance(event, Abandoned) else 0
 
     def add_declared(self, backend: str, event: messages.Declared) -> None:
         """Adds the pairs of a backend. Raises UsageError if the declaration has
@@ -130,42 +130,24 @@ class Campaign:
 
     def list_pairs(self, task: messages.Task[Any]) -> list[Pair]:
         """Lists the pairs of a task."""
+        is_ledger = isinstance(task, messages.RunLedger)
+        pairs = self.outcome.pairs
         return [
-            pair
-            for pair in self.outcome.pairs
-            if pair.owns(task)
-            or (isinstance(task, messages.RunLedger) and pair.backend == task.backend)
+            x for x in pairs if x.owns(task) or (is_ledger and x.backend == task.backend)
         ]
-
-    def fold(
-        self, task: messages.Task[Any], event: messages.Event, declared: messages.Declared
-    ) -> None:
-        """Adds an event of a shard to the outcome. declared: the backend's declaration on
-        the machine that ran the shard."""
-        if isinstance(task, messages.RunLedger):
-            fold_ledger(self.outcome, task.backend, event)
-            return
-        assert isinstance(task, messages.RandomTask)
-        (pair,) = self.list_pairs(task)
-        about = pair, task, event, declared.get_environment()
-        fold_shard(self.outcome, self.failures, *about)
-        pair.crashes += event.crashes if isinstance(event, Abandoned) else 0
 
     def iter_missing(self) -> Iterator[Spec]:
         """Yields the shards that have no file and whose pair can run, until the time
         is over."""
         ledgers = [name for name, event in self.declared.items() if event.has_ledger]
         for spec in self.terms.iter_specs(self.outcome.pairs, ledgers):
-            useless = [pair.errors or pair.is_unwritten for pair in self.outcome.pairs]
-            if all(useless) or self.is_spent():
+            seconds = time.monotonic() - self.outcome.started
+            is_spent = self.terms.seconds is not None and seconds >= self.terms.seconds
+            if is_spent or all(pair.errors for pair in self.outcome.pairs):
                 return
             pair = self.list_pairs(spec.task)[0]
-            if spec.name not in self.done and not (pair.errors or pair.is_unwritten):
+            if spec.name not in self.done and not pair.errors:
                 yield spec
-
-    def is_spent(self) -> bool:
-        seconds = time.monotonic() - self.outcome.started
-        return self.terms.seconds is not None and seconds >= self.terms.seconds
 
     def count_wanted(self) -> None:
         """Sets the planned number of programs of each pair."""
@@ -174,8 +156,7 @@ class Campaign:
             pair.wanted = 0 if is_fixed else 1  # a pair that never ran does not agree
         for spec in self.terms.iter_specs(self.outcome.pairs, ()) if is_fixed else ():
             assert isinstance(spec.task, messages.RandomTask)
-            (pair,) = self.list_pairs(spec.task)
-            pair.wanted += spec.task.programs
+            self.list_pairs(spec.task)[0].wanted += spec.task.programs
 
     # --- it runs ------------------------------------------------------------------------
 
@@ -191,18 +172,22 @@ class Campaign:
         Args:
             open_runner: opens the runner of the shards.
             names: the registered backends, if the settings name none.
-            watch: called with the outcome whenever it may have changed.
+            watch: called with the outcome several times a second.
 
         Raises:
             UsageError: nothing can be run.
         """
         self.load()
-        outcome = self.outcome
+        outcome, names = self.outcome, self.terms.backends or names
         outcome.is_cut, outcome.started = False, time.monotonic() - outcome.seconds
         with finishing(outcome), closing(open_runner()) as runner:
+            self.declare(runner, names)
+            self.count_wanted()
             try:
-                self.declare(runner, self.terms.backends or names)
-                self.work(runner, lambda: watch(outcome))
+                for spec, events in run_specs(
+                    runner, self.iter_missing(), lambda: watch(outcome)
+                ):
+                    self.take(spec, events)
             except OSError as error:
                 outcome.unwritten = describe_unwritable(self.folder, error)
                 outcome.is_cut = True
@@ -213,7 +198,7 @@ class Campaign:
         first."""
         self.outcome.unavailable.clear()
         specs = [self.terms.make_spec(messages.Declare(name)) for name in names]
-        for spec, event in run_specs(runner, iter(specs), lambda: None):
+        for spec, (event,) in run_specs(runner, iter(specs), lambda: None):
             if isinstance(event, messages.Declared):
                 self.add_declared(spec.task.backend, event)
             elif isinstance(event, messages.Stopped):
@@ -222,61 +207,23 @@ class Campaign:
         self.outcome.pairs.sort(key=lambda pair: order.get(pair.backend, len(order)))
         require_kinds(self.outcome, names)
 
-    def work(self, runner: Runner, watch: Callable[[], None]) -> None:
-        """Runs the unfinished shards, until the time is over."""
-        self.count_wanted()
-        self.failures.write()
-        events: defaultdict[str, list[Any]] = defaultdict(list)
-        for spec, event in run_specs(runner, self.iter_missing(), watch):
-            if isinstance(event, messages.Declared):  # the first event of each try
-                self.add_declared(spec.task.backend, event)
-                events[spec.name] = [event]
-                continue
-            if isinstance(event, messages.Stopped) and not is_end(event):
-                self.note_error(spec, event)
-                continue
-            if not isinstance(event, messages.Progress):
-                known = events[spec.name]
-                if isinstance(event, messages.Found) and event.original is not None:
-                    # Its divergence may have thousands of tokens.
-                    known[:] = filter(event.is_other, known)
-                known.append(event)
-            if is_end(event):
-                self.write_result(spec, events.pop(spec.name))
-            else:
-                self.fold(spec.task, event, events[spec.name][0])
-
-    def write_result(self, spec: Spec, events: list[Any]) -> None:
-        """Writes the file of a finished shard, and folds its last event. Raises
-        OSError."""
-        seconds = round(time.monotonic() - self.outcome.started, 2)
-        result = Result(spec, seconds, events)
-        write = self.folder.replace if spec.name in self.damaged else self.folder.put
-        write(spec.name, result.encode())
-        self.done.add(spec.name)
-        self.fold(spec.task, events[-1], events[0])
-
-    def note_error(self, spec: Spec, event: messages.Stopped) -> None:
-        """Adds the error of a shard without a result; its pair runs no more shards."""
+    def take(self, spec: Spec, events: Sequence[messages.Event]) -> None:
+        """Adds the result of a shard, and writes its file. If the shard has no result,
+        its pair runs no more shards. Raises OSError."""
+        end = events[-1]
+        if isinstance(end, ENDS) and (not isinstance(end, Abandoned) or end.crashes):
+            seconds = round(time.monotonic() - self.outcome.started, 2)
+            result = Result(spec, seconds, list[Any](events))
+            self.add(result)
+            is_damaged = spec.name in self.ignored
+            write = self.folder.replace if is_damaged else self.folder.put
+            write(spec.name, result.encode())
+            return
+        assert isinstance(end, messages.Stopped)
         for pair in self.list_pairs(spec.task):
             failures = self.outcome.settings.failures
-            pair.errors.append(describe_stop(failures, event, pair.backend))
+            pair.errors.append(describe_stop(failures, end, pair.backend))
             pair.stop()
-
-
-class Foreign(UsageError):
-    """A shard belongs to another campaign."""
-
-
-def is_shard(name: str) -> bool:
-    return SHARD.fullmatch(name) is not None
-
-
-def is_end(event: messages.Event) -> bool:
-    """Returns whether an event is the last event of a valid shard."""
-    if isinstance(event, Abandoned):
-        return event.crashes > 0
-    return isinstance(event, messages.Answer)
 
 
 # --- its folder -------------------------------------------------------------------------
@@ -323,17 +270,15 @@ def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
         if why is not None:
             raise UsageError(f"{folder.location}: belongs to another campaign: {why}")
     begin(target, whole)
-    campaign = Campaign(target, whole)
     try:
-        for source in sources:
-            shards = filter(is_shard, source.list(SHARDS))
-            names = [*shards, *list_failure_files(source, FAILURES)]
-            for name, content in source.read_all(names):
-                if isinstance(content, UsageError):
-                    raise content
-                target.put(name, content)
+        for source, terms in parts:
+            part = Campaign(source, terms)
+            part.load()
+            for name, content in source.read_all(part.done):
+                if isinstance(content, bytes):
+                    target.put(name, content)
+        campaign = Campaign(target, whole)
         campaign.load()
-        campaign.failures.write()
     except OSError as error:
         raise UsageError(describe_unwritable(target, error)) from None
     return campaign

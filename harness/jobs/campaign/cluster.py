@@ -8,10 +8,11 @@ import re
 import signal
 import socket
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from lockstep.harness.core.errors import UsageError, clean
-from lockstep.harness.jobs.campaign.runners import Lost, Worker
+from lockstep.harness.jobs.campaign.runners import Events, Worker
 from lockstep.harness.jobs.campaign.terms import Spec, require_version
 from lockstep.harness.workers import messages
 
@@ -19,7 +20,6 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would report this machine to 
 
 try:
     import ray
-    from ray.exceptions import RayError, RayTaskError
 except ImportError:
     raise UsageError(
         "--ray: Ray is not installed; pip install 'kv-lockstep[ray]'"
@@ -30,14 +30,17 @@ WORKERS: dict[str, Worker] = {}
 """Numbers of GPUs → the worker with these GPUs, in a process of Ray."""
 
 
-def run_remote(spec: Spec) -> Iterator[messages.Event]:
+def run_remote(spec: Spec) -> Events | UsageError:
     """Runs a shard on a machine of the cluster."""
-    require_version(f"machine {ray.util.get_node_ip_address()}", spec)
+    try:
+        require_version(f"machine {ray.util.get_node_ip_address()}", spec)
+    except UsageError as error:
+        return error
     # Ray may leave GPUs visible to a task that has not requested a GPU.
     devices = ",".join(map(str, ray.get_gpu_ids()))
     if devices not in WORKERS:
         WORKERS[devices] = Worker({"CUDA_VISIBLE_DEVICES": devices})
-    yield from WORKERS[devices].run(spec)
+    return WORKERS[devices].run(spec)
 
 
 class RayRunner:
@@ -60,18 +63,17 @@ class RayRunner:
     def count(self) -> int:
         return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
-    def run(self, spec: Spec) -> Iterator[messages.Event]:
+    def start(self, spec: Spec) -> Future[Events | UsageError]:
         backend = spec.task.backend
         if not isinstance(spec.task, messages.Declare):
-            yield from self.call(spec, self.needs.get(backend, {}))
-            return
-        event: messages.Event = messages.Refused("no machine could be asked")
+            return self.call(spec, self.needs.get(backend, {}))
         for needs in self.list_needs():
-            (event,) = self.call(spec, needs)
-            if isinstance(event, messages.Declared):
-                self.needs[backend] = needs
+            self.needs[backend] = needs
+            future = self.call(spec, needs)
+            result = future.result()
+            if isinstance(result, UsageError) or isinstance(result[0], messages.Declared):
                 break
-        yield event
+        return future
 
     def list_needs(self) -> Iterator[Mapping[str, Any]]:
         """Iterates over the resources of the cluster that a backend may need."""
@@ -82,18 +84,14 @@ class RayRunner:
         if "mlx" in present:
             yield {"resources": {"mlx": 1}}
 
-    def call(self, spec: Spec, needs: Mapping[str, Any]) -> Iterator[messages.Event]:
-        # With max_calls=0, Ray reuses a process, even if the process has a GPU.
-        options = {"num_cpus": 1, "max_retries": 0, "max_calls": 0, **needs}
-        remote = ray.remote(**options)(run_remote)
-        try:
-            for reference in remote.options(num_returns="streaming").remote(spec):
-                yield ray.get(reference)
-        except RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, UsageError) else error
-            raise UsageError(clean(str(cause))) from None
-        except RayError as error:
-            raise Lost(clean(str(error))) from None
+    def call(self, spec: Spec, needs: Mapping[str, Any]) -> Future[Events | UsageError]:
+        # If a machine is lost, Ray runs the shard again. With max_calls=0, Ray reuses a
+        # process, even if the process has a GPU.
+        options = {"num_cpus": 1, "max_retries": -1, "max_calls": 0, **needs}
+        future: Future[Events | UsageError] = (
+            ray.remote(**options)(run_remote).remote(spec).future()
+        )
+        return future
 
     def close(self) -> None:
         ray.shutdown()
@@ -105,11 +103,6 @@ def connect(address: str, jobs: int) -> None:
     Raises:
         UsageError: no cluster listens at the address, or it has another version of Ray.
     """
-    if "://" in address:
-        raise UsageError(
-            f"--ray {address}: a campaign is coordinated from a machine of the"
-            " cluster; run it there with --ray auto"
-        )
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": jobs, "include_dashboard": False}

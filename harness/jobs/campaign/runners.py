@@ -7,42 +7,37 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from lockstep.harness.backends.driver.client import Limits
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.campaign.shard import Cancelled, run_shard
 from lockstep.harness.jobs.campaign.terms import Spec
 from lockstep.harness.workers import messages
 from lockstep.harness.workers.pool import TICK, Pool
 
-CLOSE_SECONDS = 5.0
-"""The time in which abandoned shards must stop their workers."""
-
-
-class Lost(Exception):
-    """The machine of a shard is lost, and the shard has to run again."""
+Events = Sequence[messages.Event]
 
 
 class Runner(Protocol):
-    """Runs shards, each in its own thread."""
+    """Runs shards."""
 
     def count(self) -> int:
         """Returns the number of shards that can run at the same time."""
 
-    def run(self, spec: Spec) -> Iterator[messages.Event]:
-        """Yields the events of a shard; see `run_shard`. Raises Lost."""
+    def start(self, spec: Spec) -> Future[Events | UsageError]:
+        """Starts a shard; the result is its events, see `run_shard`, or the reason why
+        no shard can run."""
 
     def close(self) -> None:
         """Stops the running shards."""
 
 
-class Worker:
+class Worker(ExitStack):
     """A worker process that runs one shard after the other.
 
     Args:
@@ -50,22 +45,21 @@ class Worker:
     """
 
     def __init__(self, variables: Mapping[str, str] = {}) -> None:
-        self.stack, self.variables = ExitStack(), variables
+        super().__init__()
+        self.variables = variables
         folder = tempfile.TemporaryDirectory(prefix="lockstep-")
-        self.folder = Path(self.stack.enter_context(folder))
+        self.folder = Path(self.enter_context(folder))
         self.pool: Pool | None = None
 
-    def run(
-        self, spec: Spec, watch: Callable[[], None] = lambda: None
-    ) -> Iterator[messages.Event]:
+    def run(self, spec: Spec, watch: Callable[[], None] = lambda: None) -> Events:
         limits = Limits(spec.step_seconds / 2, spec.start_seconds, strict=spec.strict)
 
         def open_pool(variables: Mapping[str, str]) -> Pool:
             return Pool(1, self.folder, limits, {**self.variables, **variables})
 
         if self.pool is None:
-            self.pool = self.stack.enter_context(open_pool({}))
-        yield from run_shard(spec, self.pool, open_pool, watch)
+            self.pool = self.enter_context(open_pool({}))
+        return run_shard(spec, self.pool, open_pool, watch)
 
 
 class LocalRunner:
@@ -77,75 +71,51 @@ class LocalRunner:
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self.is_closed = jobs, False
-        self.idle: list[Worker] = []
-        self.busy: set[Worker] = set()
+        self.threads, self.local = ThreadPoolExecutor(jobs), threading.local()
+        self.stack = ExitStack()
 
     def count(self) -> int:
         return self.jobs
+
+    def start(self, spec: Spec) -> Future[Events | UsageError]:
+        return self.threads.submit(self.run, spec)
+
+    def run(self, spec: Spec) -> Events:
+        """Runs a shard in the worker of this thread."""
+        if not hasattr(self.local, "worker"):
+            self.local.worker = self.stack.enter_context(Worker())
+        worker: Worker = self.local.worker
+        return worker.run(spec, self.watch)
 
     def watch(self) -> None:
         if self.is_closed:
             raise Cancelled
 
-    def run(self, spec: Spec) -> Iterator[messages.Event]:
-        worker = self.idle.pop() if self.idle else Worker()
-        self.busy.add(worker)
-        try:
-            yield from worker.run(spec, self.watch)
-        finally:
-            self.idle.append(worker)
-            self.busy.remove(worker)
-
     def close(self) -> None:
         self.is_closed = True
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while self.busy and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for worker in self.idle:  # the guards of the others end them after this process
-            worker.stack.close()
-
-
-Message = messages.Event | BaseException | None
-"""A message from the thread of a shard; None if the shard has ended."""
+        self.threads.shutdown(cancel_futures=True)
+        self.stack.close()
 
 
 def run_specs(
     runner: Runner, specs: Iterator[Spec], watch: Callable[[], None]
-) -> Iterator[tuple[Spec, messages.Event]]:
-    """Runs shards and yields their events, until all shards are finished. If the machine
-    of a shard is lost, the shard starts again; its first event is the declaration of the
-    backend.
+) -> Iterator[tuple[Spec, Events]]:
+    """Runs shards and yields the events of each finished shard. Raises UsageError.
 
     Args:
         runner: the runner of the shards.
         specs: the specs of the shards; the next spec is taken when a shard can start.
         watch: called several times a second.
     """
-    queue: SimpleQueue[tuple[Spec, Message]] = SimpleQueue()
-
-    def follow(spec: Spec) -> None:
-        try:
-            for event in runner.run(spec):
-                queue.put((spec, event))
-            queue.put((spec, None))
-        except BaseException as error:
-            queue.put((spec, error))
-
-    running = 0
+    running: dict[Future[Events | UsageError], Spec] = {}
     while True:
-        while running < runner.count() and (spec := next(specs, None)) is not None:
-            threading.Thread(target=follow, args=(spec,), daemon=True).start()
-            running += 1
+        while len(running) < runner.count() and (spec := next(specs, None)) is not None:
+            running[runner.start(spec)] = spec
         if not running:
             return
         watch()
-        with suppress(Empty):
-            spec, message = queue.get(timeout=TICK)
-            if isinstance(message, messages.Event):
-                yield spec, message
-                continue
-            running -= 1
-            if isinstance(message, Lost):
-                specs = chain([spec], specs)
-            elif message is not None:
-                raise message
+        for future in wait(running, TICK, FIRST_COMPLETED).done:
+            events = future.result()
+            if isinstance(events, UsageError):
+                raise events
+            yield running.pop(future), events

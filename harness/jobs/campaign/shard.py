@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ Open = Callable[[Mapping[str, str]], Pool]
 
 def run_shard(
     spec: Spec, pool: Pool, open_pool: Open, watch: Callable[[], None] = lambda: None
-) -> Iterator[messages.Event]:
+) -> list[messages.Event]:
     """Runs a shard.
 
     Args:
@@ -66,56 +66,55 @@ def run_shard(
         open_pool: opens another pool, in which crashes are shrunk.
         watch: called several times a second; it may raise `Cancelled`.
 
-    Yields:
-        The declaration of the backend on this machine; the events of the task; finally
-        the answer, or the reason for its absence.
+    Returns:
+        The declaration of the backend on this machine; the diverging programs; finally
+        the answer, or the reason for its absence. Only a reason, if the backend cannot be
+        loaded; only the declaration, if the task is to load it.
     """
-    task = spec.task
-    declared = yield from follow(pool, messages.Declare(task.backend), watch)
-    yield declared
-    if isinstance(task, messages.Declare) or not isinstance(declared, messages.Declared):
-        return
+    task: messages.Task[Any] = spec.task
+    asking = messages.Declare(task.backend)
+    *_, (_, declared) = pool.run(deque([asking]), watch)
+    events: list[messages.Event] = [declared]
     killed, fatal, shown, ticks = 0, list[str](), set[str](), count()
+
+    def add(event: messages.Event) -> None:
+        if isinstance(event, messages.Found) and event.original is not None:
+            # Its divergence may have thousands of tokens.
+            events[:] = filter(event.is_other, events)
+        if not isinstance(event, messages.Progress):
+            events.append(event)
 
     def tick() -> float:
         watch()  # before each candidate program
         return next(ticks)
 
-    while True:
-        end = yield from follow(pool, task, watch)
+    is_loaded = isinstance(declared, messages.Declared)
+    while is_loaded and not isinstance(task, messages.Declare):
+        for asked, event in pool.run(deque([task]), watch):
+            if asked is task:  # not a late event of an earlier task
+                add(event)
+        end = events[-1]
         if not isinstance(end, messages.Died):
-            yield end
-            return
+            break
+        events.pop()
         if end.why == KILLED and killed < MAX_KILLED:
             killed += 1  # by a person, or by the kernel when memory is short
             continue
         if end.running is not None and isinstance(task, messages.RandomTask):
-            for event in report_crash(
+            for found in report_crash(
                 *(task.backend, end, shown.__contains__, lambda: open_pool(BLOCKING)),
                 CRASH_TRIES,
                 tick,
             ):
-                shown.add(event.divergence.get_signature(event.parsed))
-                yield event
+                shown.add(found.divergence.get_signature(found.parsed))
+                add(found)
             fatal.append(end.running.digest())
             if len(fatal) < MAX_CRASHES:
                 task, killed = structs.replace(task, fatal=[*fatal]), 0
                 continue
-        yield Abandoned(end.describe(), crashes=len(fatal))
-        return
-
-
-def follow(
-    pool: Pool, task: messages.Task[Any], watch: Callable[[], None]
-) -> Generator[messages.Event, None, messages.Event]:
-    """Yields the events of a task except the last event, which is the return value."""
-    for asked, event in pool.run(deque([task]), watch):
-        if asked is not task:  # a late event of an earlier task
-            continue
-        if isinstance(event, messages.Answer | messages.Stopped):
-            return event
-        yield event
-    raise AssertionError("a task always ends with an event")
+        events.append(Abandoned(end.describe(), crashes=len(fatal)))
+        break
+    return events
 
 
 # --- on disk ----------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -29,8 +28,6 @@ from lockstep.harness.workers.registry import list_names
 
 CAMPAIGN = "campaign.json"
 SHARDS = "shards"
-SHARD = re.compile(rf"{SHARDS}/[\w.-]+-[0-9a-f]{{12}}\.json")
-"""The names of shards; see `Spec.name`."""
 
 SLICE = 500
 """The number of programs in a shard: a few seconds of work, which are lost with a
@@ -202,11 +199,6 @@ def require_named(location: str, terms: Terms, settings: Settings) -> None:
     options or the project's settings. A folder is not trusted: no code runs merely
     because a file names it."""
     known = {*list_names(), *settings.trusted, *settings.backends}
-    for name in settings.backends:
-        if name not in (terms.backends or list_names()):
-            raise UsageError(
-                f"--backend {name}: is not a backend of the campaign in {location}"
-            )
     missing = [f"--backend {quote(name)}" for name in terms.backends if name not in known]
     if missing:
         raise UsageError(
