@@ -227,15 +227,6 @@ def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> in
     return print_report(outcome, as_json, to_json, show)
 
 
-@define(FOLDER, "json", group=campaign)
-def status(location: str, as_json: bool) -> int:
-    """Says how far a campaign is, and what it has found.
-
-    Exit status: that of the campaign so far.
-    """
-    return print_campaign(load(location), location, as_json)
-
-
 @define(
     FOLDER,
     option(
