@@ -11,16 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import UsageError
+from lockstep.harness.execution.executor import run as run_program
+from lockstep.harness.execution.scripts import plain
 from lockstep.harness.execution.scripts.script import try_script, write_script
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 from tests.harness.building import SMALL
 from tests.harness.building import make as build
 from tests.harness.commands import CORRECT, HERE, Run
+from tests.harness.misbehaving import Cache, correct
 
 UPDATE = {"op": "update", "length": 2}
 TRIM = {"op": "trim", "count": 1}
@@ -58,6 +63,51 @@ def test_without_the_mistake_the_script_agrees() -> None:
     script = write_script(make(UPDATE, {"op": "size"}), load(CORRECT), CORRECT)
     assert try_script(script) == 0
     assert 'compare("size", got_size, 2)' in script
+
+
+class FloatSize(Cache):
+    def size(self) -> Any:
+        return float(super().size())
+
+
+def float_size() -> Backend:
+    return replace(correct(), open=lambda config: FloatSize())
+
+
+def test_an_answer_of_another_type_differs() -> None:
+    """As in a check."""
+    program, backend = make(UPDATE, {"op": "size"}), float_size()
+    assert run_program(program, backend).divergence is not None
+    script = write_script(program, backend, "tests.harness.test_scripts:float_size")
+    assert try_script(script) == 1
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "agrees"),
+    [
+        *[(3, 3, True), (np.int32(3), 3, True), ([1, (2,)], [1, [2]], True)],
+        *[(True, True, True), (np.bool_(True), True, True), (None, None, True)],
+        *[(3.0, 3, False), (np.float32(3), 3, False), (True, 1, False), ("3", 3, False)],
+        *[
+            (1, True, False),
+            (0, False, False),
+            ([1, 2.0], [1, 2], False),
+            ([1], 1, False),
+        ],
+        *[([1, 2], [1], False), (None, 0, False), (None, False, False)],
+    ],
+)
+def test_values_are_the_same_if_their_types_are(
+    got: Any, wanted: Any, agrees: bool
+) -> None:
+    assert plain.compare("value", got, wanted) == agrees
+    assert plain.compare("value", got, "another", wanted) == agrees
+
+
+def test_an_array_of_floats_has_no_integers() -> None:
+    integers, floats = (np.array([1, 2], kind) for kind in ("int64", "float32"))
+    assert plain.compare("sizes", plain.list_numbers(correct(), integers), [1, 2])
+    assert not plain.compare("sizes", plain.list_numbers(correct(), floats), [1, 2])
 
 
 def test_nothing_that_a_file_says_is_in_a_script() -> None:

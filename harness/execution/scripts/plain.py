@@ -5,6 +5,7 @@ This module imports nothing of this project. A script may set the names in capit
 
 import sys
 from functools import partial
+from operator import index
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,7 +97,8 @@ def list_numbers(backend, numbers):
     """Lists the whole numbers in a list or an array."""
     if isinstance(numbers, (list, tuple)):
         return list(numbers)
-    return [int(number) for number in backend.arrays.to_numpy(numbers)]
+    whole = int if "int" in backend.arrays.dtype(numbers) else float
+    return [whole(number) for number in backend.arrays.to_numpy(numbers)]
 
 
 def list_miscounted(pool, requests):
@@ -146,7 +148,22 @@ def refuse(call):
         print(f"refused: {error}")
 
 
+def is_same(got, wanted):
+    """Returns whether two values are equal; an equal float or bool is not an integer."""
+    if isinstance(wanted, (list, tuple)):
+        is_listed = isinstance(got, (list, tuple)) and len(got) == len(wanted)
+        return is_listed and all(map(is_same, got, wanted))
+    is_bool = isinstance(got, (bool, np.bool_))
+    if type(wanted) is int:
+        try:
+            return not is_bool and index(got) == wanted
+        except TypeError:
+            return False
+    return is_bool == isinstance(wanted, bool) and bool(got == wanted)
+
+
 def compare(label, got, *wanted):
     expected = " or ".join(map(str, wanted))
-    print(f"{label}: {got}, expected {expected}{'' if got in wanted else ' <- differs'}")
-    return got in wanted
+    agrees = any(is_same(got, value) for value in wanted)
+    print(f"{label}: {got}, expected {expected}{'' if agrees else ' <- differs'}")
+    return agrees
