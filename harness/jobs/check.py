@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -15,6 +16,7 @@ from lockstep.harness.jobs.failures import (
     describe_stop,
     get_order,
     make_failure,
+    name_file,
     read_failure,
     slug,
 )
@@ -133,8 +135,10 @@ def list_saved_files(folder: Path, pair: Pair) -> list[Path]:
 
     Other files are not opened: there may be thousands.
     """
-    paths = folder.glob(
-        f"{pair.contract}-{pair.kind}-*/{DIGEST}-{slug(pair.backend)}.json"
+    names = {name_file(pair.backend), slug(pair.backend)}  # the latter in older files
+    paths = chain.from_iterable(
+        folder.glob(f"{pair.contract}-{pair.kind}-*/{DIGEST}-{name}.json")
+        for name in names
     )
     sizes = {path: get_size(path) for path in paths if is_of_kind(path.parent.name, pair)}
     files = [path for path, size in sizes.items() if size is not None]

@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert, structs
 
 from lockstep.harness.core.document import decode, parse_json, read_bytes
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.failures import describe_stop, slug
+from lockstep.harness.jobs.failures import describe_stop, name_file
 from lockstep.harness.jobs.fold import declare, finishing, list_asked, require_kinds
 from lockstep.harness.jobs.outcome import Outcome, Pair
 from lockstep.harness.jobs.pools import open_pool
@@ -56,7 +56,7 @@ class Journal:
     def __init__(
         self, folder: Path, name: str, about: Mapping[str, Any], parts: int
     ) -> None:
-        self.path = folder / FOLDER / f"{slug(name)}.journal"
+        self.path = folder / FOLDER / f"{name}.journal"
         self.header = {"format": FORMAT, **about}
         self.parts = parts
 
@@ -235,7 +235,7 @@ def survey_pair(pool: Pool, exploration: Exploration, pair: Pair) -> None:
         "code": event.code,
         "versions": event.versions,
     }
-    name = f"{pair.backend}-{pair.kind}-{size}-{depth}"
+    name = f"{name_file(pair.backend)}-{pair.kind}-{size}-{depth}"
     journal = Journal(failures, name, about, len(event.parts))
     pair.avoided = event.avoided
     exploration.surveys.append(Survey(pair, event, journal))

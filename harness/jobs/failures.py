@@ -6,7 +6,9 @@ shrunk program. Several failures with the same signature may have a file each.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +28,7 @@ from lockstep.harness.programs.program import (
     read_flaky,
 )
 from lockstep.harness.workers.messages import HarnessFailed, Stopped
+from lockstep.harness.workers.registry import list_names
 
 OUTDATED = "outdated"
 """The folder of programs that agree although a ledger entry expects a divergence."""
@@ -115,7 +118,7 @@ def make_failure(
         options, asked: see `Failure`.
     """
     signature = divergence.get_signature(program)
-    path = Path(folder / signature / f"{program.digest()}-{slug(backend)}.json")
+    path = Path(folder / signature / f"{program.digest()}-{name_file(backend)}.json")
     meta = {
         "signature": signature,
         "backend": backend,
@@ -159,7 +162,7 @@ def save_harness_failure(folder: Path, failed: HarnessFailed, backend: str) -> s
     program = failed.parsed
     if program is None:
         return "please report this"
-    path = folder / HARNESS_FAILED / f"{program.digest()}-{slug(backend)}.json"
+    path = folder / HARNESS_FAILED / f"{program.digest()}-{name_file(backend)}.json"
     meta = {"backend": backend, "what": failed.describe(), "kv-lockstep": __version__}
     try:
         write_program(path, replace(program, meta=meta))
@@ -180,6 +183,22 @@ def describe_stop(folder: Path, stopped: Stopped, backend: str) -> str:
 
 def slug(backend: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in backend)
+
+
+def name_file(backend: str) -> str:
+    """Returns a part of a file name that no other backend has.
+
+    Names of modules and functions have no "-": "my_cache:make" becomes "my_cache-make",
+    if no backend is registered under this name. Other names get a digest.
+    """
+    name = slug(backend)
+    is_function = PLAIN.fullmatch(backend) and name not in list_names()
+    digest = hashlib.sha256(backend.encode()).hexdigest()[:8]
+    return name if name == backend or is_function else f"{name}@{digest}"
+
+
+PLAIN = re.compile(r"[\w.]+:[\w.]+")
+"""A module and a function in it."""
 
 
 OPTIONS: Mapping[str, tuple[type, ...]] = {
@@ -249,7 +268,7 @@ class Failures:
         for an unshrunk program."""
         key, digest = (failure.backend, failure.signature), failure.program.digest()
         for program in (digest, original or digest):
-            self.reported.add(f"{program}-{slug(failure.backend)}")
+            self.reported.add(f"{program}-{name_file(failure.backend)}")
         if original is None:
             self.unshrunk[key][digest] = failure
             return
@@ -317,7 +336,7 @@ class Failures:
         Returns:
             The end of a message, with the path of the file.
         """
-        name = f"{self.below}{OUTDATED}/{slug(entry)}-{slug(backend)}.json"
+        name = f"{self.below}{OUTDATED}/{slug(entry)}-{name_file(backend)}.json"
         self.agreed[name] = min(self.agreed.get(name, program), program, key=get_order)
         try:
             self.folder.replace(name, format_program(self.agreed[name]).encode())

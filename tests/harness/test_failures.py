@@ -45,6 +45,27 @@ def keep(folder: Path, program: Program, backend: str = "torch-cpu") -> Failure:
     return save(make_failure(folder, program, DIVERGENCE, backend, SURROUNDINGS, FOUND))
 
 
+NAMES = (
+    *("torch-cpu", "torch:cpu", "torch.cpu", "a.b:c", "a_b:c", "a:b.c"),
+    *("exec:./d -x", "exec:./d--x", "exec:./d:-x", "exec-.-d--x", "exec:d", "exec: d"),
+)
+
+
+def test_each_backend_has_a_file(tmp_path: Path, program: Program) -> None:
+    """Also if its name differs from another only in characters that file names lack."""
+    paths = {keep(tmp_path, program, name).path for name in NAMES}
+    found = iterate_saved([tmp_path])
+    names = [item.meta["backend"] for _, item in found if isinstance(item, Program)]
+    assert sorted(names) == sorted(NAMES)
+    assert {path.stem.partition("-")[2] for path in paths} >= {
+        *("torch-cpu", "torch.cpu", "a.b-c", "a_b-c", "a-b.c", "exec-d")
+    }
+    failures = Failures(LocalFolder(tmp_path))
+    for name in NAMES:
+        failures.add(make_failure(tmp_path, program, DIVERGENCE, name, {}, {}), None)
+    assert len(failures.reported) == len(NAMES)
+
+
 def test_options_that_change_the_verdict_are_kept(
     tmp_path: Path, program: Program
 ) -> None:
