@@ -19,7 +19,7 @@ from lockstep.harness.backends.probe import KINDS, WINDOWED, get_probe
 from lockstep.harness.contracts.answers import read_object
 from lockstep.harness.contracts.contract import Contract, Domain, read_moves
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.rewrites import join_names, name_letter
+from lockstep.harness.contracts.rewrites import name_letter
 from lockstep.harness.contracts.serving.drawing import complete
 from lockstep.harness.contracts.serving.model import (
     CHOICES,
@@ -62,7 +62,7 @@ class ServingContract(Contract):
     facts: ClassVar[Mapping[str, str]] = {
         "shared": "first tokens of the prompt that an earlier request has, too"
     }
-    rewrites = (join_names(OPERATIONS, "request"), *REWRITES)
+    rewrites = REWRITES
     free_fields = ("dtype",)
     has_arrays = tells_memory = False
     without_attention = KINDS

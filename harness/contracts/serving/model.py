@@ -205,11 +205,11 @@ class ServingModel:
         return [HeldToken(tag, at) for at, tag in tokens if isinstance(tag, int)]
 
     def list_live(self) -> Mapping[int, int]:
-        return {
-            token.tag: token.position
-            for name in self.requests
-            for token in self.list_tokens(name)
-        }
+        positions: dict[int, int] = {}
+        for name in self.requests:
+            for token in self.list_tokens(name):
+                positions.setdefault(token.tag, token.position)
+        return positions
 
     def get_facts(self, op: Op) -> Mapping[str, Any]:
         if "pieces" not in op or op["of"] not in (None, *self.requests):
