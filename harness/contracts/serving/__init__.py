@@ -59,6 +59,7 @@ class ServingContract(Contract):
         "restore": ("complete",),
     }
     letters: ClassVar[Mapping[str, Any]] = {"request": name_letter, "saved": "s{}".format}
+    counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"slots": (2,)}
     facts: ClassVar[Mapping[str, str]] = {
         "shared": "first tokens of the prompt that an earlier request has, too"
     }
