@@ -13,6 +13,9 @@ from tests.harness.building import list_pairs
 
 DEPTH = 3
 
+LATE = ("paged-state",)
+"""Kinds of which longer programs read contents: a second step reads the first state."""
+
 
 @pytest.mark.parametrize(
     ("backend", "kind"), [(backend, kind) for backend, _, kind in list_pairs()]
@@ -24,8 +27,11 @@ def test_every_program_of_up_to_three_operations_agrees(
     exploration = explore_in(lockstep_pool, Exploration("small", DEPTH, outcome))
     if outcome.unavailable:
         pytest.skip(f"{backend}: {outcome.unavailable[backend]}")
-    assert outcome.get_exit_status() == 0, describe(outcome)
     (survey,) = exploration.surveys
+    unproven = ["contents: never compared"] if kind in LATE else []
+    assert survey.pair.list_unproven() == unproven, describe(outcome)
+    assert outcome.get_exit_status() == (2 if unproven else 0), describe(outcome)
+    assert not outcome.failures
     assert survey.is_complete
     assert len(survey.domain.moves) >= 15
     assert survey.covered > 300
