@@ -24,6 +24,7 @@ from lockstep.harness.contracts.rewrites import Changed, Rewrite
 from lockstep.harness.contracts.states import StateTable, Unreachable
 from lockstep.harness.contracts.system import Setup
 from lockstep.harness.core.document import Schema
+from lockstep.harness.core.payload import LEAST_SPECIAL, count_ordinary, get_tag_limit
 
 FOLLOW = 3
 """With probability 1/FOLLOW, the generator draws a follow-up; see `Contract.next`."""
@@ -34,12 +35,15 @@ LONG = 32
 REAL = 32
 """One in REAL programs has sizes of real models, where the backend declares none."""
 
+SPECIAL = 2
+"""SPECIAL in REAL programs have special numbers, and no sizes of real models."""
+
 DIMENSIONS = ("heads", "key_dim", "value_dim")
 REAL_SIZES = ((2, 64, 64), (32, 64, 64), (64, 64, 64), (4, 128, 128), (2, 256, 256))
 
 WITHOUT_EFFECT = (
     *("dtype", "heads", "key_dim", "value_dim", "conv_width", "step"),
-    *("small", "variant", "at_once", "scope"),
+    *("small", "variant", "at_once", "scope", "special_numbers"),
 )
 """The config fields that do not change any answer."""
 
@@ -171,6 +175,11 @@ class Contract(ABC):
     def get_tag_dimension(self, config: Config) -> int:
         """Returns the dimension of the smallest vectors that must distinguish tags."""
 
+    def get_tag_limit(self, config: Config) -> int:
+        """Returns the number of tags that the smallest vectors can distinguish."""
+        dim = self.get_tag_dimension(config)
+        return get_tag_limit(count_ordinary(dim, config.get("special_numbers", False)))
+
     def count_layers(self, config: Config) -> int:
         """Counts the layers that store K and V of a token."""
         return int(config["layers"])
@@ -200,12 +209,20 @@ class Contract(ABC):
             options = self.list_options(name, config, declared)
             if options:
                 config[name] = source.pick(list(options))
-        if "key_dim" in config and source.one_in(REAL):
+        share = source.below(REAL) if "key_dim" in config else 0
+        if share == REAL - 1:
             sizes = zip(DIMENSIONS, source.pick(REAL_SIZES), strict=True)
             real = {name: size for name, size in sizes if name not in declared.config}
             if self.why_illegal({**config, **real}) is None:
                 config |= real
+        elif share >= REAL - 1 - SPECIAL and "special_numbers" not in declared.config:
+            config["special_numbers"] = self.can_be_special(config)
         return config
+
+    def can_be_special(self, config: Config) -> bool:
+        """Tells whether K or V of a config can have special numbers."""
+        dim: int = config["value_dim"] or config["key_dim"]
+        return dim >= LEAST_SPECIAL
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         """Lists the values that may be drawn for a field.

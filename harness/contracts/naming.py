@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from lockstep.harness.core.payload import F32, Table
+from lockstep.harness.core.payload import F32, Table, are_same
 
 MIXED = "key of"
 """The prefix for a column with the key of one token and the value of another token."""
@@ -27,7 +29,8 @@ class Drift(NamedTuple):
 
     Attributes:
         tag: the tag of the token.
-        off: the largest error.
+        off: the largest error: 0 if only signs of zeros differ, infinite if NaN or an
+            infinite number differs.
         numbers: the text from `compare_numbers`.
     """
 
@@ -54,7 +57,16 @@ def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
 
 
 def format_drift(name: str, drift: Drift) -> str:
-    return f"{name} of token {drift.tag} is off by {drift.off:.2g} ({drift.numbers})"
+    differs = f"is off by {drift.off:.2g}" if 0 < drift.off < inf else "differs"
+    return f"{name} of token {drift.tag} {differs} ({drift.numbers})"
+
+
+def measure_errors(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the error of each number, infinite if just one of both is NaN; -1 for the
+    same number."""
+    with np.errstate(invalid="ignore", over="ignore"):  # of special numbers
+        errors = np.nan_to_num(np.abs(got - expected), nan=np.inf, posinf=np.inf)
+    return np.where(are_same(got, expected), -1, errors)
 
 
 def compare_numbers(got: F32, expected: F32, heads: int | None = None) -> str:
@@ -65,9 +77,9 @@ def compare_numbers(got: F32, expected: F32, heads: int | None = None) -> str:
         then names the head and the dimension of the number.
     """
     got, expected = np.broadcast_arrays(got, expected)
-    errors = np.abs(got - expected)
-    at = np.unravel_index(int(np.nan_to_num(errors, nan=np.inf).argmax()), errors.shape)
-    differ = int((got != expected).sum())
+    errors = measure_errors(got, expected)
+    at = np.unravel_index(int(errors.argmax()), errors.shape)
+    differ = int((errors >= 0).sum())
     position = "" if heads is None else f" in head {at[heads]}, dimension {at[-1]}"
     return (
         f"got {float(got[at]):.6g}, expected {float(expected[at]):.6g}{position};"
@@ -98,29 +110,35 @@ def measure_drift(vectors: F32, table: Table, tag: int | None = None) -> Drift:
     """Returns how far vectors are from the vectors of a token. If `tag` is None, compares
     with the nearest token."""
     if tag is None:
-        errors = np.abs(vectors - table.vectors).max((0, 1, 3))  # [tags]
-        tag = int(errors.argmin())
+        tag = int(measure_distances(vectors, table).argmin())
     expected = table.vectors[:, :, tag : tag + 1]
-    off = float(np.abs(vectors - expected).max())
+    off = float(measure_errors(vectors, expected).max())
     return Drift(tag, off, compare_numbers(vectors, expected, heads=1))
+
+
+def measure_distances(vectors: F32, table: Table) -> F32:
+    """Returns the largest error of the ordinary numbers for each tag, [tags]."""
+    ordinary = slice(table.ordinary)
+    errors = np.abs(vectors[..., ordinary] - table.vectors[..., ordinary])
+    distances: F32 = errors.max((0, 1, 3))
+    return distances
 
 
 def name_vectors(vectors: F32, table: Table) -> Name:
     """Identifies vectors by all heads: returns a tag, a drift, or a description."""
     if table.dim == 0:
         return NO_VECTORS
-    if np.isnan(vectors).any():
+    if np.isnan(vectors[..., : table.ordinary]).any():
         return "NaN"
     tags = table.read_tags(vectors)
-    expected = table.get_vectors(tags)
-    if np.array_equal(vectors, expected):
+    matches = table.match(vectors, tags)
+    if matches.all():
         return int(tags[0])
-    if not vectors.any():
+    if not np.count_nonzero(vectors):
         return "zeros"
-    drift = measure_drift(vectors, table)
-    if drift.off < NEAR_TOKEN:
-        return drift
-    wrong = np.flatnonzero((vectors != expected).any((0, 2, 3)))
+    if measure_distances(vectors, table).min() < NEAR_TOKEN:
+        return measure_drift(vectors, table)
+    wrong = np.flatnonzero(np.logical_not(matches).any((0, 2, 3)))
     if len(wrong) < table.heads:
         return f"{int(tags[0])} but not in head {wrong[0]}"
     return "no token"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,8 +226,8 @@ class Reader(PairReader):
         if None not in spelled and self.values.spells(values, spelled):
             return spelled
         tags = self.keys.read_tags(keys)
-        right_keys = np.equal(keys, self.keys.get_vectors(tags))
-        right_values = np.equal(values, self.values.get_vectors(tags))
+        right_keys = self.keys.match(keys, tags)
+        right_values = self.values.match(values, tags)
         columns: list[Column] = tags.tolist()
         if right_keys.all() and right_values.all():
             return columns
@@ -256,7 +257,10 @@ class Reader(PairReader):
             ]
         key, value = names
         if drifted := name_drift(key, value):
-            text = f"{format_drift(*drifted)}, allowed {self.tolerance:g}"
+            text, (_, drift) = format_drift(*drifted), drifted
+            if not 0 < drift.off < inf:  # no rounding
+                return text
+            text += f", allowed {self.tolerance:g}"
             hint = "; if the cache is quantized, declare `tolerance`"
             return text if self.tolerance else text + hint
         if isinstance(key, int | str) and (key == value or not self.values.dim):
@@ -494,10 +498,13 @@ class System:
 
     Attributes:
         margins: the used share of each tolerance so far.
+        attends: whether to run attention on each pass. Attention over special numbers is
+            undefined.
         writes: the operations that may invalidate earlier views of the cache.
         limit: the exclusive upper bound of tags.
         compared: "attention" or one of `Kind.tells` → the number of steps that compared
-            it; "NAME due" → the number of steps that should have filled it.
+            it; "NAME due" → the number of steps that should have filled it; "special
+            numbers" → 1 if K and V hold them.
     """
 
     margins: Margins
@@ -506,6 +513,9 @@ class System:
         self.backend, self.declared = setup.backend, setup.declared
         self.arrays, self.every = setup.backend.arrays, setup.every
         self.writes, self.compared = setup.writes, setup.compared
+        special = setup.config.get("special_numbers") and not setup.backend.tolerance
+        self.compared["special numbers"] = int(bool(special))
+        self.attends = setup.every and not special
         self.config = {**setup.config, "poison": setup.backend.poison}
         self.limit = max(1, setup.tags)
         self.watch = ArrayWatch(self.arrays)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lockstep.harness.backends.interface import Array, Arrays
 from lockstep.harness.core.errors import Broken
+from lockstep.harness.core.payload import are_same
 
 MOST_KEPT = 12
 """The maximum number of calls whose arrays are watched; the latest calls count."""
@@ -98,7 +99,7 @@ class ArrayWatch:
 
 
 def holds(array: npt.NDArray[Any], content: bytes) -> bool:
-    """Tells whether the array's numbers equal the numbers in `content`; NaN equals NaN.
+    """Tells whether the array's numbers are the numbers in `content`; see `are_same`.
 
     Equal bytes, the usual case, take a fast path.
     """
@@ -107,4 +108,4 @@ def holds(array: npt.NDArray[Any], content: bytes) -> bool:
     if array.nbytes != len(content):
         return False
     noted = np.frombuffer(content, array.dtype)
-    return np.array_equal(array.ravel(), noted, equal_nan=True)
+    return bool(are_same(array.ravel(), noted).all())

@@ -16,6 +16,11 @@ role), chosen so that the tag can be decoded from the vectors that a cache retur
 * Further dimensions hold digits of other products of the code, so that exchanged
   dimensions are visible.
 
+With special numbers, vectors of at least `LEAST_SPECIAL` dimensions begin with up to four
+digits. Their other dimensions hold NaN, infinities, zeros of both signs, and the smallest
+and largest numbers of the dtype, which a cache must keep like any other number. A token
+has other special numbers than its neighbours.
+
 Storage that rounds, such as a quantized cache, gets the multiples without the distance.
 If the storage rounds by more than half the spacing of the multiples, 4 or 2 different
 numbers are used instead of 16, with the largest possible spacing: digits in base 4 or 2,
@@ -27,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import sqrt
+from math import inf, nan, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -86,6 +91,15 @@ def get_tag_limit(dim: int, levels: int = 16) -> int:
     return int(levels ** min(dim, count_digits(levels))) if dim else MAX_CODES
 
 
+LEAST_SPECIAL = 4
+"""The smallest dimension of vectors with special numbers."""
+
+
+def count_ordinary(dim: int, special: bool) -> int:
+    """Returns how many dimensions of a vector hold no special numbers: the first ones."""
+    return min(dim - 1, MAX_DIGITS) if special and dim >= LEAST_SPECIAL else dim
+
+
 def get_salt(layer: int, head: int, role: Role) -> int:
     """Returns the salt, a number that depends on layer, head and role.
 
@@ -107,16 +121,21 @@ def compute_vectors(
     role: Role,
     dim: int,
     stored: Stored,
+    special: bool = False,
 ) -> F32:
     """Computes the vectors of `tags`, an array [tags, dim]."""
     levels = stored if isinstance(stored, int) else 16
-    modulus = get_tag_limit(dim, levels)
+    ordinary = count_ordinary(dim, special)
+    modulus = get_tag_limit(ordinary, levels)
     code = (tags * MULTIPLIER + get_salt(layer, head, role)) % modulus  # [tags]
     columns = [get_digit(code, dimension, levels) for dimension in range(dim)]
     digits = np.stack(columns, axis=1) if columns else np.zeros((len(tags), 0))
     vectors = digits * get_step(levels) - LARGEST
     if isinstance(stored, str):
         vectors = vectors + compute_fine(code, dim, BITS[stored])
+        numbers = np.array(list_special(stored))
+        index = mix(code, dim)[:, ordinary:] % len(numbers)
+        vectors[:, ordinary:] = numbers[index]
     return vectors.astype(np.float32)
 
 
@@ -124,8 +143,32 @@ def compute_fine(code: npt.NDArray[np.int64], dim: int, bits: int) -> Any:
     """Computes the distance of each number from the multiple of its digit, an array
     [tags, dim]. Each distance is an odd multiple of 2 ** -bits between -1/32 and 1/32."""
     spread = 1 << (bits - 5)
-    mixed = code[:, None] * FINE + np.arange(dim) * MULTIPLIER
-    return (2 * (mixed % spread) + 1 - spread) * 2.0**-bits
+    return (2 * (mix(code, dim) % spread) + 1 - spread) * 2.0**-bits
+
+
+def mix(code: npt.NDArray[np.int64], dim: int) -> npt.NDArray[np.int64]:
+    """Computes a different integer for each code and dimension, an array [tags, dim]."""
+    return code[:, None] * FINE + np.arange(dim) * MULTIPLIER
+
+
+EXPONENTS = {"float32": (-126, 127), "float16": (-14, 15), "bfloat16": (-126, 127)}
+"""The smallest and the largest exponent of normal numbers of each dtype."""
+
+
+def list_special(dtype: str) -> Sequence[float]:
+    """Lists the special numbers of a dtype."""
+    (low, high), bits = EXPONENTS[dtype], BITS[dtype]
+    smallest, largest = 2.0 ** (low - bits + 1), (2 - 2.0 ** (1 - bits)) * 2.0**high
+    subnormal = smallest - 2.0**low  # the largest one, but negative
+    return (nan, -0.0, smallest, inf, subnormal, 0.0, -inf, largest)
+
+
+def are_same(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Tells for each number whether it is the expected number. NaN is the same as NaN,
+    whose other bits a conversion may change; 0 and -0 are not the same."""
+    equal = (got == expected) & (np.signbit(got) == np.signbit(expected))
+    same: npt.NDArray[np.bool_] = equal | (np.isnan(got) & np.isnan(expected))
+    return same
 
 
 def get_digit(
@@ -145,16 +188,23 @@ class Table:
         layer, role: see the module.
         vectors: a read-only array [1, heads, limit, dim].
         levels: see `LEVELS`.
+        special: whether the vectors have special numbers, if they are long enough.
     """
 
     layer: int
     role: Role
     vectors: F32
     levels: int = 16
+    special: bool = False
 
     @cached_property
     def dim(self) -> int:
         return int(self.vectors.shape[3])
+
+    @cached_property
+    def ordinary(self) -> int:
+        """The number of dimensions without special numbers."""
+        return count_ordinary(self.dim, self.special)
 
     @cached_property
     def heads(self) -> int:
@@ -171,7 +221,7 @@ class Table:
             An array [tokens] of tags in [0, limit). A vector that encodes no tag of the
             table decodes to `limit`.
         """
-        digits = min(self.dim, count_digits(self.levels))
+        digits = min(self.ordinary, count_digits(self.levels))
         modulus = self.levels**digits
         weights = np.array([self.levels**place for place in range(digits)])
         step = get_step(self.levels)
@@ -189,6 +239,14 @@ class Table:
         if isinstance(tags, range):
             return self.vectors[:, :, tags.start : tags.stop].copy()
         return self.vectors.take(tags, axis=2, mode="clip")
+
+    def match(
+        self, array: F32, tags: npt.NDArray[np.int64] | Sequence[int]
+    ) -> npt.NDArray[np.bool_]:
+        """Tells for each number of an array whether it is the number of the tag."""
+        compare = are_same if self.ordinary < self.dim else np.equal  # np.equal is faster
+        matches: npt.NDArray[np.bool_] = compare(array, self.get_vectors(tags))
+        return matches
 
     @cached_property
     def spelled(self) -> Sequence[bytes]:
@@ -217,8 +275,9 @@ def split_tokens(array: npt.NDArray[Any]) -> list[bytes]:
 
     Comparing small arrays by their bytes is faster than by their numbers: finding the
     tags in 16 columns of two heads takes 3 µs instead of 10. Equal numbers may have
-    different bytes, so callers compare differing columns as numbers. Payload numbers are
-    neither NaN nor 0, so for them different float32 bytes are different numbers.
+    different bytes, so callers compare differing columns as numbers. Ordinary payload
+    numbers are neither NaN nor 0, so for them different float32 bytes are different
+    numbers.
     """
     _, heads, tokens, dim = array.shape
     size = array.itemsize * heads * dim
@@ -237,25 +296,40 @@ def get_token_dtype(size: int) -> np.dtype[np.void]:
 
 @cache
 def get_table(
-    layer: int, role: Role, heads: int, dim: int, limit: int, stored: Stored = "float32"
+    layer: int,
+    role: Role,
+    heads: int,
+    dim: int,
+    limit: int,
+    stored: Stored = "float32",
+    special: bool = False,
 ) -> Table:
     """Returns the table for tags below `limit`. Rounds `limit` up to a power of two, so
     that few tables are built."""
     levels = stored if isinstance(stored, int) else 16
-    limit = min(max(64, 1 << (limit - 1).bit_length()), get_tag_limit(dim, levels))
-    return get_rounded_table(layer, role, heads, dim, limit, stored)
+    most = get_tag_limit(count_ordinary(dim, special), levels)
+    limit = min(max(64, 1 << (limit - 1).bit_length()), most)
+    return get_rounded_table(layer, role, heads, dim, limit, stored, special)
 
 
 @cache
 def get_rounded_table(
-    layer: int, role: Role, heads: int, dim: int, limit: int, stored: Stored
+    layer: int,
+    role: Role,
+    heads: int,
+    dim: int,
+    limit: int,
+    stored: Stored,
+    special: bool,
 ) -> Table:
     tags = np.arange(limit, dtype=np.int64)
+    form = dim, stored, special
     vectors = np.stack(
-        [compute_vectors(tags, layer, head, role, dim, stored) for head in range(heads)]
+        [compute_vectors(tags, layer, head, role, *form) for head in range(heads)]
     )[None]
     vectors.flags.writeable = False
-    return Table(layer, role, vectors, stored if isinstance(stored, int) else 16)
+    levels = stored if isinstance(stored, int) else 16
+    return Table(layer, role, vectors, levels, special)
 
 
 STRIDED = 4
@@ -309,12 +383,13 @@ class ExpectedPayloads:
         self, config: Mapping[str, Any], limit: int, layer: int, stored: Stored
     ) -> None:
         self.layer, self.limit, self.stored_as = layer, limit, stored
+        self.special = bool(config["special_numbers"]) and isinstance(stored, str)
         self.heads, self.key_dim = config["heads"], config["key_dim"]
         self.keys = self.get_table("key", self.key_dim)
         self.values = self.get_table("value", config["value_dim"])
 
     def get_table(self, role: Role, dim: int) -> Table:
-        form = self.heads, dim, self.limit, self.stored_as
+        form = self.heads, dim, self.limit, self.stored_as, self.special
         return get_table(self.layer, role, *form)
 
     def name_keys(self) -> Mapping[bytes, Any]:

@@ -32,7 +32,6 @@ from lockstep.harness.core.document import (
     show,
 )
 from lockstep.harness.core.errors import UsageError, make_printable
-from lockstep.harness.core.payload import get_tag_limit
 
 FORMAT = "lockstep/1"
 MAX_OPERATIONS = 10_000
@@ -319,7 +318,7 @@ def why_too_large(program: Program) -> str | None:
     than its dimensions can distinguish.
     """
     tokens, config = program.count_tags(), program.config
-    most = min(MAX_TOKENS, get_tag_limit(program.rules.get_tag_dimension(config)))
+    most = min(MAX_TOKENS, program.rules.get_tag_limit(config))
     if tokens > most:
         return f"writes {tokens} tokens; at most {most} are allowed with these dimensions"
     numbers = tokens * program.rules.count_numbers(config)

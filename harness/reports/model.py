@@ -180,6 +180,7 @@ MEASURES = {
     "offset": "offset {}",
     "update": "{} tokens in an update",
     "updates": "{} updates in a program",
+    "special numbers": "programs with special numbers: {}",
 }
 
 
@@ -187,8 +188,9 @@ def format_covered(pairs: Sequence[PairSummary]) -> str:
     """Formats the largest sizes. For several pairs, formats the range from the smallest
     to the largest."""
     measures = []
+    counts = [{"special numbers": 0, **pair.compared, **pair.sizes} for pair in pairs]
     for name, text in MEASURES.items():
-        sizes = sorted({pair.sizes[name] for pair in pairs if name in pair.sizes})
+        sizes = sorted({count[name] for count in counts if name in count})
         ends = dict.fromkeys([*sizes[:1], *sizes[-1:]])
         measures += [text.format("–".join(f"{size:,}" for size in ends))] if sizes else []
     dtypes = ", ".join(dict.fromkeys(name for pair in pairs for name in pair.dtypes))

@@ -65,6 +65,7 @@ class Counts:
         missing: unimplemented method of the backend → operation that needs the method.
         undeclared: reason for skipping programs → number of programs.
         operations, compared: operation or name → number of steps; see `Evidence`.
+            "special numbers" → number of programs.
         dtypes: dtype → number of programs.
         sizes: the largest sizes of programs; see `execution.comparisons.Sizes`.
     """

@@ -87,3 +87,21 @@ def state_kept_by_offset(cache: Any) -> None:
         return states[cache.offset]
 
     cache.state = state
+
+
+@mistake("kv", 2, "t5x, examples/t5/layers.py")
+def one_hot_write(cache: Any) -> None:
+    """A token that is written alone is multiplied by a one-hot mask and added to all
+    columns: 0 · NaN is NaN in the columns of the other tokens."""
+    update = cache.update
+
+    def add(keys: Any, values: Any) -> Arrays:
+        cache.accept((keys, values))
+        if cache.offset and keys.shape[2] == 1:
+            pairs = zip(cache.memory.copy(0, cache.offset), (keys, values), strict=True)
+            keys_added, values_added = [old + new * 0 for old, new in pairs]
+            cache.store(0, 0, cache.offset, (keys_added, values_added))
+        added: Arrays = update(keys, values)
+        return added
+
+    cache.update = add

@@ -42,7 +42,7 @@ def test_missing_fields_take_their_defaults() -> None:
     sizes = {"layers": 1, "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
     visible = {"window": None, "keep": 0, "chunk": None, "shift": True, "step": 256}
     padding = {"cache_padding": 1, "mask_padding": 1, "mask_form": "any"}
-    plain = {"kind": "kv", "dtype": "float32", "record": False}
+    plain = {"kind": "kv", "dtype": "float32", "special_numbers": False, "record": False}
     plain |= {"scope": 0, "variant": 0}
     assert program.config == {**plain, **visible, **sizes, **padding}
     update = {"op": "update", "length": 2, "cache": "a", "wrong": None}

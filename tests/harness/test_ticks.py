@@ -160,12 +160,14 @@ def test_what_a_run_covers(run: Run, tmp_path: Path) -> None:
     sizes = pair["sizes"]
     assert set(sizes) == {*CONFIG_SIZES, "cache", "offset", "update", "updates"}
     assert sizes["update"] < sizes["cache"] == sizes["offset"]
+    special = pair["compared"]["special numbers"]
+    assert 0 < special < 10
     assert (
         f"covered up to: {sizes['heads']} heads, key_dim {sizes['key_dim']}, value_dim"
         f" {sizes['value_dim']}, {sizes['cache']:,} tokens in a cache, offset"
         f" {sizes['offset']:,}, {sizes['update']:,} tokens in an update,"
-        f" {sizes['updates']} updates in a program; float32; not checked:"
-        " threads"
+        f" {sizes['updates']} updates in a program, programs with special numbers:"
+        f" {special}; float32; not checked: threads"
     ) in words
 
 

@@ -76,7 +76,12 @@ def refuse(constant: str) -> NoReturn:
     )
 
 
-DECODER = json.JSONDecoder(parse_constant=refuse)
+def parse_int(digits: str) -> int | float:
+    """Parses an integer; "-0" is how many libraries write the float -0.0."""
+    return -0.0 if digits == "-0" else int(digits)
+
+
+DECODER = json.JSONDecoder(parse_constant=refuse, parse_int=parse_int)
 """Replaces msgspec's decoder, which refuses 1e999."""
 
 
@@ -156,8 +161,9 @@ def require_no_more(document: Any, parsed: Any, location: str) -> None:
 # --- arrays: a shape and plain numbers --------------------------------------------------
 
 
-# Output of printf for numbers that JSON lacks → the text that every parser can read.
-SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"'}
+# Output of printf → the text that every parser reads: for numbers that JSON lacks, and
+# for -0, which many parsers read as the integer 0.
+SPECIAL = {"nan": "null", "inf": '"inf"', "-inf": '"-inf"', "-0": "-0.0"}
 
 
 class Tensor:

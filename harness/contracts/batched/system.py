@@ -91,7 +91,7 @@ class Batches(System):
         super().__init__(setup)
         # A batch also returns columns that only other rows have. If these columns go
         # through attention, they must be finite: 0 · NaN is NaN.
-        self.config["poison"] = self.backend.poison and not self.every
+        self.config["poison"] = self.backend.poison and not self.attends
         self.batches: dict[str, Any] = {}
         self.saved: dict[str, Any] = {}
 
@@ -252,6 +252,7 @@ class BatchedSystem(Batches):
             columns = self.read_columns(pair, rows)
             if self.every:
                 self.watch.keep(name, "update", pair)
+            if self.attends:
                 self.last = (*split_pair(pair, "update"), mask, length)
         shown = self.show(mask, length, columns)
         return [
@@ -313,7 +314,7 @@ class BatchedSystem(Batches):
 
         Padding is NaN, or huge numbers if the arrays are used for attention.
         """
-        filling = HUGE if self.every else np.nan
+        filling = HUGE if self.attends else np.nan
         keys, values = (
             self.spread(table, written, filling)
             for table in (self.reader.keys, self.reader.values)
@@ -335,7 +336,7 @@ class BatchedSystem(Batches):
         keys, values = self.reader.check_forms(
             *split_pair(pair, "update"), "update", len(rows)
         )
-        read, filling = self.reader.read_floats, "no token" if self.every else "NaN"
+        read, filling = self.reader.read_floats, "no token" if self.attends else "NaN"
         columns = [
             read(keys[at : at + 1], values[at : at + 1], row.tokens)
             for at, row in enumerate(rows)

@@ -45,6 +45,7 @@ CONFIG: Mapping[str, Schema] = {
     "value_dim": {**DIMENSION, "minimum": 0, "default": 4},
     "conv_width": {**integer(2, 16), "default": 4},
     "dtype": DTYPE,
+    "special_numbers": {"type": "boolean", "default": False},
     "cache_padding": {**integer(1, 1024), "default": 1},
     "mask_padding": {**integer(1, 1024), "default": 1},
     "mask_form": {"enum": ["any", "additive"], "default": "any"},
@@ -60,8 +61,10 @@ CONFIG: Mapping[str, Schema] = {
 * `conv_width`: the convolution width of a state.
 * `mask_form`: the form of masks; "additive" requests numbers.
 
-Two fields change no answer:
+Three fields change no answer:
 
+* `special_numbers`: whether K and V also hold NaN, infinities, -0 and subnormal numbers;
+  see `core.payload`.
 * `variant`: the index of one of several equivalent code paths; 0 for the default choice.
 * `scope`: see `Backend.scopes`."""
 

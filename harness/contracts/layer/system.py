@@ -150,6 +150,7 @@ class LayerSystem(System):
             columns = self.reader.read(pair, "update", tokens)
             if self.every:
                 self.watch.keep(name, "update", pair)
+            if self.attends:
                 self.last = (*pair, mask, length)
         mask = read_mask(mask, self.arrays, self.additive)
         form = length, rows_padded, self.backend.causal

@@ -123,6 +123,9 @@ class PagedContract(Contract):
         names -= {"attend"} if config["data"] == "tags" else set()
         return sorted(names if config["host"] else names - {"host_entries"})
 
+    def can_be_special(self, config: Config) -> bool:
+        return config["data"] == "backend" and super().can_be_special(config)
+
     def get_tag_dimension(self, config: Config) -> int:
         return int(min(config["key_dim"], config["value_dim"]))
 

@@ -67,7 +67,7 @@ CONFIG: Mapping[str, Schema] = {
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
-    **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
+    **{name: LAYER_CONFIG[name] for name in ("dtype", "special_numbers", "scope")},
 }
 """The config fields:
 

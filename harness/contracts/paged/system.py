@@ -322,7 +322,7 @@ class PagedSystem(System):
             answer = self.cache.update(layer, *pair)
             pairs = read_list(answer, "update", len(model.ran))
             read = [list(reader.read(item, "update")) for item in pairs]
-        if self.every and "attend" in self.declared.tells:
+        if self.attends and "attend" in self.declared.tells:
             self.attend(layer, tags, model)
         return read
 

@@ -39,7 +39,7 @@ POOLED: Mapping[str, Sequence[str]] = {name: NEEDS.get(name, ()) for name in SIM
 
 SIZES = {**LAYERS, **POOLED}
 
-DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype")
+DIMENSIONS = ("heads", "key_dim", "value_dim", "conv_width", "dtype", "special_numbers")
 
 CONFIG: Mapping[str, Schema] = {
     "kind": {"enum": [*KINDS]},

@@ -93,6 +93,7 @@ CONFIG: Mapping[str, Schema] = {
         "default": [10_000],
     },
     "dtype": DTYPE,
+    "special_numbers": {"type": "boolean", "default": False},
     "mask_dtype": DTYPE,
     "cache_padding": {**integer(1, 1024), "default": 1},
     "mask_padding": {**integer(1, 1024), "default": 1},

@@ -19,6 +19,7 @@ from lockstep.harness.contracts.naming import (
     Drift,
     compare_numbers,
     format_drift,
+    measure_errors,
     name_vectors,
 )
 from lockstep.harness.contracts.operation import Config
@@ -33,8 +34,10 @@ from lockstep.harness.contracts.unified.model import NEVER, Turns
 from lockstep.harness.core.payload import (
     F32,
     Table,
+    are_same,
     get_attention_tolerance,
     get_key_tolerance,
+    get_table,
     lay_out,
     split_tokens,
 )
@@ -121,6 +124,9 @@ class PositionReader(PairReader):
         self, backend: Backend, config: Config, limit: int, layer: int, base: int | None
     ) -> None:
         super().__init__(backend, config, limit, layer, config["permuted_values"])
+        if base is not None:  # a rotation computes with all numbers
+            form = self.heads, self.key_dim, limit, self.stored_as
+            self.keys = get_table(layer, "key", *form)
         self.base = base
         self.stored: dict[TokenAt, bytes] = {}
         self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
@@ -267,7 +273,7 @@ class PositionReader(PairReader):
             return []
         tags: list[int] = self.values.read_tags(values).tolist()
         places = [self.positions.get(tag, 0) for tag in tags]
-        matches = (values == self.values.get_vectors(tags)).all((0, 1, 3))
+        matches = self.values.match(values, tags).all((0, 1, 3))
         matches &= self.match_keys(keys, tags, places)
         columns: list[Column] = list(zip(places, tags, strict=True))
         for column in np.flatnonzero(~matches).tolist():
@@ -284,7 +290,8 @@ class PositionReader(PairReader):
         The key must be exact, or within tolerance if it was rotated since it was stored.
         """
         ideal = self.compute_keys(tags, positions)
-        matches: npt.NDArray[np.bool_] = (keys == self.store(ideal)).all((0, 1, 3))
+        same: Any = are_same(keys, self.store(ideal))
+        matches: npt.NDArray[np.bool_] = same.all((0, 1, 3))
         for column in np.flatnonzero(~matches).tolist():
             if allowed := self.allow(tags[column]):
                 off = float(np.abs(keys[:, :, column] - ideal[:, :, column]).max())
@@ -296,12 +303,12 @@ class PositionReader(PairReader):
     def name_column(self, key: F32, value: F32) -> Column:
         """Describes a wrong column; key and value have the shape [1, heads, 1, dim]."""
         owner = name_vectors(value, self.values)
+        is_nan = np.isnan(key[..., : self.keys.ordinary]).any()
         if isinstance(owner, Drift):
             return f"{format_drift('V', owner)}, allowed 0"
         if not isinstance(owner, int):
-            blank = np.isnan(key).any() and owner == "NaN"
-            return "NaN" if blank else f"(value: {owner})"
-        if not np.isnan(key).any():
+            return "NaN" if is_nan and owner == "NaN" else f"(value: {owner})"
+        if not is_nan:
             keys = np.repeat(key, SEARCHED, axis=2)
             matches = self.match_keys(keys, [owner] * SEARCHED, range(SEARCHED))
             if matches.any():
@@ -319,9 +326,10 @@ class PositionReader(PairReader):
             return None
         position = self.positions[tag]
         ideal = self.compute_keys([tag], [position])
-        off = float(np.abs(key - ideal).max())
-        if off >= NEAR_TOKEN:
+        ordinary = slice(self.keys.ordinary)
+        if np.abs(key[..., ordinary] - ideal[..., ordinary]).max() >= NEAR_TOKEN:
             return None
+        off = float(measure_errors(key, ideal).max())
         drift = Drift(tag, off, compare_numbers(key, ideal.astype(np.float32), 1))
         count = self.turned.get(tag, NEVER).times
         times = f", turned {count} times" if count else ""

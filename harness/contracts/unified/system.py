@@ -234,6 +234,7 @@ class UnifiedSystem(System):
         columns = reader.read_floats(*floats, places, model.turns[which], visible.seen)
         if self.every:
             self.watch.keep("a", "get", (keys, values, mask))
+        if self.attends:
             view = View(which, reader, keys, values, mask, visible.seen, places)
             self.last.append(view)
         shown = visible.rows[:length]

@@ -22,11 +22,15 @@ def stack(table, rows, padding=np.nan):
 
 
 def is_near(got, wanted):
-    """Returns whether the numbers are equal, within the allowed rounding."""
+    """Returns whether the numbers are equal, within the allowed rounding. NaN equals NaN,
+    and 0 differs from -0."""
     wanted = np.array(wanted, np.float32)
     if got.shape != wanted.shape:
         return False
-    return bool(np.all(np.abs(got - wanted) <= TOLERANCE))
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = (np.abs(got - wanted) <= TOLERANCE) | (got == wanted)
+    near &= (wanted != 0) | (np.signbit(got) == np.signbit(wanted))
+    return bool(np.all(near | np.isnan(got) & np.isnan(wanted)))
 
 
 def name_tokens(backend, pair, keys, values, row=0, is_permuted=False):

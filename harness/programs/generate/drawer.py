@@ -21,7 +21,6 @@ from lockstep.harness.contracts.operation import (
     advance,
 )
 from lockstep.harness.core.document import NAMES
-from lockstep.harness.core.payload import get_tag_limit
 from lockstep.harness.programs.condition import parse_duties
 from lockstep.harness.programs.ledger import (
     Entry,
@@ -223,8 +222,8 @@ class Drawer:
         misuses, cells = self.choose_cells(source)
         cells = rules.choose_cells(model, cells) or cells
         aims = [source.pick(cells) for _ in range(AIMS)]
-        limit = get_tag_limit(rules.get_tag_dimension(config))
-        most = min(MAX_TOKENS, limit, MOST_NUMBERS // rules.count_numbers(config))
+        numbers = MOST_NUMBERS // rules.count_numbers(config)
+        most = min(MAX_TOKENS, rules.get_tag_limit(config), numbers)
         span = REPEATED if repeats else FARTHEST if is_far else self.lengths
         least, longest = (min(end, self.longest or end) for end in span)
         sizes = most, least, longest
