@@ -620,6 +620,10 @@ def keep_pins() -> Change:
 OFFLOAD = [*STEP, ask("offload", "a", transfer="t"), ask("free", "a")]
 LANDED = [*OFFLOAD, {"op": "landed", "transfer": "t"}]
 AGAIN = [*STEP, open_request("b", 1, 2, 7), ask("match", "b")]
+COMPARED = {"entries": 4, "host_entries": 1, "events": 1, "contents": 1}
+COMPARED |= dict.fromkeys(("entries due", "host_entries due", "events due"), 1)
+"""The steps of LANDED in which each is compared, or should be reported."""
+
 NONE: Change = lambda *_: []  # noqa: E731
 
 
@@ -650,6 +654,14 @@ OF_BLOCKS: Sequence[tuple[str, Mapping[str, Change], str, str, Sequence[Op]]] = 
     ("reuse entries host_entries", {"host_entries": NONE},
      "reuse", "of other memory has landed", [*LANDED[:-2], LANDED[-1]]),
 ]  # fmt: skip
+
+
+def test_each_comparison_of_blocks_is_counted() -> None:
+    backend = declare(tells=frozenset({"entries", "host_entries", "events"}))
+    program = make(*LANDED, contract="paged", kind="paged-full", data="tags", host=2)
+    result = run(program, backend, every=True)
+    counted = {name: result.comparisons.compared[name] for name in COMPARED}
+    assert (result.divergence, counted) == (None, COMPARED)
 
 
 @pytest.mark.parametrize(("tells", "changes", "found", "words", "ops"), OF_BLOCKS)
