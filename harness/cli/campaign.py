@@ -239,11 +239,11 @@ def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> in
     group=campaign,
 )
 def report(settings: Settings, location: str, output: Path | None, as_json: bool) -> int:
-    """Says how far a campaign is, and what it has found; --output makes a page of it.
+    """Says how far a campaign is, and what it has found.
 
-    For a page, each failing program runs again on the backend that it failed on, if that
-    is given or registered, or else only on the reference. Exit status: that of the
-    campaign so far.
+    With --output, also makes a page of it, as `lockstep report` does. For the page, each
+    failing program runs again on the backend that it failed on, if that is given or
+    registered, or else only on the reference. Exit status: that of the campaign so far.
     """
     outcome = load(location)
     if output is not None:
