@@ -196,6 +196,19 @@ class UnifiedContract(Contract):
             operations = [name] if name in operations else operations
         return super().draw_operation(source, model, operations)
 
+    def propose_misuse(
+        self, source: Source, model: UnifiedModel, operations: Sequence[str]
+    ) -> Op | None:
+        """Draws an invalid call.
+
+        While a pass is open, three of four draws use `put` or `get`: without an open
+        pass, every such call is refused, whatever its fields.
+        """
+        if model.batch is not None and len(operations) > 1 and source.below(4):
+            names = [name for name in ("put", "get", "put") if name in operations]
+            operations = names or operations
+        return super().propose_misuse(source, model, operations)
+
     def draw_caches(
         self, source: Source, config: Config, declared: Kind
     ) -> Sequence[Mapping[str, Any]]:
