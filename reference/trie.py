@@ -55,6 +55,7 @@ class Trie(Model):
         live: the tokens that the layers have read, between requests.
         wanted: additional lengths at which the open request makes captures.
         reused: number of tokens that the open request reused.
+        refused: whether a layer refused to move when the last request began.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Trie(Model):
         self.points: dict[Path, Point] = {}
         self.live: list[int] = []
         self.wanted: set[int] = set()
-        self.reused = 0
+        self.reused, self.refused = 0, False
         self.clock = 0
 
     # --- a request ----------------------------------------------------------------------
@@ -101,9 +102,11 @@ class Trie(Model):
         matched = self.count_matched(tokens)
         most = min(matched, len(tokens) - 1)
         reuse = next(p for p in range(most, -1, -1) if self.can_reach(tokens, p))
-        for number, layer in enumerate(self.layers):
-            if number in refusing and self.has_to_move(layer, tokens, reuse):
-                reuse = 0
+        self.refused = any(
+            number in refusing and self.has_to_move(layer, tokens, reuse)
+            for number, layer in enumerate(self.layers)
+        )
+        reuse = 0 if self.refused else reuse
         self.wanted = set(checkpoints)
         if 0 < matched < len(tokens):
             self.wanted.add(matched)

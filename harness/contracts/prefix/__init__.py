@@ -138,6 +138,19 @@ class PrefixContract(Contract):
     ) -> Iterator[tuple[Config, Sequence[Op]]]:
         return simplify_config(config, ops, count_stored)
 
+    def draw_operation(
+        self, source: Source, model: PrefixModel, operations: Sequence[str]
+    ) -> Op | None:
+        """Draws an operation.
+
+        After layers refused, half of the draws set a limit or end the request: once the
+        request computes tokens, the order of eviction no longer depends on the refusal.
+        """
+        if "refused" in model.past and source.below(2):
+            ending = [name for name in ("limit", "cancel", "close") if name in operations]
+            operations = ending or operations
+        return super().draw_operation(source, model, operations)
+
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """Completes a move; see `Contract.complete_move`.
 

@@ -72,6 +72,8 @@ class ConversationModel(RequestModel):
         if "error" in answer:
             return answer
         self.past, self.broken = set(), set()
+        if self.trie and self.trie.refused:
+            self.past.add("refused")
         self.reused = self.cache.computed
         self.count_request(len(tokens), len(answer["result"]))
         self.tell(list(tokens))
@@ -81,6 +83,8 @@ class ConversationModel(RequestModel):
         cache, layers = self.cache, op.get("layers")
         offsets, start = self.get_offsets(), cache.computed
         cache.feed(min(op["count"], len(self.get_remaining())), layers)
+        if cache.computed > start:
+            self.past.discard("refused")
         if self.rows:
             computed = cache.get_request()[: cache.computed]
             self.fed = self.get_tags(computed)[start:]

@@ -166,7 +166,7 @@ class Limit(PrefixOperation):
 
     def draw_fields(self, source: Source, model: ConversationModel) -> Fields | None:
         parting_first = any(not older for older in model.list_partings().values())
-        few = len(model.list_stored()) < 4
+        few = len(model.list_stored()) < 4 and "refused" not in model.past
         if few and not parting_first and source.below(8):
             return None
         stored = model.describe_store()["bytes"]

@@ -41,6 +41,7 @@ NOTED = (
     *make_states("overran all-computed", "layers overrun"),
     State("closed-untouched", needs="layers"),
     State("freed", needs="layers free"),
+    State("refused", needs="trie refuse"),  # and nothing is computed since
     *make_states("limit-while-open evicted", "trie limit"),
     State("capture-evicted", needs="trie limit captures"),
     State("over-the-limit", needs="trie limit"),
@@ -58,6 +59,7 @@ RULES = (
         *("all-computed", "overrun close cancel"),
     ),
     only("tells when a limit comes", "limit-while-open", "limit"),
+    never("all tokens of the request remain", "refused", "overrun"),
     never(
         "is asked only to break a rule of usage",
         *(" ".join(state.name for state in STATES), "open reserve commit"),
