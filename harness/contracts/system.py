@@ -460,6 +460,12 @@ recall_mask = lru_cache(maxsize=4096)(interpret_mask)
 # --- the system -------------------------------------------------------------------------
 
 
+WEIGHED = 4
+"""Memory is compared after every 4th operation, and at the end of a program.
+
+At the end alone, an emptied cache no longer shows how it had grown."""
+
+
 @dataclass(frozen=True)
 class Setup:
     """The backend and the settings with which one program runs.
@@ -505,6 +511,7 @@ class System:
         compared: "attention" or one of `Kind.tells` → the number of steps that compared
             it; "NAME due" → the number of steps that should have filled it; "special
             numbers" → 1 if K and V hold them.
+        operations: the number of calls of `is_weighed`.
     """
 
     margins: Margins
@@ -520,6 +527,7 @@ class System:
         self.limit = max(1, setup.tags)
         self.watch = ArrayWatch(self.arrays)
         self.tells_layout = False
+        self.operations = 0
 
     def tell_layout(self) -> None:
         self.tells_layout = True
@@ -555,14 +563,19 @@ class System:
     def verify_memory(self, op: Mapping[str, Any], model: Any) -> None:
         """Compares the backend's memory with the memory that the contents need.
 
-        The comparison takes place immediately if the expensive checks are on, otherwise
-        in `finish`.
+        The comparison takes place if `is_weighed()`, and in `finish`.
 
         Args:
             op: the operation that has just run.
             model: the reference after the operation.
         """
         raise NotImplementedError
+
+    def is_weighed(self) -> bool:
+        """Tells whether memory is compared now: after each operation if the expensive
+        checks are on, otherwise after one of `WEIGHED` operations."""
+        self.operations += 1
+        return self.every or self.operations % WEIGHED == 0
 
     def finish(self) -> None:
         self.watch.check()

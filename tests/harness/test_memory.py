@@ -11,6 +11,7 @@ import pytest
 from lockstep.harness.backends.backend import Backend, Kind, list_unchecked
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.memory import Need
+from lockstep.harness.contracts.system import WEIGHED
 from lockstep.harness.core.errors import Broken, Unloadable
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Program
@@ -95,9 +96,7 @@ def test_a_cache_that_holds_its_tokens_agrees() -> None:
         assert find(program, backend, every=number % 2 == 0) is None
 
 
-def test_memory_that_grows_is_found_at_once_with_every_check_and_else_at_the_end() -> (
-    None
-):
+def test_memory_that_grows_is_found_at_once_with_every_check_and_else_soon() -> None:
     divergence = find(UPDATES, open_backend(Leaking), every=True)
     assert (divergence.what, divergence.step) == ("memory", 2)
     assert divergence.get_signature(UPDATES) == "layer-kv-held-memory"
@@ -106,7 +105,10 @@ def test_memory_that_grows_is_found_at_once_with_every_check_and_else_at_the_end
         " contents and 32 for growth"
     )
     divergence = find(UPDATES, open_backend(Leaking))
-    assert (divergence.what, divergence.step) == ("memory", 5)
+    assert (divergence.what, divergence.step) == ("memory", WEIGHED - 1)
+    short = replace(UPDATES, ops=UPDATES.ops[: WEIGHED - 1])
+    divergence = find(short, open_backend(Leaking))
+    assert (divergence.what, divergence.step) == ("memory", WEIGHED - 2), "at the end"
 
 
 def test_the_factor_is_the_declared_one() -> None:

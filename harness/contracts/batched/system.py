@@ -428,7 +428,7 @@ class BatchedSystem(Batches):
             room = memory.get(name)
             memory.get(op["into"]).grow(room.rows, room.columns)
         memory.note(model.batches, op.get("length", 0), name)
-        if self.every:
+        if self.is_weighed():
             memory.check()
 
     def finish(self) -> None:

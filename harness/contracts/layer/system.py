@@ -250,7 +250,7 @@ class LayerSystem(System):
             memory.reset(cache)
         memory.note(cache, model.get(op["cache"]), op.get("length", 0))
         self.open = model.snapshots
-        if self.every:
+        if self.is_weighed():
             self.check_memory()
 
     def check_memory(self) -> None:

@@ -539,7 +539,7 @@ class ConversationSystem(RequestSystem):
             watched = self.watched[number] if self.watched else None
             memory.stored = sizes[number], len(watched.open) if watched else 0
             # During a request there may be captures that are not stored yet.
-            if layer.every and model.cache.request is None:
+            if model.cache.request is None and layer.is_weighed():
                 memory.check()
 
     def check_snapshots(self, model: ConversationModel) -> None:

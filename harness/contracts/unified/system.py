@@ -383,7 +383,7 @@ class UnifiedSystem(System):
 
     def verify_memory(self, op: Op, model: UnifiedModel) -> None:
         self.model = model
-        if self.every:
+        if self.is_weighed():
             self.check_memory()
 
     def check_memory(self) -> None:
