@@ -91,6 +91,10 @@ PAIRS = [
     (CHOICE, {"offset": 2}),
     (CHOICE, {"error": "usage"}),
     (WHOLE, {"error": "shared"}),
+    # the tokens that states have read, in order
+    ({"states": [[1], [1, 2]]}, {"states": [[1], [2, 1]]}),
+    ({"states": [[1], [1, 2]]}, {"states": [[1], [2]]}),
+    ({"states": [[1]]}, {"states": [[1], [2]]}),
     # the place, from the whole to its part
     ({"visible": [[1], [2, 3]]}, {"visible": [[1], [2]], "where": "row 1"}),
     ({"visible": [[1]]}, {"visible": [[OFF]], "where": "row 1"}),
