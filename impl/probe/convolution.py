@@ -12,69 +12,65 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.probe import get_probe, list_heads
+from lockstep.harness.backends.probe import list_heads
+from lockstep.impl.probe import model
 from lockstep.impl.probe.arrays import Array
-from lockstep.impl.probe.codes import choose_length, make_codes
 from lockstep.impl.probe.finders import Finder, Rotary
-from lockstep.impl.probe.hidden import Hidden
-from lockstep.impl.probe.model import (
-    FEED_FORWARD,
-    Model,
-    make_attention,
-    make_ends,
-    make_norm,
-    make_settings,
-    name_layer,
-)
+from lockstep.impl.probe.hidden import Hidden, make_tokens
 from lockstep.impl.probe.sliding import BASE
 
 
-def build(config: Mapping[str, Any]) -> Model:
-    probe, context, width = get_probe(config), config["context"], config["window"]
-    ids = probe.first_ids[-1]
-    length = choose_length(ids)
-    rotary = Rotary(BASE, length)
-    by_window = {
-        None: rotary.find_distances(context, context),
-        width: find_taps(context, width),
-    }
+def build(config: Mapping[str, Any]) -> model.Model:
+    context, width = config["context"], config["window"]
+    probe, codes = make_tokens(config)
+    length = codes.shape[1]
+    attending = Rotary(BASE, length).find_distances(context, context)
+    by_window = {None: attending, width: find_taps(context, width)}
     finders = [by_window[head.window] for head in probe.heads]
-    hidden = Hidden(probe, make_codes(ids, length), finders, least=width * length)
+    hidden = Hidden(probe, codes, finders, least=width * length)
     heads = hidden.size // length  # some engines need this
-    tensors = make_ends(hidden, len(finders), "model.embedding_norm")
-    found, types = 0, []
-    for layer in range(config["layers"]):
-        norms = {"operator_norm.weight": make_norm(hidden, found)}
-        count = len(list_heads(config, layer))
-        is_convolution = probe.heads[found].window is not None
-        types.append("conv" if is_convolution else "full_attention")
-        if is_convolution:
-            mixer = make_convolution(hidden, found, width)
-        else:
-            gain = finders[found].peak / np.sqrt(length)
-            mixer = make_attention(hidden, found, count, length, normed=True, total=heads)
-            mixer["self_attn.out_proj.weight"] = mixer.pop("self_attn.o_proj.weight")
-            mixer["self_attn.q_layernorm.weight"] = np.full(length, gain)
-            mixer["self_attn.k_layernorm.weight"] = np.ones(length)
-        found += count
-        norms["ffn_norm.weight"] = make_norm(hidden, found)
-        tensors |= name_layer(layer, norms | mixer | make_feed_forward(hidden))
-    settings = make_settings(
+    counts = [len(list_heads(config, layer)) for layer in range(config["layers"])]
+    types = ["conv" if layer % 2 else "full_attention" for layer in range(len(counts))]
+
+    def make_mixer(layer: int, found: int) -> dict[str, Array]:
+        if types[layer] == "conv":
+            return make_convolution(hidden, found, width)
+        attention = model.make_attention(
+            hidden, found, counts[layer], length, normed=True, total=heads
+        )
+        output = attention.pop("self_attn.o_proj.weight")
+        return {
+            **attention,
+            "self_attn.out_proj.weight": output,
+            "self_attn.q_layernorm.weight": np.full(
+                length, attending.peak / np.sqrt(length)
+            ),
+            "self_attn.k_layernorm.weight": np.ones(length),
+        }
+
+    tensors = model.stack(
         hidden,
-        context,
-        config["layers"],
-        heads,
+        counts,
+        make_mixer,
+        make_feed_forward(hidden),
+        norms=("operator_norm", "ffn_norm"),
+        last_norm="model.embedding_norm",
+    )
+    settings = model.make_settings(
+        hidden,
+        {**config, "heads": heads},
+        "Lfm2ForCausalLM",
+        "lfm2",
+        len(counts),
         length,
-        architectures=["Lfm2ForCausalLM"],
-        model_type="lfm2",
-        rope_theta=BASE,
+        BASE,
         norm_eps=1e-6,
         conv_L_cache=width,
         conv_bias=False,
         layer_types=types,
         block_auto_adjust_ff_dim=False,
     )
-    return Model(settings, tensors)
+    return model.Model(settings, tensors)
 
 
 def find_taps(count: int, width: int) -> Finder:
@@ -106,7 +102,7 @@ def make_convolution(hidden: Hidden, head: int, width: int) -> dict[str, Array]:
 def make_feed_forward(hidden: Hidden) -> dict[str, Array]:
     """Returns the tensors of a feed-forward layer that adds nothing."""
     return {
-        "feed_forward.w1.weight": np.zeros((FEED_FORWARD, hidden.size)),
-        "feed_forward.w2.weight": np.zeros((hidden.size, FEED_FORWARD)),
-        "feed_forward.w3.weight": np.zeros((FEED_FORWARD, hidden.size)),
+        "feed_forward.w1.weight": np.zeros((model.FEED_FORWARD, hidden.size)),
+        "feed_forward.w2.weight": np.zeros((hidden.size, model.FEED_FORWARD)),
+        "feed_forward.w3.weight": np.zeros((model.FEED_FORWARD, hidden.size)),
     }

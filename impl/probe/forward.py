@@ -71,11 +71,13 @@ class Forward:
             hidden = hidden + added
         norm = "model.embedding_norm" if self.is_lfm else "model.norm"
         last = self.norm(hidden[-1], self.tensors[f"{norm}.weight"])
-        return self.tensors["lm_head.weight"] @ last
+        logits: Array = self.tensors["lm_head.weight"] @ last
+        return logits
 
     def norm(self, numbers: Array, weight: Array) -> Array:
         square = (numbers**2).mean(-1, keepdims=True) + self.settings["rms_norm_eps"]
-        return numbers / np.sqrt(square) * (weight + self.is_gemma)
+        normed: Array = numbers / np.sqrt(square) * (weight + self.is_gemma)
+        return normed
 
     def attend(self, layer: int, hidden: Array) -> Array:
         if self.settings["model_type"] == "deepseek_v2":
@@ -92,7 +94,8 @@ class Forward:
         self.weights.append(weights[:, -1])
         found = (weights @ value).swapaxes(0, 1).reshape(len(hidden), -1)
         name = "out_proj" if self.is_lfm else "o_proj"
-        return found @ self.get(layer, f"self_attn.{name}").T
+        added: Array = found @ self.get(layer, f"self_attn.{name}").T
+        return added
 
     def convolve(self, layer: int, hidden: Array) -> Array:
         """Runs a short convolution of LFM2."""
@@ -129,7 +132,8 @@ class Forward:
         stored = self.store(numbers[None])[0]
         padded = np.vstack([np.zeros((width - 1, numbers.shape[1])), stored])
         taps = [padded[tap : tap + len(numbers)] * kernel[:, tap] for tap in range(width)]
-        return np.sum(taps, axis=0)
+        total: Array = np.sum(taps, axis=0)
+        return total
 
     def project(self, layer: int, hidden: Array) -> tuple[Array, Array, Array]:
         """Returns Q, K and V. [heads, positions, size]"""
@@ -199,4 +203,5 @@ class Forward:
 
 
 def silu(numbers: Array) -> Array:
-    return numbers / (1 + np.exp(-numbers))
+    activated: Array = numbers / (1 + np.exp(-numbers))
+    return activated

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import lcm
+from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.probe import Probe
+from lockstep.harness.backends.probe import Probe, get_probe
 from lockstep.harness.core.errors import UsageError
 from lockstep.impl.probe.arrays import Array
+from lockstep.impl.probe.codes import choose_length, make_codes
 from lockstep.impl.probe.finders import Finder
 
 ECHO = 0.375
@@ -21,6 +23,13 @@ SHARPNESS = 2.0
 
 MOST_MEGABYTES = 512
 """The largest embedding and LM head together, in float32."""
+
+
+def make_tokens(config: Mapping[str, Any]) -> tuple[Probe, Array]:
+    """Returns the probe of a config, and the codes of all ids. [ids, length]"""
+    probe = get_probe(config)
+    ids = probe.first_ids[-1]
+    return probe, make_codes(ids, choose_length(ids))
 
 
 class Hidden:

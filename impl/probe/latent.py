@@ -11,51 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.probe import get_probe
+from lockstep.impl.probe import model
 from lockstep.impl.probe.arrays import Array
-from lockstep.impl.probe.codes import choose_length, make_codes
 from lockstep.impl.probe.finders import Rotary
-from lockstep.impl.probe.hidden import Hidden
-from lockstep.impl.probe.model import (
-    FEED_FORWARD,
-    Model,
-    make_ends,
-    make_feed_forward,
-    make_norm,
-    make_settings,
-    name_layer,
-)
+from lockstep.impl.probe.hidden import Hidden, make_tokens
 from lockstep.impl.probe.sliding import BASE
 
 
-def build(config: Mapping[str, Any]) -> Model:
-    probe, layers, heads = get_probe(config), config["layers"], config["heads"]
-    ids, context = probe.first_ids[-1], config["context"]
-    length = choose_length(ids)
-    codes, rotary = make_codes(ids, length), Rotary(BASE, length, adjacent=True)
+def build(config: Mapping[str, Any]) -> model.Model:
+    layers, heads, context = config["layers"], config["heads"], config["context"]
+    probe, codes = make_tokens(config)
+    length = codes.shape[1]
+    rotary = Rotary(BASE, length, adjacent=True)
     by_kind = {
         "distance": rotary.find_distances(context, context),
         "content": rotary.find_contents(codes, probe.content, slice(None)),
     }
     finders = [by_kind[head.finds] for head in probe.heads]
     hidden = Hidden(probe, codes, finders, unit=heads)
-    tensors = make_ends(hidden, layers * heads)
-    for layer in range(layers):
-        norms = {
-            "input_layernorm.weight": make_norm(hidden, layer * heads),
-            "post_attention_layernorm.weight": make_norm(hidden, (layer + 1) * heads),
-        }
-        attention = make_latent_attention(hidden, layer * heads, heads, rotary)
-        tensors |= name_layer(layer, norms | attention | make_feed_forward(hidden))
-    settings = make_settings(
+    tensors = model.stack(
         hidden,
-        context,
+        [heads] * layers,
+        lambda layer, found: make_latent_attention(hidden, found, heads, length),
+        model.make_feed_forward(hidden),
+    )
+    settings = model.make_settings(
+        hidden,
+        config,
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
         layers,
-        heads,
         length,
-        architectures=["DeepseekV2ForCausalLM"],
-        model_type="deepseek_v2",
-        rope_theta=BASE,
+        BASE,
         q_lora_rank=len(tensors["model.layers.0.self_attn.q_a_layernorm.weight"]),
         kv_lora_rank=length,
         qk_nope_head_dim=length,
@@ -65,19 +52,19 @@ def build(config: Mapping[str, Any]) -> Model:
         n_routed_experts=2,
         n_shared_experts=1,
         num_experts_per_tok=1,
-        moe_intermediate_size=FEED_FORWARD,
+        moe_intermediate_size=model.FEED_FORWARD,
         n_group=1,
         topk_group=1,
         topk_method="greedy",
     )
-    return Model(settings, tensors)
+    return model.Model(settings, tensors)
 
 
 def make_latent_attention(
-    hidden: Hidden, first: int, heads: int, rotary: Rotary
+    hidden: Hidden, first: int, heads: int, length: int
 ) -> dict[str, Array]:
     """Returns the tensors of an attention layer by their names in the layer."""
-    length, size = hidden.codes.shape[1], hidden.size
+    size = hidden.size
     asks = np.concatenate(
         [np.arange(size)[numbers] for numbers in hidden.asks[first : first + heads]]
     )

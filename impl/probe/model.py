@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,19 +29,29 @@ class Model:
 
 
 def make_settings(
-    hidden: Hidden, context: int, layers: int, heads: int, head_dim: int, **more: Any
+    hidden: Hidden,
+    config: Mapping[str, Any],
+    class_name: str,
+    model_type: str,
+    layers: int,
+    head_dim: int,
+    rope_theta: float,
+    **more: Any,
 ) -> dict[str, Any]:
     """Returns the content of config.json; `more` adds what the architecture needs."""
     unused = len(hidden.codes)
     return {
+        "architectures": [class_name],
+        "model_type": model_type,
         "vocab_size": unused + 1,
         "hidden_size": hidden.size,
         "intermediate_size": FEED_FORWARD,
         "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
+        "num_attention_heads": config["heads"],
+        "num_key_value_heads": config["heads"],
         "head_dim": head_dim,
-        "max_position_embeddings": context,
+        "max_position_embeddings": config["context"],
+        "rope_theta": rope_theta,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
@@ -52,13 +62,41 @@ def make_settings(
     }
 
 
-def make_ends(hidden: Hidden, found: int, norm: str = "model.norm") -> dict[str, Array]:
-    """Returns the tensors before and after the layers."""
-    return {
+def stack(
+    hidden: Hidden,
+    counts: Sequence[int],
+    make_mixer: Callable[[int, int], Mapping[str, Array]],
+    feed_forward: Mapping[str, Array],
+    norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm"),
+    last_norm: str = "model.norm",
+) -> dict[str, Array]:
+    """Returns the tensors of a model by their names in the checkpoint.
+
+    Args:
+        hidden: the hidden vectors.
+        counts: the number of the probe's heads in each layer; 0 for a layer that finds
+            nothing.
+        make_mixer: makes the tensors of a layer beside the norms and the feed-forward
+            layer, by their names in the layer. It gets the index of the layer, and the
+            number of heads in the layers before.
+        feed_forward: the tensors of each feed-forward layer.
+        norms: the names of the norms before the mixer and the feed-forward layer.
+        last_norm: the name of the norm before the LM head.
+    """
+    found = 0
+    tensors = {
         "model.embed_tokens.weight": hidden.make_embedding(),
-        f"{norm}.weight": make_norm(hidden, found),
+        f"{last_norm}.weight": make_norm(hidden, sum(counts)),
         "lm_head.weight": hidden.make_output(),
     }
+    for layer, count in enumerate(counts):
+        parts = {f"{norms[0]}.weight": make_norm(hidden, found)}
+        parts |= make_mixer(layer, found)
+        found += count
+        parts |= {f"{norms[1]}.weight": make_norm(hidden, found), **feed_forward}
+        for name, tensor in parts.items():
+            tensors[f"model.layers.{layer}.{name}"] = tensor
+    return tensors
 
 
 def make_norm(hidden: Hidden, found: int) -> Array:
@@ -117,23 +155,18 @@ def make_feed_forward(hidden: Hidden, name: str = "mlp") -> dict[str, Array]:
     }
 
 
-def name_layer(layer: int, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the tensors of a layer by their names in the checkpoint."""
-    return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def place_layers(is_local: Sequence[bool], period: int) -> list[int]:
-    """Lists the indices of the layers that have the heads of the probe, in a model whose
-    every `period`-th layer sees all positions.
+def place_heads(is_local: Sequence[bool], period: int, heads: int) -> list[int]:
+    """Lists the numbers of heads in the layers of a model whose every `period`-th layer
+    sees all positions. A layer has no heads if the probe does not need it.
 
     Args:
         is_local: for each layer of the probe, whether it does not see all positions.
         period: the period of the model.
+        heads: the number of heads in each layer of the probe.
     """
-    indices: list[int] = []
+    counts: list[int] = []
     for local in is_local:
-        index = indices[-1] + 1 if indices else 0
-        while (index % period != period - 1) != local:
-            index += 1
-        indices.append(index)
-    return indices
+        while (len(counts) % period != period - 1) != local:
+            counts.append(0)
+        counts.append(heads)
+    return counts

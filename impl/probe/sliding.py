@@ -12,21 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.probe import get_probe, list_heads
+from lockstep.harness.backends.probe import list_heads
+from lockstep.impl.probe import model
 from lockstep.impl.probe.arrays import Array
-from lockstep.impl.probe.codes import choose_length, make_codes
 from lockstep.impl.probe.finders import Rotary
-from lockstep.impl.probe.hidden import Hidden
-from lockstep.impl.probe.model import (
-    Model,
-    make_attention,
-    make_ends,
-    make_feed_forward,
-    make_norm,
-    make_settings,
-    name_layer,
-    place_layers,
-)
+from lockstep.impl.probe.hidden import Hidden, make_tokens
 
 BASE = 10.0
 """The base of RoPE: low, since all pairs tell distances."""
@@ -36,96 +26,83 @@ PERIOD = 6
 
 
 def make_hidden(
-    config: Mapping[str, Any], square: bool, adjacent: bool = False
+    config: Mapping[str, Any], square: bool = False, adjacent: bool = False
 ) -> tuple[Hidden, Rotary]:
     """Returns the hidden vectors, and the pairs of heads, of a model whose heads find
     tokens by their distances. For the arguments see `Hidden` and `Rotary`."""
-    probe, context = get_probe(config), config["context"]
-    ids = probe.first_ids[-1]
-    rotary = Rotary(BASE, choose_length(ids), adjacent)
-    finder = rotary.find_distances(context, context)
-    codes = make_codes(ids, rotary.size)
+    probe, codes = make_tokens(config)
+    rotary = Rotary(BASE, codes.shape[1], adjacent)
+    finder = rotary.find_distances(config["context"], config["context"])
     return Hidden(probe, codes, [finder] * len(probe.heads), square), rotary
 
 
-def build_mistral(config: Mapping[str, Any]) -> Model:
-    layers, heads = config["layers"], config["heads"]
-    hidden, rotary = make_hidden(config, square=False)
-    tensors = make_ends(hidden, layers * heads)
-    for layer in range(layers):
-        norms = {
-            "input_layernorm.weight": make_norm(hidden, layer * heads),
-            "post_attention_layernorm.weight": make_norm(hidden, (layer + 1) * heads),
-        }
-        attention = make_attention(hidden, layer * heads, heads, rotary.size)
-        tensors |= name_layer(layer, norms | attention | make_feed_forward(hidden))
-    settings = make_settings(
+def build_mistral(config: Mapping[str, Any]) -> model.Model:
+    layers, heads, window = config["layers"], config["heads"], config["window"]
+    hidden, rotary = make_hidden(config)
+    tensors = model.stack(
         hidden,
-        config["context"],
-        layers,
-        heads,
-        rotary.size,
-        architectures=["MistralForCausalLM"],
-        model_type="mistral",
-        rope_theta=BASE,
-        sliding_window=config["window"],
+        [heads] * layers,
+        lambda layer, found: model.make_attention(hidden, found, heads, rotary.size),
+        model.make_feed_forward(hidden),
     )
-    return Model(settings, tensors)
+    settings = model.make_settings(
+        hidden,
+        config,
+        "MistralForCausalLM",
+        "mistral",
+        layers,
+        rotary.size,
+        BASE,
+        sliding_window=window,
+    )
+    return model.Model(settings, tensors)
 
 
-def build_gemma(config: Mapping[str, Any]) -> Model:
+def build_gemma(config: Mapping[str, Any]) -> model.Model:
     """Builds Gemma 3, which multiplies embeddings by the root of their size, norms
     queries, keys and what a layer adds, and stores the weights of norms less 1."""
     heads = config["heads"]
     hidden, rotary = make_hidden(config, square=True)
-    finder, length = hidden.finders[0], hidden.codes.shape[1]
-    slides = [
-        list_heads(config, layer)[0].window is not None
-        for layer in range(config["layers"])
-    ]
-    indices = place_layers(slides, PERIOD)
-    tensors = make_ends(hidden, len(hidden.finders))
-    tensors["model.embed_tokens.weight"] /= np.float32(np.sqrt(hidden.size))
-    found = 0
-    for layer in range(max(indices) + 1):
-        attention = make_attention(hidden, found, heads, rotary.size, normed=True)
-        norms = {"input_layernorm.weight": make_norm(hidden, found)}
-        if layer in indices:
-            found += heads
-        else:
-            attention["self_attn.o_proj.weight"] *= 0
-        # Queries and keys get the norm of `rotary.size` numbers of 1.
-        gain = finder.peak / np.sqrt(rotary.size)
-        added = np.sqrt(heads * length / hidden.size)
-        norms |= {
-            "self_attn.q_norm.weight": np.full(rotary.size, gain),
-            "self_attn.k_norm.weight": np.ones(rotary.size),
-            "post_attention_layernorm.weight": np.full(hidden.size, added),
-            "pre_feedforward_layernorm.weight": make_norm(hidden, found),
-            "post_feedforward_layernorm.weight": np.ones(hidden.size),
-        }
-        tensors |= name_layer(layer, norms | attention | make_feed_forward(hidden))
-    tensors = {name: less_one(name, tensor) for name, tensor in tensors.items()}
-    settings = make_settings(
+    first = [list_heads(config, layer)[0] for layer in range(config["layers"])]
+    counts = model.place_heads([head.window is not None for head in first], PERIOD, heads)
+    added = np.sqrt(heads * rotary.size / hidden.size)
+    # Queries and keys get the norm of `rotary.size` numbers of 1.
+    gain = hidden.finders[0].peak / np.sqrt(rotary.size)
+    norms = {
+        "self_attn.q_norm.weight": np.full(rotary.size, gain),
+        "self_attn.k_norm.weight": np.ones(rotary.size),
+        "post_attention_layernorm.weight": np.full(hidden.size, added),
+        "post_feedforward_layernorm.weight": np.ones(hidden.size),
+    }
+    tensors = model.stack(
         hidden,
-        config["context"],
-        max(indices) + 1,
-        heads,
+        counts,
+        lambda layer, found: model.make_attention(
+            hidden, found, counts[layer], rotary.size, normed=True, total=heads
+        ),
+        model.make_feed_forward(hidden) | norms,
+        norms=("input_layernorm", "pre_feedforward_layernorm"),
+    )
+    tensors["model.embed_tokens.weight"] /= np.float32(np.sqrt(hidden.size))
+    types = ["sliding_attention"] * (PERIOD - 1) + ["full_attention"]
+    settings = model.make_settings(
+        hidden,
+        config,
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        len(counts),
         rotary.size,
-        architectures=["Gemma3ForCausalLM"],
-        model_type="gemma3_text",
+        BASE,
         hidden_activation="gelu_pytorch_tanh",
         query_pre_attn_scalar=rotary.size,
-        rope_theta=BASE,
         rope_local_base_freq=BASE,
         sliding_window=config["window"],
         sliding_window_pattern=PERIOD,
-        layer_types=[
-            "full_attention" if layer % PERIOD == PERIOD - 1 else "sliding_attention"
-            for layer in range(max(indices) + 1)
-        ],
+        layer_types=[types[layer % PERIOD] for layer in range(len(counts))],
     )
-    return Model(settings, tensors)
+    return model.Model(
+        settings, {name: less_one(name, tensors[name]) for name in tensors}
+    )
 
 
 def less_one(name: str, tensor: Array) -> Array:

@@ -13,20 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.harness.backends.probe import get_probe, list_heads
+from lockstep.harness.backends.probe import list_heads
+from lockstep.impl.probe import model
 from lockstep.impl.probe.arrays import Array
-from lockstep.impl.probe.codes import choose_length, make_codes
 from lockstep.impl.probe.finders import Finder, Rotary
-from lockstep.impl.probe.hidden import Hidden
-from lockstep.impl.probe.model import (
-    FEED_FORWARD,
-    Model,
-    make_attention,
-    make_ends,
-    make_norm,
-    make_settings,
-    name_layer,
-)
+from lockstep.impl.probe.hidden import Hidden, make_tokens
 from lockstep.impl.probe.sliding import BASE
 
 ACTIVE = 32.0
@@ -43,41 +34,35 @@ HEAD = 64
 """The numbers of a head of the Mamba-2 layer."""
 
 
-def build(config: Mapping[str, Any]) -> Model:
-    probe, context, content = get_probe(config), config["context"], config["content"]
-    ids = probe.first_ids[-1]
-    length = choose_length(ids)
-    codes, rotary = make_codes(ids, length), Rotary(BASE, length)
+def build(config: Mapping[str, Any]) -> model.Model:
+    context, content, heads = config["context"], config["content"], config["heads"]
+    probe, codes = make_tokens(config)
+    length = codes.shape[1]
     by_kind = {
-        "distance": rotary.find_distances(context, context),
+        "distance": Rotary(BASE, length).find_distances(context, context),
         "follower": find_followers(codes, content),
     }
-    finders = [by_kind[head.finds] for head in probe.heads]
-    hidden = Hidden(probe, codes, finders)
-    tensors, found, types = make_ends(hidden, len(finders)), 0, []
-    for layer in range(config["layers"]):
-        norms = {"input_layernorm.weight": make_norm(hidden, found)}
-        count = len(list_heads(config, layer))
-        types.append("attention" if layer % 2 == 0 else "mamba")
-        if types[-1] == "attention":
-            mixer = make_attention(hidden, found, count, length, total=config["heads"])
-        else:
-            mixer = make_scan(hidden, found, content)
-        found += count
-        norms["post_attention_layernorm.weight"] = make_norm(hidden, found)
-        tensors |= name_layer(layer, norms | mixer | make_feed_forward(hidden))
-    settings = make_settings(
+    hidden = Hidden(probe, codes, [by_kind[head.finds] for head in probe.heads])
+    counts = [len(list_heads(config, layer)) for layer in range(config["layers"])]
+    types = ["mamba" if layer % 2 else "attention" for layer in range(len(counts))]
+
+    def make_mixer(layer: int, found: int) -> dict[str, Array]:
+        if types[layer] == "mamba":
+            return make_scan(hidden, found, content)
+        return model.make_attention(hidden, found, heads, length)
+
+    tensors = model.stack(hidden, counts, make_mixer, make_feed_forward(hidden))
+    settings = model.make_settings(
         hidden,
-        context,
-        config["layers"],
-        config["heads"],
+        config,
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        len(counts),
         length,
-        architectures=["GraniteMoeHybridForCausalLM"],
-        model_type="granitemoehybrid",
-        rope_theta=BASE,
+        BASE,
         position_embedding_type="rope",
         attention_multiplier=length**-0.5,
-        shared_intermediate_size=FEED_FORWARD,
+        shared_intermediate_size=model.FEED_FORWARD,
         num_local_experts=0,
         num_experts_per_tok=0,
         layer_types=types,
@@ -90,7 +75,7 @@ def build(config: Mapping[str, Any]) -> Model:
         mamba_conv_bias=True,
         mamba_proj_bias=False,
     )
-    return Model(settings, tensors)
+    return model.Model(settings, tensors)
 
 
 def find_followers(codes: Array, content: int) -> Finder:
@@ -136,6 +121,6 @@ def make_scan(hidden: Hidden, head: int, content: int) -> dict[str, Array]:
 def make_feed_forward(hidden: Hidden) -> dict[str, Array]:
     """Returns the tensors of a feed-forward layer that adds nothing."""
     return {
-        "shared_mlp.input_linear.weight": np.zeros((2 * FEED_FORWARD, hidden.size)),
-        "shared_mlp.output_linear.weight": np.zeros((hidden.size, FEED_FORWARD)),
+        "shared_mlp.input_linear.weight": np.zeros((2 * model.FEED_FORWARD, hidden.size)),
+        "shared_mlp.output_linear.weight": np.zeros((hidden.size, model.FEED_FORWARD)),
     }
