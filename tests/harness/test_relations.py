@@ -249,3 +249,10 @@ def test_each_derived_program_is_counted_as_a_comparison() -> None:
     compared = execute(program).comparisons.compared["contents"]
     more = execute(program, every=True).comparisons.compared["contents"]
     assert 0 < compared < more
+
+
+def test_a_program_that_is_too_large_is_not_compared() -> None:
+    program = make("layer", {}, "; ".join(["update 1"] * 3000))
+    result = execute(program)
+    assert (result.steps, result.skipped) == (0, 3000)
+    assert "trace a shorter program" in str(result.why_skipped)

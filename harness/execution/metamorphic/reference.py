@@ -231,11 +231,11 @@ def find_contradiction(
         wanted: the required signature; contradictions with other signatures are skipped.
         on_step: a function that is called before each derived program, so that a long
             search does not look like a hang.
+
+    Raises:
+        UsageError: the program is too large to be checked.
     """
-    try:
-        answers = trace_first(program)
-    except UsageError:
-        return None  # too large to be checked
+    answers = trace_first(program)
     relations = [
         relation
         for relation in list_relations(program.kind)
@@ -310,7 +310,10 @@ def execute(
         result.divergence = Divergence("error", number, operation, message)
         return result
     applied = Counter[str]()
-    result.divergence = find_contradiction(program, every, applied, wanted, on_step)
+    try:
+        result.divergence = find_contradiction(program, every, applied, wanted, on_step)
+    except UsageError as error:
+        return Result(skipped=result.steps, why_skipped=str(error))
     result.comparisons.compared[CONTENTS] = applied.total()
     return result
 
