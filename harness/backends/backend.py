@@ -44,11 +44,17 @@ REFERENCE_NAME = "reference"
 """The name of the reference as a backend."""
 
 DRIVER_PREFIX = "exec:"
+SERVER_PREFIXES = ("http://", "https://")
 
 
 def is_driver(name: str) -> bool:
     """Returns whether the name of a backend names a driver."""
     return name.startswith(DRIVER_PREFIX)
+
+
+def is_server(name: str) -> bool:
+    """Returns whether the name of a backend names a server."""
+    return name.startswith(SERVER_PREFIXES)
 
 
 @dataclass(frozen=True)

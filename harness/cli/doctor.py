@@ -137,7 +137,7 @@ def check_records(folder: Path) -> Iterator[Text]:
             yield Text(make_printable(message))
 
 
-@define("backends", "start", "failures")
+@define("backends", "start", "server", "failures")
 def backends(settings: Settings) -> int:
     """Lists what can be checked here, and why the rest cannot."""
     console = PlainConsole()

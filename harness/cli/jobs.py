@@ -85,7 +85,7 @@ MOST_PROGRAMS = 10_000_000
         "For each backend and kind, list what was run, what cannot be checked, and"
         " which cells were missed.",
     ),
-    *("jobs", "step", "start", "strict", "failures", "json"),
+    *("jobs", "step", "start", "strict", "server", "failures", "json"),
 )
 def check(
     settings: Settings,
@@ -132,7 +132,10 @@ def check(
     return outcome.get_exit_status()  # it is 2 if the outcome could not be written
 
 
-EVERYTHING = "All registered backends; your own: --backend MODULE:FACTORY or exec:PROGRAM"
+EVERYTHING = (
+    "All registered backends; your own: --backend MODULE:FACTORY, exec:PROGRAM or"
+    " http://HOST:PORT"
+)
 
 
 @contextmanager
@@ -189,7 +192,7 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
     ),
     "seconds",
     flag("--resume", "Continue an earlier run."),
-    *("jobs", "step", "start", "strict", "failures", "json"),
+    *("jobs", "step", "start", "strict", "server", "failures", "json"),
 )
 def explore(
     settings: Settings, depth: int, size: str, resume: bool, as_json: bool

@@ -149,7 +149,10 @@ def compose(*options: Callable[..., Any]) -> Callable[..., Any]:
 def name_backends(names: str, note: str, **settings: Any) -> Callable[..., Any]:
     """Returns the decorator for the options with names of backends and with their
     folders."""
-    kinds = 'A name from `lockstep backends`, package.module:factory, or "exec:program …"'
+    kinds = (
+        'A name from `lockstep backends`, package.module:factory, "exec:program …" or'
+        " http://host:port"
+    )
     folder = click.Path(exists=True, file_okay=False, path_type=Path)
     note = f"{kinds}; {note}."
     return compose(
@@ -200,6 +203,25 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         "--start-time start_seconds",
         "Report a backend that takes longer than S seconds to load as a hang.",
         START_SECONDS,
+    ),
+    "server": compose(
+        option(
+            "--probe",
+            "The folder of the probe that a server serves; see `lockstep probe`.",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+        ),
+        option(
+            "--allow-host",
+            "Also connect to a server on this host, which may be another machine.",
+            metavar="HOST",
+        ),
+        option(
+            "--rate",
+            "Send a server at most N requests a second.",
+            type=click.FloatRange(0.01, 1e6),
+            metavar="N",
+        ),
     ),
     "strict": flag(
         "--strict", "Validate every message of an exec: backend against its JSON Schema."

@@ -73,7 +73,8 @@ def run_each(
 
 
 @define(
-    *("paths", "given", "unsupported", "step", "start", "strict", "failures", "json"),
+    *("paths", "given", "unsupported", "step", "start", "strict"),
+    *("server", "failures", "json"),
 )
 def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     """Runs saved programs again: FIXED, AGREES, EXCLUDED, FAILED, FLAKY or ERROR.
@@ -124,7 +125,7 @@ def print_result(console: PlainConsole, result: Replayed) -> None:
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
     ),
-    *("backend", "start", "failures"),
+    *("backend", "start", "server", "failures"),
 )
 def snippet(
     settings: Settings, paths: Sequence[Path], backend: str | None, folder: Path | None
@@ -191,7 +192,7 @@ def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
 @define(
     *("paths", "backend"),
     limit("--time seconds", "Stop after S seconds, for each program.", 60),
-    *("step", "start", "strict", "failures"),
+    *("step", "start", "strict", "server", "failures"),
 )
 def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> int:
     """Continues to shrink programs that diverge, and saves the shortest ones.

@@ -51,7 +51,7 @@ def load_material(paths: Sequence[Path]) -> Material:
         type=click.IntRange(0),
         metavar="N",
     ),
-    *("step", "start", "failures"),
+    *("step", "start", "server", "failures"),
 )
 def show(
     settings: Settings, paths: Sequence[Path], backend: str | None, number: int | None
@@ -100,7 +100,7 @@ def show(
         default="html",
         show_default=True,
     ),
-    *("given", "step", "start", "failures"),
+    *("given", "step", "start", "server", "failures"),
 )
 def report(
     settings: Settings, paths: Sequence[Path], folder: Path | None, form: str

@@ -48,7 +48,7 @@ seconds, which may both stay the same."""
         "Shell command to run before each replay; build a driver once before.",
         metavar="COMMAND",
     ),
-    *("unsupported", "step", "start", "strict", "failures"),
+    *("unsupported", "step", "start", "strict", "server", "failures"),
 )
 def watch(
     settings: Settings,

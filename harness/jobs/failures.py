@@ -205,6 +205,9 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
     "strict": (bool,),
     "step_time": (int, float),
     "start_time": (int, float),
+    "probe": (str,),
+    "allow_host": (str,),
+    "rate": (int, float),
 }
 """The options of a check that may change a verdict: name in `meta` → allowed types."""
 
@@ -216,7 +219,8 @@ def get_replay_line(path: Path, options: Mapping[str, Any], *backends: str) -> s
         command += ["--backend", quote(backend)]
     for name, value in options.items():
         command.append(f"--{name.replace('_', '-')}")
-        command += [] if value is True else [f"{value:g}"]
+        text = quote(value) if isinstance(value, str) else f"{value:g}"
+        command += [] if value is True else [text]
     return " ".join(command)
 
 

@@ -25,5 +25,8 @@ def open_pool(
         settings.start_seconds,
         strict=settings.strict,
         unsupported=settings.unsupported,
+        probe=str(settings.probe.absolute()) if settings.probe else None,
+        allow_host=settings.allow_host,
+        rate=settings.rate,
     )
     return Pool(jobs or settings.jobs, settings.failures / RUNNING, limits, variables)

@@ -57,6 +57,7 @@ class Settings:
         require_complete: set the exit status 2 if programs did not run or cells were not
             reached.
         slice: the number of programs in a slice.
+        probe, allow_host, rate: see `Limits` of `harness.backends.driver.client`.
         trusted: the backends in the project's settings, which a program file may name.
     """
 
@@ -74,6 +75,9 @@ class Settings:
     unsupported: bool = False
     require_complete: bool = False
     slice: int = SLICE
+    probe: Path | None = None
+    allow_host: str | None = None
+    rate: float | None = None
     trusted: Sequence[str] = ()
 
     def get_options(self) -> dict[str, Any]:
@@ -82,6 +86,9 @@ class Settings:
             "strict": (self.strict, False),
             "step_time": (self.step_seconds, STEP_SECONDS),
             "start_time": (self.start_seconds, START_SECONDS),
+            "probe": (str(self.probe) if self.probe else None, None),
+            "allow_host": (self.allow_host, None),
+            "rate": (self.rate, None),
         }
         return {name: value for name, (value, usual) in options.items() if value != usual}
 

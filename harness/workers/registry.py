@@ -1,8 +1,9 @@
 """Finds and loads backends by name.
 
 A name is an entry point of an installed package, in the group "lockstep.backends", or
-"module:factory". A name "exec:COMMAND" starts a driver. No other module imports backends
-or starts drivers. A backend is imported when it is needed.
+"module:factory". A name "exec:COMMAND" starts a driver, and "http://HOST:PORT" connects
+to a server. No other module imports backends, starts drivers or connects to servers. A
+backend is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from lockstep.harness.backends.backend import (
     Lifetime,
     Planted,
     is_driver,
+    is_server,
 )
 from lockstep.harness.backends.driver.backend import (
     list_files,
@@ -35,6 +37,8 @@ from lockstep.harness.backends.driver.backend import (
     split_command,
 )
 from lockstep.harness.backends.driver.client import LIMITS, Limits
+from lockstep.harness.backends.http.backend import load_server
+from lockstep.harness.backends.http.client import parse_url
 from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
@@ -84,13 +88,16 @@ def find_entry(name: str) -> EntryPoint | None:
 
 
 def get_target(name: str) -> str:
-    """Returns the "module:factory" of a name; for a driver, the name itself.
+    """Returns the "module:factory" of a name; for a driver or server, the name itself.
 
     Raises:
         UsageError: no backend has this name.
     """
     if is_driver(name):
         split_command(name)
+        return name
+    if is_server(name):
+        parse_url(name)
         return name
     names = list_names()
     if name in names:
@@ -106,7 +113,8 @@ def get_target(name: str) -> str:
     )
     raise UsageError(
         f"--backend {name}: no backend has this name; {hint} For your own backend,"
-        " write package.module:factory, or exec:program if it is not in Python"
+        " write package.module:factory, exec:program if it is not in Python, or"
+        " http://host:port for a server"
     )
 
 
@@ -121,8 +129,12 @@ def load(name: str, limits: Limits = LIMITS) -> Backend:
     entry = find_entry(name)
     if entry is not None:
         require_packages(entry, limits.unsupported)
-    backend = start_driver(name, limits) if is_driver(name) else import_backend(name)
-    module = "" if is_driver(name) else get_target(name).partition(":")[0]
+    if is_server(name):
+        backend, module = load_server(name, limits), ""
+    elif is_driver(name):
+        backend, module = start_driver(name, limits), ""
+    else:
+        backend, module = import_backend(name), get_target(name).partition(":")[0]
     with loading("checking its declaration", module):
         check_declaration(backend, module)
     return backend
@@ -355,14 +367,14 @@ def hash_code(target: str) -> str:
     """Returns a digest of the Python files of a backend, the reference and the harness.
 
     Args:
-        target: "module:factory", or the name of a driver; for a driver, the files in its
-            command are hashed.
+        target: "module:factory", or the name of a driver or server; for a driver, the
+            files in its command are hashed.
     """
     files: list[Path] = []
     names = ["lockstep.harness", "lockstep.reference"]
     if is_driver(target):
         files += list_files(target)
-    else:
+    elif not is_server(target):
         package = target.partition(":")[0].partition(".")[0]
         names.append("lockstep.impl" if package == "lockstep" else package)
     for name in names:

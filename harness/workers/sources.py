@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.harness.backends.backend import is_driver
+from lockstep.harness.backends.backend import is_driver, is_server
 from lockstep.harness.backends.driver.backend import list_files
 from lockstep.harness.workers.registry import get_target
 
@@ -20,9 +20,11 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 def list_sources(name: str) -> list[Path]:
     """Lists the imported files of a backend, except files of installed packages and of
-    Python; for a driver, the files in its command."""
+    Python; for a driver, the files in its command; for a server, none."""
     if is_driver(name):
         return list(list_files(name))
+    if is_server(name):
+        return []
     files = set(find_module(name))
     for module_name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

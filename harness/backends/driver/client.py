@@ -55,6 +55,9 @@ class Limits:
         strict: whether the messages of both sides are checked against the schemas.
         unsupported: whether a registered backend also runs with untested versions of its
             packages.
+        probe: the folder of the probe that a server serves.
+        allow_host: the host of a server on another machine; None for this machine only.
+        rate: the maximum number of requests to a server a second; None for no limit.
     """
 
     message_seconds: float = STEP_SECONDS / 2
@@ -62,6 +65,9 @@ class Limits:
     line_bytes: int = 1 << 24
     strict: bool = False
     unsupported: bool = False
+    probe: str | None = None
+    allow_host: str | None = None
+    rate: float | None = None
 
     @property
     def step_seconds(self) -> float:

@@ -1,0 +1,1 @@
+"""An engine behind an HTTP server with OpenAI's completions."""
