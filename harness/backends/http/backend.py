@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.driver.client import Limits
-from lockstep.harness.backends.engine import Generation
+from lockstep.harness.backends.engine import NO_ARRAYS, Generation
 from lockstep.harness.backends.http.client import HttpServer, find_address
 from lockstep.harness.backends.http.completions import CompletionEngine, Form, decode
 from lockstep.harness.backends.probe import Probe, get_probe
@@ -78,7 +78,7 @@ def load_server(name: str, limits: Limits) -> Backend:
         name=name,
         device="a server",
         contracts={"serving": {config["kind"]: kind}},
-        arrays=None,  # type: ignore[arg-type]
+        arrays=NO_ARRAYS,
         open=open_engine,
         is_fatal=lambda error: isinstance(error, ConnectionRefusedError),
     )

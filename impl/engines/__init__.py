@@ -1,0 +1,1 @@
+"""Backends that are whole inference engines, in this process."""
