@@ -10,12 +10,12 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from xllamacpp import CommonParams, Server, common_speculative_type, ggml_type
 
@@ -31,39 +31,68 @@ from lockstep.harness.backends.http.completions import (
 from lockstep.impl.engines.models import get_weights
 
 SLOTS = 4
-SECONDS = 10.0
-"""The time limit of a request."""
-
 CONTEXT = 256
 """The server rounds the context of a slot up to a multiple of 256."""
 
-CONFIG: Mapping[str, tuple[Any, ...]] = {"context": (CONTEXT,), "slots": (SLOTS,)}
+SECONDS = 10.0
+"""The time limit of a request."""
 
-OPERATIONS = frozenset(
-    {"complete", "queue", "run", "begin", "read", "abort", "flush", "save", "restore"}
+TOGETHER = Kind(
+    frozenset(
+        ["complete", "queue", "run", "interrogate", "begin", "read", "abort", "flush"]
+    ),
+    {"context": (CONTEXT,)},
+    refuses=True,
 )
+"""Requests run at the same time, and the server chooses their slots."""
 
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "llama-cpp": {},
-    "llama-cpp-unified": {"kv_unified": True, "kv_unified_per_slot": CONTEXT},
-    "llama-cpp-cache-reuse": {"n_cache_reuse": 1},
-    "llama-cpp-swa-full": {"swa_full": True},
-    "llama-cpp-checkpoints": {"n_ctx_checkpoints": 3, "checkpoint_min_step": 1},
-    "llama-cpp-batch": {"n_batch": 8, "n_ubatch": 4},
-    "llama-cpp-no-host-cache": {"cache_ram_mib": 0},
-    "llama-cpp-q8": {
-        "cache_type_k": ggml_type.GGML_TYPE_Q8_0,
-        "cache_type_v": ggml_type.GGML_TYPE_Q8_0,
-    },
-    "llama-cpp-ngram": {
-        "speculative.types": [
-            common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
-        ],
-        "speculative.ngram_simple.size_n": 2,
-        "speculative.ngram_simple.size_m": 4,
-    },
+NAMED = Kind(
+    frozenset({"complete", "interrogate", "flush", "save", "restore"}),
+    {"context": (CONTEXT,), "slots": (SLOTS,)},
+    refuses=True,
+)
+"""Requests name slots, one after the other: while a request runs, another request that
+names its slot replaces its cache (see the README of impl/peers)."""
+
+FULL, SLIDING = "serving-full", "serving-sliding"
+
+
+class Row(NamedTuple):
+    """A backend.
+
+    Attributes:
+        settings: the settings of the server that differ from its defaults.
+        kind: the declaration of each kind.
+        kinds: the names of the kinds.
+    """
+
+    settings: Mapping[str, Any]
+    kind: Kind = TOGETHER
+    kinds: Sequence[str] = (FULL,)
+
+
+Q4, Q8 = ggml_type.GGML_TYPE_Q4_0, ggml_type.GGML_TYPE_Q8_0
+NGRAM = common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MOD
+
+ROWS: Mapping[str, Row] = {
+    "llama-cpp": Row({}),
+    "llama-cpp-slots": Row({}, NAMED, (FULL, SLIDING)),
+    "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
+    "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
+    "llama-cpp-swa-full": Row({"swa_full": True}, NAMED, (SLIDING,)),
+    "llama-cpp-batch": Row({"n_batch": 8, "n_ubatch": 4}),
+    "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}),
+    "llama-cpp-q8": Row({"cache_type_k": Q8, "cache_type_v": Q8}),
+    "llama-cpp-q4": Row({"cache_type_k": Q4, "cache_type_v": Q4}, NAMED),
+    "llama-cpp-ngram": Row(
+        {
+            "speculative.types": [NGRAM],
+            "speculative.ngram_mod.n_match": 2,
+            "speculative.ngram_mod.n_min": 1,
+            "speculative.ngram_mod.n_max": 4,
+        }
+    ),
 }
-"""Backend → the settings of the server that differ from its defaults."""
 
 HERE: Mapping[str, Any] = {
     "n_parallel": SLOTS,
@@ -161,16 +190,13 @@ def start_server(settings: Mapping[str, Any]) -> Server:
 
 
 def make_backend(name: str) -> Backend:
-    kinds = {
-        kind: Kind(OPERATIONS, CONFIG, refuses=True)
-        for kind in ("serving-full", "serving-sliding")
-    }
+    settings, kind, kinds = ROWS[name]
     return Backend(
         name=name,
         device="cpu",
-        contracts={"serving": kinds},
+        contracts={"serving": dict.fromkeys(kinds, kind)},
         arrays=NO_ARRAYS,
-        open=partial(LlamaCpp, SETTINGS[name]),
+        open=partial(LlamaCpp, settings),
         ledger=Path(__file__).parents[1] / "peers" / "ledger",
         versions={"xllamacpp": version("xllamacpp")},
     )
@@ -178,12 +204,13 @@ def make_backend(name: str) -> Backend:
 
 (
     default,
+    slots,
     unified,
     cache_reuse,
     swa_full,
-    checkpoints,
     batch,
     no_host_cache,
     q8,
+    q4,
     ngram,
-) = (partial(make_backend, name) for name in SETTINGS)
+) = (partial(make_backend, name) for name in ROWS)

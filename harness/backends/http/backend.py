@@ -10,8 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,10 @@ ASKS = 8
 
 MOST_SLOTS = 64
 
+STRIDE = 257
+"""The distance between the first tags of two programs, which run on the same server. Few
+programs have more tags."""
+
 
 class Model(Struct):
     id: str
@@ -72,7 +75,11 @@ def load_server(name: str, limits: Limits) -> Backend:
         form = find_form(server, get_probe(config))
     except Broken as broken:
         raise UsageError(f"--backend {name}: {broken}") from None
-    open_engine = partial(open_server, server, form)
+    first_tags = (number % config["content"] for number in count(0, STRIDE))
+
+    def open_engine(_: Mapping[str, Any]) -> CompletionEngine:
+        return CompletionEngine(server, form, server.seconds, next(first_tags))
+
     kind = find_kind(open_engine(config), form, config)
     return Backend(
         name=name,
@@ -82,12 +89,6 @@ def load_server(name: str, limits: Limits) -> Backend:
         open=open_engine,
         is_fatal=lambda error: isinstance(error, ConnectionRefusedError),
     )
-
-
-def open_server(
-    server: HttpServer, form: Form, config: Mapping[str, Any]
-) -> CompletionEngine:
-    return CompletionEngine(server, form, server.seconds)
 
 
 def find_form(server: HttpServer, probe: Probe) -> Form:
@@ -120,17 +121,17 @@ def find_form(server: HttpServer, probe: Probe) -> Form:
 def draw_asks(probe: Probe) -> Iterator[tuple[Generation, list[int]]]:
     """Yields requests, and the ids that only the probe generates."""
     source = random.Random(0)
-    count = 0
-    while count < ASKS:
+    drawn = 0
+    while drawn < ASKS:
         tags = source.sample(range(probe.content), 12)
-        head = count % len(probe.heads)
+        head = drawn % len(probe.heads)
         is_distance = probe.heads[head].finds == "distance"
         ask = Ask(head, source.randrange(12) if is_distance else source.choice(tags))
         generated = generate(probe.heads, probe.usual, [*tags, ask], 1)
         if generated is not None:
             request = Generation([*tags, probe.get_id(ask)], 1)
             yield request, [probe.get_id(token) for token in generated]
-            count += 1
+            drawn += 1
 
 
 def find_model(server: HttpServer) -> Mapping[str, str]:
@@ -164,7 +165,7 @@ def works(call: Callable[..., Any], *arguments: Any) -> bool:
 def find_kind(engine: CompletionEngine, form: Form, config: Mapping[str, Any]) -> Kind:
     """Finds out the operations of a server."""
     request = Generation([0, 1, 2, 3], 1)
-    operations = {"complete", "queue", "run"}
+    operations = {"complete", "queue", "run", "interrogate"}
     if works(lambda: engine.begin(request).read(1)):
         operations |= {"begin", "read", "abort"}
     if form.flush or (form.slots and works(engine.flush)):
@@ -175,9 +176,9 @@ def find_kind(engine: CompletionEngine, form: Form, config: Mapping[str, Any]) -
     refuses = not any(
         works(engine.run, Generation([*range(length)], 1)) for length in lengths
     )
-    values = {name: (value,) for name, value in config.items() if name != "kind"}
-    slots = {"slots": (form.slots,)} if form.slots else {}
-    return Kind(frozenset(operations), {**values, **slots}, refuses=refuses)
+    fields = {**config, "alphabet": None, "slots": form.slots or None}
+    values = {name: (value,) for name, value in fields.items() if name != "kind"}
+    return Kind(frozenset(operations), values, refuses=refuses)
 
 
 def read_config(folder: Path) -> Mapping[str, Any]:

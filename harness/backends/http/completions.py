@@ -181,10 +181,14 @@ class CompletionEngine:
         transport: the connection to the server.
         form: the form of the requests.
         seconds: the time limit for the next token of a stream.
+        first_tag: see `Engine`.
     """
 
-    def __init__(self, transport: Transport, form: Form, seconds: float) -> None:
+    def __init__(
+        self, transport: Transport, form: Form, seconds: float, first_tag: int = 0
+    ) -> None:
         self.transport, self.form, self.seconds = transport, form, seconds
+        self.first_tag = first_tag
         self.streams: list[CompletionStream] = []
 
     def make_body(self, request: Generation, **more: Any) -> dict[str, Any]:
