@@ -11,6 +11,7 @@ import signal
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -37,17 +38,17 @@ CONTEXT = 256
 SECONDS = 10.0
 """The time limit of a request."""
 
+COMPLETE = frozenset({"complete", "interrogate", "flush"})
+
 TOGETHER = Kind(
-    frozenset(
-        ["complete", "queue", "run", "interrogate", "begin", "read", "abort", "flush"]
-    ),
+    COMPLETE | {"queue", "run", "begin", "read", "abort"},
     {"context": (CONTEXT,)},
     refuses=True,
 )
 """Requests run at the same time, and the server chooses their slots."""
 
 NAMED = Kind(
-    frozenset({"complete", "interrogate", "flush", "save", "restore"}),
+    COMPLETE | {"save", "restore"},
     {"context": (CONTEXT,), "slots": (SLOTS,)},
     refuses=True,
 )
@@ -55,6 +56,9 @@ NAMED = Kind(
 names its slot replaces its cache (see the README of impl/peers)."""
 
 FULL, SLIDING = "serving-full", "serving-sliding"
+
+WINDOWS = (8, 16)
+"""The windows of sliding kinds: larger than every `distance`."""
 
 
 class Row(NamedTuple):
@@ -189,12 +193,17 @@ def start_server(settings: Mapping[str, Any]) -> Server:
     return server
 
 
+def limit(kind: Kind, name: str) -> Kind:
+    windows = {"window": WINDOWS} if name == SLIDING else {}
+    return replace(kind, config={**kind.config, **windows})
+
+
 def make_backend(name: str) -> Backend:
     settings, kind, kinds = ROWS[name]
     return Backend(
         name=name,
         device="cpu",
-        contracts={"serving": dict.fromkeys(kinds, kind)},
+        contracts={"serving": {name: limit(kind, name) for name in kinds}},
         arrays=NO_ARRAYS,
         open=partial(LlamaCpp, settings),
         ledger=Path(__file__).parents[1] / "peers" / "ledger",
