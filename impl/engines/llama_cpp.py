@@ -47,13 +47,11 @@ TOGETHER = Kind(
 )
 """Requests run at the same time, and the server chooses their slots."""
 
-NAMED = Kind(
-    COMPLETE | {"save", "restore"},
-    {"context": (CONTEXT,), "slots": (SLOTS,)},
-    refuses=True,
-)
+NAMED = Kind(COMPLETE, {"context": (CONTEXT,), "slots": (SLOTS,)}, refuses=True)
 """Requests name slots, one after the other: while a request runs, another request that
 names its slot replaces its cache (see the README of impl/peers)."""
+
+SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 
 FULL, SLIDING = "serving-full", "serving-sliding"
 
@@ -68,22 +66,24 @@ class Row(NamedTuple):
         settings: the settings of the server that differ from its defaults.
         kind: the declaration of each kind.
         kinds: the names of the kinds.
+        share: see `Backend.share`; generating a thousand tokens takes a second.
     """
 
     settings: Mapping[str, Any]
     kind: Kind = TOGETHER
     kinds: Sequence[str] = (FULL,)
+    share: int = 8
 
 
 Q4, Q8 = ggml_type.GGML_TYPE_Q4_0, ggml_type.GGML_TYPE_Q8_0
 NGRAM = common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MOD
 
 ROWS: Mapping[str, Row] = {
-    "llama-cpp": Row({}),
-    "llama-cpp-slots": Row({}, NAMED, (FULL, SLIDING)),
+    "llama-cpp": Row({}, share=4),
+    "llama-cpp-slots": Row({}, SAVED, (FULL, SLIDING), share=4),
     "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
     "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
-    "llama-cpp-swa-full": Row({"swa_full": True}, NAMED, (SLIDING,)),
+    "llama-cpp-swa-full": Row({"swa_full": True, "cache_ram_mib": 0}, NAMED, (SLIDING,)),
     "llama-cpp-batch": Row({"n_batch": 8, "n_ubatch": 4}),
     "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}),
     "llama-cpp-q8": Row({"cache_type_k": Q8, "cache_type_v": Q8}),
@@ -199,7 +199,7 @@ def limit(kind: Kind, name: str) -> Kind:
 
 
 def make_backend(name: str) -> Backend:
-    settings, kind, kinds = ROWS[name]
+    settings, kind, kinds, share = ROWS[name]
     return Backend(
         name=name,
         device="cpu",
@@ -207,6 +207,7 @@ def make_backend(name: str) -> Backend:
         arrays=NO_ARRAYS,
         open=partial(LlamaCpp, settings),
         ledger=Path(__file__).parents[1] / "peers" / "ledger",
+        share=share,
         versions={"xllamacpp": version("xllamacpp")},
     )
 

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,25 @@ from lockstep.harness.backends.engine import Generation
 from lockstep.harness.backends.http.backend import load_server
 from lockstep.harness.backends.http.client import HttpServer, find_address, parse_url
 from lockstep.harness.backends.http.completions import CompletionEngine, Form
+from lockstep.harness.backends.probe import FORMAT, NAME
 from lockstep.harness.core.errors import Broken, UsageError
 from tests.harness.serving_server import CONFIG, Fake, serving
 
-EVERY = {"complete", "queue", "run", "begin", "read", "abort"}
+EVERY = {"complete", "queue", "run", "interrogate", "begin", "read", "abort"}
 
 
 @pytest.fixture
 def probe(tmp_path: Path) -> str:
-    (tmp_path / "probe.json").write_text(json.dumps({"config": CONFIG}))
+    (tmp_path / "model.gguf").touch()
+    described = {
+        "format": FORMAT,
+        **CONFIG,
+        "architecture": "llama",
+        "dtype": "float32",
+        "weights": "model.gguf",
+        "digest": sha256().hexdigest(),
+    }
+    (tmp_path / NAME).write_text(json.dumps(described))
     return str(tmp_path)
 
 
@@ -115,7 +126,7 @@ def test_a_busy_server_gets_the_request_again(probe: str) -> None:
         assert list(answer[0].ids) == [7]
         fake.busy = 1000
         with pytest.raises(Broken, match="status 429"):
-            open_engine(fake, seconds=0.2).complete([Generation([7, 8, 9, 1], 1)])
+            open_engine(fake, seconds=2).complete([Generation([7, 8, 9, 1], 1)])
 
 
 def test_the_rate_of_requests_is_limited() -> None:

@@ -21,8 +21,7 @@ from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.engine import NO_ARRAYS, Generation
 from lockstep.harness.backends.http.client import HttpServer, find_address
 from lockstep.harness.backends.http.completions import CompletionEngine, Form, decode
-from lockstep.harness.backends.probe import Probe, get_probe
-from lockstep.harness.core.document import parse_json, read_text
+from lockstep.harness.backends.probe import Probe, get_probe, read_probe
 from lockstep.harness.core.errors import Broken, UsageError
 from lockstep.reference.serving import Ask, generate
 
@@ -69,7 +68,7 @@ def load_server(name: str, limits: Limits) -> Backend:
             f"--backend {name}: name the folder of the probe that it serves with --probe"
             " DIR; `lockstep probe` writes the folder"
         )
-    config = read_config(Path(limits.probe))
+    config = read_probe(Path(limits.probe)).config
     server = HttpServer(address, limits.message_seconds, limits.rate)
     try:
         form = find_form(server, get_probe(config))
@@ -179,9 +178,3 @@ def find_kind(engine: CompletionEngine, form: Form, config: Mapping[str, Any]) -
     fields = {**config, "alphabet": None, "slots": form.slots or None}
     values = {name: (value,) for name, value in fields.items() if name != "kind"}
     return Kind(frozenset(operations), values, refuses=refuses)
-
-
-def read_config(folder: Path) -> Mapping[str, Any]:
-    """Returns the config of the probe in a folder."""
-    config = parse_json(read_text(folder / "probe.json"), str(folder))["config"]
-    return config

@@ -61,7 +61,8 @@ class ServingContract(Contract):
     letters: ClassVar[Mapping[str, Any]] = {"request": name_letter, "saved": "s{}".format}
     counted: ClassVar[Mapping[str, tuple[Any, ...]]] = {"slots": (2,)}
     facts: ClassVar[Mapping[str, str]] = {
-        "shared": "first tokens of the prompt that an earlier request has, too"
+        "shared": "first tokens of the prompt that an earlier request has, too",
+        "length": "tokens of the prompt, with the ask",
     }
     rewrites = REWRITES
     free_fields = ("dtype",)

@@ -212,10 +212,15 @@ class ServingModel:
         return positions
 
     def get_facts(self, op: Op) -> Mapping[str, Any]:
-        if "pieces" not in op or op["of"] not in (None, *self.requests):
+        if "pieces" in op:
+            request = self.make_request(op)
+            tokens = request.prompt if isinstance(request, Request) else ()
+        elif "head" in op and op["request"] in self.requests:
+            tokens = [*self.requests[op["request"]].tokens, Ask(op["head"], 1)]
+        else:
             return {}
-        common = self.count_shared(self.make_prompt(op))
-        return {"shared": max(common.values(), default=0)}
+        common = self.count_shared(tokens)
+        return {"shared": max(common.values(), default=0), "length": len(tokens)}
 
 
 def count_new(op: Op) -> int:
