@@ -53,6 +53,8 @@ names its slot replaces its cache (see the README of impl/peers)."""
 
 SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 
+ONE = replace(SAVED, config={"context": (CONTEXT,), "slots": (1,)})
+
 FULL, SLIDING = "serving-full", "serving-sliding"
 
 WINDOWS = (8, 16)
@@ -80,7 +82,8 @@ NGRAM = common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MOD
 
 ROWS: Mapping[str, Row] = {
     "llama-cpp": Row({}, share=4),
-    "llama-cpp-slots": Row({}, SAVED, (FULL, SLIDING), share=4),
+    "llama-cpp-slots": Row({}, SAVED),
+    "llama-cpp-one-slot": Row({"n_parallel": 1}, ONE, (SLIDING,), share=4),
     "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
     "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
     "llama-cpp-swa-full": Row({"swa_full": True, "cache_ram_mib": 0}, NAMED, (SLIDING,)),
@@ -99,7 +102,6 @@ ROWS: Mapping[str, Row] = {
 }
 
 HERE: Mapping[str, Any] = {
-    "n_parallel": SLOTS,
     "n_gpu_layers": 0,
     "cpuparams.n_threads": 1,
     "cpuparams_batch.n_threads": 1,
@@ -156,16 +158,18 @@ class LlamaCpp(CompletionEngine):
     def __init__(self, settings: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         folder = tempfile.mkdtemp(prefix="lockstep-slots-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        slots = settings.get("n_parallel", SLOTS)
         server = start_server(
             {
                 "model.path": str(get_weights(config, "gguf")),
-                "n_ctx": config["context"] * SLOTS,
+                "n_parallel": slots,
+                "n_ctx": config["context"] * slots,
                 "slot_save_path": f"{folder}/",
                 **HERE,
                 **settings,
             }
         )
-        super().__init__(Handlers(server), Form({"logprobs": 1}, slots=SLOTS), SECONDS)
+        super().__init__(Handlers(server), Form({"logprobs": 1}, slots=slots), SECONDS)
 
     def close(self) -> None:
         super().close()
@@ -215,6 +219,7 @@ def make_backend(name: str) -> Backend:
 (
     default,
     slots,
+    one_slot,
     unified,
     cache_reuse,
     swa_full,
