@@ -53,8 +53,6 @@ names its slot replaces its cache (see the README of impl/peers)."""
 
 SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 
-ONE = replace(SAVED, config={"context": (CONTEXT,), "slots": (1,)})
-
 FULL, SLIDING = "serving-full", "serving-sliding"
 
 WINDOWS = (8, 16)
@@ -83,7 +81,8 @@ NGRAM = common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MOD
 ROWS: Mapping[str, Row] = {
     "llama-cpp": Row({}, share=4),
     "llama-cpp-slots": Row({}, SAVED),
-    "llama-cpp-one-slot": Row({"n_parallel": 1}, ONE, (SLIDING,), share=4),
+    "llama-cpp-no-checkpoints": Row({"n_ctx_checkpoints": 0}, SAVED, (SLIDING,), share=4),
+    "llama-cpp-checkpoints": Row({}, SAVED, (SLIDING,)),
     "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
     "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
     "llama-cpp-swa-full": Row({"swa_full": True, "cache_ram_mib": 0}, NAMED, (SLIDING,)),
@@ -102,6 +101,7 @@ ROWS: Mapping[str, Row] = {
 }
 
 HERE: Mapping[str, Any] = {
+    "n_parallel": SLOTS,
     "n_gpu_layers": 0,
     "cpuparams.n_threads": 1,
     "cpuparams_batch.n_threads": 1,
@@ -158,18 +158,16 @@ class LlamaCpp(CompletionEngine):
     def __init__(self, settings: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         folder = tempfile.mkdtemp(prefix="lockstep-slots-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        slots = settings.get("n_parallel", SLOTS)
         server = start_server(
             {
                 "model.path": str(get_weights(config, "gguf")),
-                "n_parallel": slots,
-                "n_ctx": config["context"] * slots,
+                "n_ctx": config["context"] * SLOTS,
                 "slot_save_path": f"{folder}/",
                 **HERE,
                 **settings,
             }
         )
-        super().__init__(Handlers(server), Form({"logprobs": 1}, slots=slots), SECONDS)
+        super().__init__(Handlers(server), Form({"logprobs": 1}, slots=SLOTS), SECONDS)
 
     def close(self) -> None:
         super().close()
@@ -219,7 +217,8 @@ def make_backend(name: str) -> Backend:
 (
     default,
     slots,
-    one_slot,
+    no_checkpoints,
+    checkpoints,
     unified,
     cache_reuse,
     swa_full,
