@@ -48,6 +48,7 @@ STATUS = {
     "lockstep check --backend my_cache:make": 2,  # unfinished, as they say
     "lockstep check --backend my_blocks:make": 2,
     "lockstep check --backend exec:./my_driver.py": 2,
+    "lockstep check --backend http://localhost:": 2,  # no server is there
     "lockstep check --backend 'exec:./my-driver --flag'": 2,
     "lockstep replay failures": 1,  # the failure is still there
     "lockstep replay artifact.zip": 1,
