@@ -26,7 +26,8 @@ SIZES = {"layers": 1, "heads": 2, "content": 512, "context": 512, "distance": 3}
 def round_to_bits(numbers: Array, bits: int) -> Array:
     """Keeps so many bits of each mantissa, the first bit included."""
     mantissas, exponents = np.frexp(numbers)
-    return np.ldexp(np.round(mantissas * 2**bits) / 2**bits, exponents)
+    rounded: Array = np.ldexp(np.round(mantissas * 2**bits) / 2**bits, exponents)
+    return rounded
 
 
 def round_blocks(numbers: Array, steps: int) -> Array:
@@ -37,9 +38,8 @@ def round_blocks(numbers: Array, steps: int) -> Array:
     scale = np.where(largest == 0, 1, largest / -steps)
     # As in llama.cpp, the largest number is at the end of the range of integers that is
     # longer by one.
-    return (np.clip(np.round(blocks / scale), -steps, steps - 1) * scale).reshape(
-        numbers.shape
-    )
+    rounded = np.clip(np.round(blocks / scale), -steps, steps - 1) * scale
+    return rounded.reshape(numbers.shape)
 
 
 STORAGES: Mapping[str, Callable[[Array], Array]] = {

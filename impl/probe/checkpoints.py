@@ -92,7 +92,8 @@ def convert(tensor: Array, dtype: str) -> Array:
         return numbers.astype(np.dtype(dtype).newbyteorder("<"))
     bits = numbers.view("<u4")
     half = 0x7FFF + (bits >> 16 & 1)  # ties go to the even number
-    return ((bits + half) >> 16).astype("<u2")
+    rounded: Array = ((bits + half) >> 16).astype("<u2")
+    return rounded
 
 
 # --- GGUF -------------------------------------------------------------------------------
@@ -149,11 +150,10 @@ def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
             tensor.ndim > 1 and name.endswith("weight") and not name.endswith(EXACT)
         )
         stored_as = matrix if is_matrix else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(
-            names.get_name(name, try_suffixes=(".weight", ".bias")),
-            gguf.quantize(tensor, stored_as),
-            raw_dtype=stored_as,
-        )
+        stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored_name is not None, name
+        numbers = gguf.quantize(tensor, stored_as)
+        writer.add_tensor(stored_name, numbers, raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
