@@ -449,10 +449,8 @@ class Put(Again):
             return {"error": "usage"}
         if model.batch is None or op["layer"] not in range(config["layers"]):
             return {"error": "usage"}
-        if op.get("axes") not in (None, 4):
-            return {"error": "usage"}
         sizes = {name: config[name] for name in ("heads", "key_dim", "value_dim")}
-        sizes |= {"rows": len(model.batch), "value_heads": config["heads"]}
+        sizes |= {"rows": len(model.batch), "value_heads": config["heads"], "axes": 4}
         if isinstance(member, EncoderCache):
             sizes["rows"] = IMAGE
             if model.reserved:
