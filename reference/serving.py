@@ -74,17 +74,14 @@ def find(heads: Sequence[Head], usual: Ask, tokens: Sequence[Token]) -> int | No
     asking = len(tokens) - 1
     ask = tokens[-1] if isinstance(tokens[-1], Ask) else usual
     head = heads[ask.head]
-    visible = [position for position in range(asking + 1) if head.sees(asking, position)]
     if head.finds == "distance":
         wanted = asking - ask.argument
-        found = [position for position in visible if position == wanted]
-        if not found and not head.echoes:
-            found = [position for position in visible if position == wanted + 1]
-    elif head.finds == "content":
-        found = [position for position in visible if tokens[position] == ask.argument]
+        matching = [wanted] if head.echoes or head.sees(asking, wanted) else [wanted + 1]
     else:
-        behind = [position for position in visible if position - 1 in visible]
-        found = [position for position in behind if tokens[position - 1] == ask.argument]
+        behind = 1 if head.finds == "follower" else 0
+        equal = [at for at, token in enumerate(tokens) if token == ask.argument]
+        matching = [at + behind for at in equal if head.sees(asking, at)]
+    found = [position for position in matching if head.sees(asking, position)]
     if not found:
         return asking if head.echoes else None
     return found[-1] if len({tokens[position] for position in found}) == 1 else None
