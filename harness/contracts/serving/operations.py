@@ -37,6 +37,9 @@ GENERATED = schemas.record(
     generated={"type": "array", "items": {"type": ["integer", "string"]}}
 )
 
+MOST_ASKED = 24
+"""The number of tokens of the longest request that a drawn `interrogate` asks for."""
+
 PROMPT: Mapping[str, Schema] = {
     "request": REQUEST,
     "before": {**integer(0, 4096), "default": 0},
@@ -266,11 +269,12 @@ class Interrogate(ServingOperation):
         return None if model.list_asked(op) else "the head sees nothing there"
 
     def draw_fields(self, source: Source, model: ServingModel) -> Fields:
-        ended = model.list_states("done", "aborted")
-        if not ended:
+        requests, ended = model.requests, model.list_states("done", "aborted")
+        short = [name for name in ended if len(requests[name].tokens) <= MOST_ASKED]
+        if not short:
             return None
         head = source.below(len(model.probe.heads))
-        return {"request": source.pick(ended), "head": head}
+        return {"request": source.pick(short), "head": head}
 
     def run_reference(self, op: Op, model: ServingModel) -> Answer:
         asked = model.list_asked(op)
