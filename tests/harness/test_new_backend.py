@@ -191,6 +191,9 @@ APPEND = {
 }
 """Array framework → the expression that appends tokens."""
 
+COPY = {"numpy": "new.copy()", "torch": "new.clone()", "mlx": "mx.array(new)"}
+"""Array framework → the expression that copies an array."""
+
 APPENDING = """
 class Cache:
     def __init__(self, config):
@@ -202,7 +205,7 @@ class Cache:
     def update(self, *given):
         self.offset += given[0].shape[2]
         pairs = zip(self.stored or given, given)
-        self.stored = [{append} if self.stored else 0 + new for old, new in pairs]
+        self.stored = [{append} if self.stored else {copy} for old, new in pairs]
         return self.stored
 """
 
@@ -215,7 +218,7 @@ def test_a_skeleton_takes_each_form_of_a_mask(
     write(tmp_path, name, "--arrays", arrays)
     path = tmp_path / f"{name}.py"
     with path.open("a") as file:
-        file.write(APPENDING.format(append=APPEND[arrays]))
+        file.write(APPENDING.format(append=APPEND[arrays], copy=COPY[arrays]))
     monkeypatch.syspath_prepend(tmp_path)
     ended = run("check", "--backend", f"{name}:make", "--kind", "kv", "--programs", 50)
     assert "✓ 50" in ended.out, ended.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -240,6 +241,9 @@ class Taking(Manager):
 
     def find(self, request: Any) -> str:
         return next(name for name, item in self.requests.items() if item is request)
+
+
+takes = partial(paging.declare, Taking, config={"preempts": (True,)})
 
 
 class Greedy(Taking):

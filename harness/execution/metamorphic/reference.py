@@ -336,6 +336,7 @@ REFERENCE = Backend(
             for kind in rules.kinds
         }
         for name, rules in CONTRACTS.items()
+        if rules.has_arrays
     },
     arrays=cast(Arrays, None),
     open=open_nothing,
