@@ -43,6 +43,11 @@ Name = int | str | Drift
 """The content of vectors: a token's tag, a description, or a drift from a token."""
 
 
+def format_tag(token: Any) -> str:
+    """Formats a tag as "token 3"; other contents are texts."""
+    return f"token {token}" if isinstance(token, int) else str(token)
+
+
 def name_drift(key: Name, value: Name) -> tuple[str, Drift] | None:
     """Returns "K" or "V", whichever differs more, if both are close to the same token.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.harness.contracts.answers import read_index
-from lockstep.harness.contracts.naming import PADDING, SENTENCES
+from lockstep.harness.contracts.naming import PADDING, SENTENCES, format_tag
 from lockstep.harness.contracts.operation import Answer
 from lockstep.harness.core.errors import format_plain
 
@@ -255,13 +255,9 @@ def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
         return Difference("contents", words)
     for position, (token, seen) in enumerate(zip(wanted, got, strict=True), first):
         if token != seen:
-            words = f"position {position} holds {format_slot(seen)}, not token {token}"
+            words = f"position {position} holds {format_tag(seen)}, not token {token}"
             return Difference("contents", words, get_tags([token, seen]))
     return None
-
-
-def format_slot(token: Any) -> str:
-    return f"token {token}" if isinstance(token, int) else str(token)
 
 
 def compare_generated(wanted: Tokens, got: Tokens) -> Difference | None:
@@ -269,8 +265,7 @@ def compare_generated(wanted: Tokens, got: Tokens) -> Difference | None:
     for index, (token, seen) in enumerate(zip_longest(wanted, got)):
         if token != seen:
             words = (
-                f"generated token {index} is {format_slot(seen)}, not"
-                f" {format_slot(token)}"
+                f"generated token {index} is {format_tag(seen)}, not {format_tag(token)}"
             )
             return Difference("contents", words, get_tags([token, seen]))
     return None
@@ -279,7 +274,7 @@ def compare_generated(wanted: Tokens, got: Tokens) -> Difference | None:
 def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
     """Compares the last token that a state has read; an empty list means no token."""
     expected, seen = (
-        ", ".join(map(format_slot, tokens)) or "none" for tokens in (wanted, got)
+        ", ".join(map(format_tag, tokens)) or "none" for tokens in (wanted, got)
     )
     words = f"the last token of the state is {seen}, not {expected}"
     return Difference("contents", words, get_tags([*wanted, *got]))

@@ -3,6 +3,8 @@ are planted in it, and its requests mean what they say."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 from lockstep.harness.backends.engine import Completion
 from lockstep.harness.contracts.serving import SERVING
 from lockstep.harness.contracts.serving.model import ServingModel
+from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
+from lockstep.harness.execution.scripts.requests import write_requests
 from lockstep.harness.programs.program import Divergence, Program, trace
 from tests.harness.building import count_cells, draw_some, make
 from tests.harness.engines import (
@@ -22,6 +26,7 @@ from tests.harness.engines import (
     ToyEngine,
     make_backend,
 )
+from tests.harness.serving_server import Fake, serving
 
 DECLARED = make_backend().contracts["serving"]
 
@@ -178,3 +183,60 @@ class IsWrong(ToyEngine):
 def test_what_is_no_answer_is_told(answer: Any, message: str) -> None:
     engine = type("Wrong", (IsWrong,), {"answer": answer})
     assert message in diverge(engine, complete(6)).message
+
+
+# --- slots ------------------------------------------------------------------------------
+
+
+class HasSlots(ToyEngine):
+    calls: list[Any] = []
+
+    def save(self, slot: int, name: str) -> None:
+        self.calls.append(("save", slot, name))
+
+    def restore(self, slot: int, name: str) -> None:
+        self.calls.append(("restore", slot, name))
+
+
+def test_a_slot_is_saved_whatever_the_order_of_the_fields() -> None:
+    ops = ({"op": op, "name": "s0", "slot": 1} for op in ("save", "restore"))
+    backend = make_backend(HasSlots)
+    assert run(serve(*ops, slots=2), backend).divergence is None
+    assert HasSlots.calls == [("save", 1, "s0"), ("restore", 1, "s0")]
+
+
+# --- scripts ----------------------------------------------------------------------------
+
+EVERYTHING = (
+    complete(6, head=0, back=2, count=3),
+    {"op": "queue", "request": "b", "of": "a", "pieces": [[0, 4]], "head": 1, "at": 2},
+    {"op": "queue", "request": "c", "new": 5},
+    {"op": "run"},
+    {"op": "begin", "request": "d", "new": 4, "count": 6},
+    {"op": "read", "request": "d", "count": 2},
+    {"op": "begin", "request": "e", "new": 3, "count": 9},
+    {"op": "read", "request": "d", "count": 256},
+    {"op": "abort", "request": "e"},
+    {"op": "interrogate", "request": "c", "head": 0},
+    complete(0),
+)
+
+
+@pytest.mark.parametrize("tells", ["text", "content", "token_ids"])
+@pytest.mark.parametrize("mistake", ["", "another model"])
+def test_a_script_sends_the_requests(tells: str, mistake: str, tmp_path: Any) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(write_requests(serve(*EVERYTHING, content=64, context=64)))
+    with serving(Fake(mistake, tells=tells)) as fake:
+        command = [sys.executable, str(path), fake.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    prompts = [body["prompt"] for path, body in fake.seen if body]
+    assert [len(prompt) for prompt in prompts] == [7, *(5, 5), 4, 3, *[7] * 6, 0]
+    wrong = 11 if mistake else 0
+    assert f"\n{wrong} wrong answers\n" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.returncode == bool(mistake)
+
+
+def test_a_script_refuses_what_servers_do_differently() -> None:
+    with pytest.raises(UsageError, match="servers have different requests for flush"):
+        write_requests(serve({"op": "flush"}))

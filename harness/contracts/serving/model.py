@@ -21,9 +21,9 @@ CONFIG: Mapping[str, Schema] = {
     "slots": optional(integer(1, 64)),
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
 }
-"""The fields of the probe, and others. `alphabet` is the number of
-different tags, so that a model that drafts tokens is wrong at times; null if all tags
-differ. `slots` is the number of slots that a request can name; null if it names none."""
+"""The fields of the probe, and others. `alphabet` is the number of different tags, so
+that a model that drafts tokens is wrong at times; null if all tags differ. `slots` is the
+number of slots that a request can name; null if it names none."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "layers": (1, 2),
@@ -78,7 +78,7 @@ class ServingModel:
         requests: the latest request of each name, in the order in which they began.
         current: the request of the operation that has just run.
         past: what happened since the engine was opened: "aborted", "flushed", "restored".
-        saved: name → number of the slot whose content was saved.
+        saved: the names under which slots were saved.
     """
 
     config: Config
@@ -88,7 +88,7 @@ class ServingModel:
     reach: int = 0
     requests: dict[str, Request] = field(default_factory=dict)
     past: set[str] = field(default_factory=set)
-    saved: dict[str, int] = field(default_factory=dict)
+    saved: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.probe = get_probe(self.config)
@@ -177,9 +177,11 @@ class ServingModel:
         last = len(tokens)
         if head.finds != "distance" or last + 2 > self.config["context"]:
             return []
-        seen = [back for back in range(1, last + 1) if head.sees(last, last - back)]
-        prompts = [([*tokens, Ask(op["head"], back)], back) for back in seen]
-        return [(prompt, tokens[last - back]) for prompt, back in prompts]
+        return [
+            ([*tokens, Ask(op["head"], back)], tokens[last - back])
+            for back in range(1, last + 1)
+            if head.sees(last, last - back)
+        ]
 
     def list_states(self, *states: str) -> list[str]:
         """Lists the names of the requests in one of these states."""

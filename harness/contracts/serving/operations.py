@@ -18,7 +18,6 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.contracts.serving.drawing import MOST_GENERATED, draw_request
 from lockstep.harness.contracts.serving.model import (
-    Request,
     ServingModel,
     answer,
     count_new,
@@ -88,11 +87,11 @@ class RequestOperation(ServingOperation):
 
     def why_illegal(self, op: Op, model: ServingModel) -> str | None:
         request = model.make_request(op)
-        return request if isinstance(request, str) else self.why_early(request)
-
-    def why_early(self, request: Request) -> str | None:
-        """Returns the reason why this request is illegal now, or None."""
-        return None if request.generated else "the engine must refuse this request"
+        if isinstance(request, str):
+            return request
+        if not request.generated and not self.has_misuse:
+            return "the engine must refuse this request"
+        return None
 
     def draw_fields(self, source: Source, model: ServingModel) -> Fields:
         return draw_request(source, model)
@@ -109,9 +108,6 @@ class Complete(RequestOperation):
 
     name, weight = "complete", 8
     answer = schemas.any_of(GENERATED, schemas.USAGE)
-
-    def why_early(self, request: Request) -> str | None:
-        return None
 
     def run_reference(self, op: Op, model: ServingModel) -> Answer:
         request = model.start(op, "done")
@@ -331,7 +327,7 @@ class Save(SlotOperation):
     name, text = "save", "save slot {slot} as {name}"
 
     def run_reference(self, op: Op, model: ServingModel) -> Answer:
-        model.saved[op["name"]] = op["slot"]
+        model.saved.add(op["name"])
         return {}
 
 

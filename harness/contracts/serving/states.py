@@ -55,6 +55,16 @@ class Situation(NamedTuple):
         prompt = enumerate(self.request.prompt)
         return any(positions.get(token, at) != at for at, token in prompt)
 
+    def is_full(self) -> bool:
+        """Tells whether the request needs all tokens of the context, but one at most."""
+        tokens = len(self.request.prompt) + len(self.request.generated)
+        return bool(self.model.config["context"] - tokens < 2)
+
+    def is_long(self) -> bool:
+        """Tells whether the prompt is longer than the window of the asked head."""
+        window = self.head.window
+        return window is not None and len(self.request.prompt) > window
+
     def asks_beyond(self) -> bool:
         """Tells whether the head does not see the token that it is asked for."""
         at = len(self.request.prompt) - 1
@@ -82,7 +92,7 @@ TABLE = StateTable(
         State("branch", lambda s: 0 < s.shared < len(s.earlier.tokens)),
         State("moved", Situation.is_moved),
         State("one-token", lambda s: len(s.request.prompt) == 1),
-        State("full-context", lambda s: is_full(s)),
+        State("full-context", Situation.is_full),
         State("many-requests", lambda s: len(s.model.requests) >= MANY),
         State(
             "after-aborted", lambda s: s.shared and s.earlier.state == "aborted", "abort"
@@ -90,8 +100,8 @@ TABLE = StateTable(
         State("beside-streams", lambda s: s.model.list_states("open"), "begin"),
         State("after-flush", lambda s: "flushed" in s.model.past, "flush"),
         State("after-restore", lambda s: "restored" in s.model.past, "restore"),
-        State("named-slot", lambda s: False, "slots"),
-        State("beyond-window", lambda s: is_long(s), "window"),
+        State("named-slot", needs="slots"),
+        State("beyond-window", Situation.is_long, "window"),
         State("asks-beyond", Situation.asks_beyond),
         State("asks-content", lambda s: s.head.finds == "content", "content"),
         State("asks-follower", lambda s: s.head.finds == "follower", "follower"),
@@ -110,17 +120,6 @@ TABLE = StateTable(
         never("no request is open", "several-streams", "flush save restore"),
     ],
 )
-
-
-def is_full(situation: Situation) -> bool:
-    request = situation.request
-    room = situation.model.config["context"] - len(request.prompt)
-    return bool(room - len(request.generated) < 2)
-
-
-def is_long(situation: Situation) -> bool:
-    window = situation.head.window
-    return window is not None and len(situation.request.prompt) > window
 
 
 def get_states(op: Op, model: ServingModel) -> Sequence[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.engine import Completion, Engine, Generation, Stream
 from lockstep.harness.backends.probe import get_probe
 from lockstep.harness.contracts.answers import read_index, read_list, read_object
+from lockstep.harness.contracts.naming import format_tag
 from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.serving.model import ServingModel, show
 from lockstep.harness.contracts.system import Setup, System
@@ -26,7 +27,7 @@ class ServingSystem(System):
     Attributes:
         engine: the engine.
         first: the id of the first tag of this program.
-        queued: name → the request that waits for `run`, in order.
+        queued: name for messages → the request that waits for `run`, in order.
         streams: name → the stream of an open request.
         left: name → the number of tokens that are left of this stream.
     """
@@ -67,11 +68,26 @@ class ServingSystem(System):
         return self.complete_one(generation, f"request {op['request']}")
 
     def complete_one(self, generation: Generation, name: str) -> Answer:
-        answer = self.ask(lambda: self.engine.complete([generation]))
+        answer = self.submit({name: generation})
+        return answer if "error" in answer else answer["caches"][0]
+
+    def submit(self, named: Mapping[str, Generation]) -> Answer:
+        """Submits requests at the same time, and waits for all of them.
+
+        Args:
+            named: the name for messages → the request.
+        """
+        answer = self.ask(lambda: self.engine.complete(list(named.values())))
         if "error" in answer:
             return answer
-        (completion,) = read_list(answer.get("result"), "complete", 1)
-        return self.read_completion(completion, generation.count, name)
+        completions = read_list(answer.get("result"), "complete", len(named))
+        pairs = zip(completions, named.items(), strict=True)
+        return {
+            "caches": [
+                self.read_completion(completion, generation.count, name)
+                for completion, (name, generation) in pairs
+            ]
+        }
 
     def interrogate(self, op: Op, model: ServingModel) -> Answer:
         answers = []
@@ -83,22 +99,12 @@ class ServingSystem(System):
         return {"caches": answers}
 
     def queue(self, op: Op, model: ServingModel) -> Answer:
-        self.queued[op["request"]] = self.make_generation(op, model)
+        self.queued[f"request {op['request']}"] = self.make_generation(op, model)
         return {}
 
     def run(self) -> Answer:
         queued, self.queued = self.queued, {}
-        answer = self.ask(lambda: self.engine.complete(list(queued.values())))
-        if "error" in answer:
-            return answer
-        completions = read_list(answer.get("result"), "complete", len(queued))
-        pairs = zip(completions, queued.items(), strict=True)
-        return {
-            "caches": [
-                self.read_completion(completion, generation.count, f"request {name}")
-                for completion, (name, generation) in pairs
-            ]
-        }
+        return self.submit(queued)
 
     def begin(self, op: Op, model: ServingModel) -> Answer:
         generation = self.make_generation(op, model)
@@ -126,8 +132,8 @@ class ServingSystem(System):
 
     def control(self, op: Op) -> Answer:
         """Calls the method of the engine that has the name of the operation."""
-        fields = [value for name, value in op.items() if name != "op"]
-        return self.ask(lambda: getattr(self.engine, op["op"])(*fields))
+        fields = {name: value for name, value in op.items() if name != "op"}
+        return self.ask(lambda: getattr(self.engine, op["op"])(**fields))
 
     # --- answers ------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class ServingSystem(System):
             if not logprob >= BLURRED:
                 raise Broken(
                     "blurred",
-                    f"{name}: generated token {index} is {format_token(token)}"
+                    f"{name}: generated token {index} is {format_tag(token)}"
                     f" with log-probability {float(logprob):.3g}; at least {BLURRED} is"
                     " expected, as one head finds exactly one token",
                 )
@@ -183,7 +189,3 @@ class ServingSystem(System):
         for stream in self.streams.values():
             stream.abort()
         self.close()
-
-
-def format_token(token: int | str) -> str:
-    return f"token {token}" if isinstance(token, int) else token
