@@ -63,7 +63,7 @@ START = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from lockstep.harness.cli.main import main
+from lockstep.harness.__main__ import main
 main()
 """
 
