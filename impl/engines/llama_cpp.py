@@ -54,9 +54,12 @@ names its slot replaces its cache (see the README of impl/peers)."""
 SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 
 FULL, SLIDING = "serving-full", "serving-sliding"
+WINDOWED = (SLIDING, "serving-mixed", "serving-sinks")
+RECURRENT = ("serving-convolution", "serving-state")
+"""With one layer, which attends, llama.cpp would end the process (GGML_ASSERT)."""
 
 WINDOWS = (8, 16)
-"""The windows of sliding kinds: larger than every `distance`."""
+"""The windows of kinds: larger than every `distance`."""
 
 
 class Row(NamedTuple):
@@ -79,9 +82,10 @@ Q4, Q8 = ggml_type.GGML_TYPE_Q4_0, ggml_type.GGML_TYPE_Q8_0
 NGRAM = common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MOD
 
 ROWS: Mapping[str, Row] = {
-    "llama-cpp": Row({}, share=4),
+    "llama-cpp": Row({}, kinds=(FULL, "serving-latent"), share=4),
     "llama-cpp-slots": Row({}, SAVED),
-    "llama-cpp-no-checkpoints": Row({"n_ctx_checkpoints": 0}, SAVED, (SLIDING,), share=4),
+    "llama-cpp-no-checkpoints": Row({"n_ctx_checkpoints": 0}, SAVED, WINDOWED, share=4),
+    "llama-cpp-recurrent": Row({"n_ctx_checkpoints": 0}, SAVED, RECURRENT, share=16),
     "llama-cpp-checkpoints": Row({}, SAVED, (SLIDING,)),
     "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
     "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
@@ -196,8 +200,11 @@ def start_server(settings: Mapping[str, Any]) -> Server:
 
 
 def limit(kind: Kind, name: str) -> Kind:
-    windows = {"window": WINDOWS} if name == SLIDING else {}
-    return replace(kind, config={**kind.config, **windows})
+    """Adds the supported values of a kind to its declaration."""
+    has_window = name in (*WINDOWED, "serving-convolution")
+    windows = {"window": WINDOWS} if has_window else {}
+    layers = {"layers": (2,)} if name in RECURRENT else {}
+    return replace(kind, config={**kind.config, **windows, **layers})
 
 
 def make_backend(name: str) -> Backend:
@@ -218,6 +225,7 @@ def make_backend(name: str) -> Backend:
     default,
     slots,
     no_checkpoints,
+    recurrent,
     checkpoints,
     unified,
     cache_reuse,

@@ -16,6 +16,9 @@ LENGTHS = (3, 6, 0, 1, 2, 4, 5, 8, 12, 15, 16, 17, 31, 32, 33)
 
 MOST_GENERATED = 256
 
+RARE = 32
+"""One of so many requests fills the context: generating takes most of the time."""
+
 MOST_TRIED = 4
 """The number of drawn asks until the answer of one is defined by the reference."""
 
@@ -33,7 +36,8 @@ def draw_request(source: Source, model: ServingModel) -> Fields:
         fields["slot"] = source.pick((None, *range(slots)))
     prompt = model.make_prompt(fields)
     room = min(MOST_GENERATED, model.config["context"] - len(prompt) - 1)
-    fields["count"] = source.pick((1, 1, 1, 1, 2, 3, 8, 20, max(1, room)))
+    is_long = source.below(RARE) == 0
+    fields["count"] = max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20))
     for _ in range(MOST_TRIED):
         asked = {**fields, **draw_ask(source, model, prompt)}
         request = model.make_request(asked)

@@ -105,7 +105,7 @@ TABLE = StateTable(
         State("asks-beyond", Situation.asks_beyond),
         State("asks-content", lambda s: s.head.finds == "content", "content"),
         State("asks-follower", lambda s: s.head.finds == "follower", "follower"),
-        State("asks-stranger", Situation.asks_stranger, "echoes"),
+        State("asks-stranger", Situation.asks_stranger, "strangers"),
         State("several-queued", needs="queue"),
         State("several-streams", needs="begin"),
         State("idle"),
@@ -139,7 +139,8 @@ def get_states(op: Op, model: ServingModel) -> Sequence[str]:
 def list_features(probe: Probe, declared: Kind) -> set[str]:
     """Lists the features of a kind of the serving contract."""
     features: set[Any] = {head.finds for head in probe.heads}
-    features |= {"echoes"} if any(head.echoes for head in probe.heads) else set()
+    echoing = {head.finds for head in probe.heads if head.echoes}
+    features |= {"strangers"} if echoing - {"distance"} else set()
     features |= {"window"} if any(head.window for head in probe.heads) else set()
     slots = declared.config.get("slots", (None,))
     return features | ({"slots"} if any(slots) else set())
