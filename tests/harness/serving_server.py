@@ -24,6 +24,9 @@ CONFIG = {
     "distance": 3,
 }
 
+FIELDS = {"logprobs", "return_token_ids"}
+"""The fields of requests that a strict server refuses."""
+
 
 @dataclass
 class Fake:
@@ -111,7 +114,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def complete(self, body: Any) -> None:
         fake, prompt = self.fake, body["prompt"]
-        is_refused = fake.mistake == "strict" and "logprobs" in body
+        refused = {"strict": FIELDS, "no tokenizer": {"logprobs"}}.get(fake.mistake, ())
+        is_refused = not body.keys().isdisjoint(refused)
         if isinstance(prompt, str) != fake.words or is_refused:
             self.send(400, {"error": "prompt"})
             return
@@ -121,6 +125,9 @@ class Handler(BaseHTTPRequestHandler):
             ids = fake.answer(prompt, body["max_tokens"])
         except ValueError:
             self.send(400, {"error": "context"})
+            return
+        if fake.mistake == "no tokenizer" and not body.get("return_token_ids"):
+            self.send(200, {"choices": [{"text": ""}]})
             return
         if fake.mistake == "another model":
             ids = [1] * len(ids)
@@ -178,6 +185,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(307)
             self.send_header("Location", "http://192.0.2.1/v1/completions")
             self.end_headers()
+        elif mistake == "silent":
+            time.sleep(1)
         elif mistake in ("endless", "slow"):
             self.send_response(200)
             self.end_headers()

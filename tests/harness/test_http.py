@@ -40,11 +40,17 @@ def probe(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def load(fake: Fake, probe: str | None, **limits: Any) -> Backend:
-    return load_server(fake.url, Limits(0.5, probe=probe, **limits))
+SECONDS = 60.0
+"""A limit that a loaded machine does not reach."""
 
 
-def open_engine(fake: Fake, seconds: float = 0.5, rate: float | None = None) -> Any:
+def load(
+    fake: Fake, probe: str | None, seconds: float = SECONDS, **limits: Any
+) -> Backend:
+    return load_server(fake.url, Limits(seconds, probe=probe, **limits))
+
+
+def open_engine(fake: Fake, seconds: float = SECONDS, rate: float | None = None) -> Any:
     server = HttpServer(find_address(fake.url), seconds, rate)
     return CompletionEngine(server, Form(slots=fake.slots), seconds)
 
@@ -73,6 +79,14 @@ def test_a_server_that_refuses_unknown_fields_gets_none(probe: str) -> None:
         engine = load(fake, probe).open({})
         assert list(engine.complete([Generation([5, 6, 7, 8], 1)])[0].ids) == [5]
         assert fake.seen[-1][1].keys() == {"prompt", "max_tokens", "temperature", "model"}
+
+
+def test_a_server_without_a_tokenizer_tells_ids_on_demand(probe: str) -> None:
+    """Like vLLM with --skip-tokenizer-init."""
+    with serving(Fake("no tokenizer", tells="token_ids")) as fake:
+        load(fake, probe)
+    assert fake.seen[-1][1].items() >= {"return_token_ids": True}.items()
+    assert "logprobs" not in fake.seen[-1][1]
 
 
 def test_the_handshake_finds_slots_and_flushes(probe: str) -> None:
@@ -122,7 +136,7 @@ def test_a_stream_is_read_and_aborted(probe: str) -> None:
 
 def test_a_busy_server_gets_the_request_again(probe: str) -> None:
     with serving(Fake(busy=3)) as fake:
-        answer = open_engine(fake, seconds=5).complete([Generation([7, 8, 9, 1], 1)])
+        answer = open_engine(fake).complete([Generation([7, 8, 9, 1], 1)])
         assert list(answer[0].ids) == [7]
         fake.busy = 1000
         with pytest.raises(Broken, match="status 429"):
@@ -131,7 +145,7 @@ def test_a_busy_server_gets_the_request_again(probe: str) -> None:
 
 def test_the_rate_of_requests_is_limited() -> None:
     with serving(Fake()) as fake:
-        engine, begin = open_engine(fake, seconds=5, rate=50), time.monotonic()
+        engine, begin = open_engine(fake, rate=50), time.monotonic()
         engine.complete([Generation([7, 8, 9, 1], 1)] * 11)
         assert time.monotonic() - begin > 0.19
 
@@ -148,18 +162,20 @@ def test_the_rate_of_requests_is_limited() -> None:
         ("redirect", "malformed", "is a redirect, which is not followed"),
         ("endless", "malformed", "the answer has more than 4 MiB"),
         ("slow", "hang", "there was no whole answer within 0.5 s"),
+        ("silent", "hang", "there was no whole answer within 0.5 s"),
     ],
 )
 def test_a_server_that_misbehaves_is_blamed(
     mistake: str, what: str, message: str, probe: str
 ) -> None:
+    seconds = 0.5 if what == "hang" else SECONDS
     with serving(Fake(mistake)) as fake:
-        engine = open_engine(fake)
+        engine = open_engine(fake, seconds)
         with pytest.raises(Broken, match=message) as caught:
             engine.complete([Generation(range(4), 1)])
         assert caught.value.what == what
         with pytest.raises(UsageError, match=f"--backend {fake.url}: "):
-            load(fake, probe)
+            load(fake, probe, seconds)
         with suppress(Broken):
             assert engine.begin(Generation(range(4), 1)).read(1).ids == []
 

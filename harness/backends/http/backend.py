@@ -27,11 +27,13 @@ from lockstep.reference.serving import Ask, generate
 
 FIELDS: tuple[Mapping[str, Any], ...] = (
     {"logprobs": 1, "return_token_ids": True},
+    {"return_token_ids": True},
     {"logprobs": 1},
     {},
 )
 """The fields that a request gets if the server accepts them: vLLM returns the ids of
-tokens only on demand, and strict servers refuse fields that they do not know."""
+tokens only on demand, and no log-probabilities if it has no tokenizer; strict servers
+refuse fields that they do not know."""
 
 FLUSHES = ("/flush_cache", "/reset_prefix_cache")
 """The requests of SGLang and vLLM that drop all cached prefixes."""

@@ -187,7 +187,7 @@ class HttpCall:
                 time.sleep(pause)
                 pause *= 2
         except (OSError, HTTPException) as error:
-            if self.is_late:
+            if self.is_late or isinstance(error, TimeoutError):
                 limit = f"{self.server.seconds:g} s"
                 message = f"{self.name}: there was no whole answer within {limit}"
                 raise Broken("hang", message) from None
