@@ -48,7 +48,7 @@ class Plan:
     """How an engine is started.
 
     Attributes:
-        command: the arguments of its Python; {probe} and {port} are replaced.
+        command: the arguments of its Python; {engine}, {probe} and {port} are replaced.
         ready: the path that answers when the server runs.
         rows: the name of each row.
         variables: environment variables.
@@ -71,6 +71,10 @@ DRAFTS = (
     '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}',
 )
 SMALL = "--context", "256", "--content", "1024"
+SHIM = str(Path(__file__).parent / "shim.py"), "{engine}", "{probe}", "{port}"
+
+SEPARATE = '{"overlay": {"search": {"past_present_share_buffer": false}}}'
+"""Windows need separate buffers for the past and the present."""
 
 PLANS: Mapping[str, Plan] = {
     "vllm": Plan(
@@ -104,6 +108,26 @@ PLANS: Mapping[str, Plan] = {
             "VLLM_LOGGING_LEVEL": "ERROR",
         },
     ),
+    "ctranslate2": Plan(
+        SHIM,
+        "/health",
+        {
+            "single": Row(FULL, ('{"batch": 1}',), SMALL),
+            "static": Row(FULL, ('{"batch": 1, "static": 8}',), SMALL),
+            "int8": Row(FULL, ('{"batch": 1, "type": "int8"}',), SMALL),
+            "sliding": Row(SLIDING, ('{"batch": 1}',), SMALL),
+            "batches": Row(FULL, (), SMALL),
+        },
+    ),
+    "onnxruntime": Plan(
+        SHIM,
+        "/health",
+        {
+            "batches": Row(FULL, (), SMALL),
+            "rewind": Row(FULL, ('{"rewind": true, "batch": 1}',), SMALL),
+            "sliding": Row(SLIDING, (SEPARATE,), SMALL),
+        },
+    ),
 }
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -117,14 +141,15 @@ def find_port() -> int:
 
 
 @contextmanager
-def serve(plan: Plan, row: Row, python: str, probe: Path, log: Path) -> Iterator[str]:
+def serve(engine: str, row: Row, python: str, probe: Path, log: Path) -> Iterator[str]:
     """Runs a server; yields its URL.
 
     Raises:
         ClickException: the server ends, or does not answer in time.
     """
-    url = f"http://127.0.0.1:{(port := find_port())}"
-    command = [each.format(probe=probe, port=port) for each in plan.command]
+    plan, port = PLANS[engine], find_port()
+    url, names = f"http://127.0.0.1:{port}", {"engine": engine, "probe": probe}
+    command = [each.format(**names, port=port) for each in plan.command]
     with log.open("wb") as output:
         server = subprocess.Popen(
             [python, *command, *row.options],
@@ -166,9 +191,10 @@ def main(
     engine: str, python: str, names: Sequence[str], programs: int, seed: int, output: str
 ) -> None:
     """Checks an engine's server with each of its settings; status 1 if one diverges."""
-    plan, statuses = PLANS[engine], []
-    for name in names or plan.rows:
-        row, folder = plan.rows[name], Path(output, engine, name).resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server, too
+    rows, statuses = PLANS[engine].rows, []
+    for name in names or rows:
+        row, folder = rows[name], Path(output, engine, name).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             probe = Path(scratch, "probe")
@@ -176,7 +202,7 @@ def main(
             subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
             click.echo(f"--- {engine} {name}: {row.kind} {' '.join(row.options)}")
             try:
-                with serve(plan, row, python, probe, folder / "server.log") as url:
+                with serve(engine, row, python, probe, folder / "server.log") as url:
                     check = [*LOCKSTEP, "check", "--backend", url, "--probe", str(probe)]
                     check += ["--jobs", "1", "--failures", str(folder / "failures")]
                     check += ["--programs", str(programs), "--seed", str(seed)]

@@ -19,7 +19,7 @@ SCRIPTS = re.findall(
 )
 LIBRARY = (
     r"from (?:lockstep\.impl\.(?:peers\.)?engines\.)?"
-    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp)\b.* import"
+    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|ctranslate2)\b.* import"
 )
 """The import of what a script needs."""
 
