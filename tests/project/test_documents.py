@@ -193,6 +193,8 @@ def test_a_command_of_a_document_runs(
             arguments = prepare_campaign(arguments)
         if name == "vectors verify":
             assert run(["vectors", "-o", "vectors", *SMALL["vectors"]]).exit_code == 0
+        if name == "check" and "--backend" not in arguments:
+            arguments += ["--backend", "torch-cpu"]  # not all that are registered
         ended = run([*arguments, *SMALL.get(name, [])])
         wanted = [status for start, status in STATUS.items() if command.startswith(start)]
         if "my" in command and arguments[0] == "replay":
