@@ -26,10 +26,12 @@ from misbehaving import (
 
 import lockstep
 from lockstep.harness.cli import library
+from lockstep.harness.contracts.operation import Simplest
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run as execute
 from lockstep.harness.jobs.crash import recover
 from lockstep.harness.programs.files import write_program
+from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.program import Program, load_programs
 from lockstep.harness.workers.pool import is_running
 from lockstep.impl.torch.backend import cpu
@@ -258,7 +260,8 @@ def test_ctrl_c_ends_a_run_and_blames_no_program() -> None:
 
 
 def test_hypothesis_shrinks_what_it_draws() -> None:
-    """Without the steps of `run`: every choice of a program is one of Hypothesis."""
+    """Without the steps of `run`: every choice of a program, also of its config, is one
+    of Hypothesis."""
     failing: list[Program] = []
 
     @seed(1)
@@ -271,9 +274,12 @@ def test_hypothesis_shrinks_what_it_draws() -> None:
 
     with pytest.raises(AssertionError):
         check()
-    assert len(failing[0].ops) > len(failing[-1].ops)
-    assert len(failing[-1].ops) <= 4
-    assert execute(failing[-1], cpu()).divergence is None
+    first, *_, last = failing
+    assert len(first.ops) > len(last.ops) <= 4
+    declared = cpu().contracts["layer"]["kv"]
+    plain = Drawer("layer", "kv", declared, cpu().dtypes).draw(Simplest()).config
+    assert sum(plain[field] != last.config[field] for field in plain) <= 2
+    assert execute(last, cpu()).divergence is None
 
 
 # --- examples ---------------------------------------------------------------------------
