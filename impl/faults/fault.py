@@ -86,30 +86,19 @@ def mistake(
     The name of the function is the id, and its docstring describes the mistake.
     """
 
+    contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
+
     def register(change: Change) -> Change:
-        fault = make_fault(change, kind, shortest, source, form, of)
-        assert fault.id not in FAULTS, f"two faults are called {fault.id}"
-        FAULTS[fault.id] = fault
+        id = change.__name__.replace("_", "-")
+        assert id not in FAULTS, f"two faults are called {id}"
+        text = " ".join(cleandoc(change.__doc__ or "").split())
+        FAULTS[id] = Fault(id, source, contract, kind, text, shortest, change, form, of)
         if form is not None:
             none = "no mistake"
             FORMS[form.id] = Fault(form.id, none, "layer", kind, none, 0, keep, form)
         return change
 
     return register
-
-
-def make_fault(
-    change: Change,
-    kind: str,
-    shortest: int,
-    source: str = "constructed",
-    form: Form | None = None,
-    of: Of = "cache",
-) -> Fault:
-    id = change.__name__.replace("_", "-")
-    contract = next(name for name, rules in CONTRACTS.items() if kind in rules.kinds)
-    text = " ".join(cleandoc(change.__doc__ or "").split())
-    return Fault(id, source, contract, kind, text, shortest, change, form, of)
 
 
 def keep(cache: object) -> None:
