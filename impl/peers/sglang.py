@@ -7,34 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends import Backend, Duty, Kind
 from lockstep.harness.backends.twins import Twins
+from lockstep.impl.peers.paged import (
+    OPERATIONS,
+    SHARE,
+    WITHDRAW,
+    Groups,
+    declare_drafting,
+    declare_engine,
+    full,
+    sliding,
+    state,
+)
 from lockstep.impl.peers.sglang_drafts import DraftingTrees
 from lockstep.impl.peers.sglang_facts import Layout
 from lockstep.impl.peers.sglang_pools import Options
 from lockstep.impl.peers.sglang_trees import Trees
-from lockstep.impl.torch.arrays import TorchArrays
 
-LEDGER = Path(__file__).parent / "ledger"
-SHARE = 4
 DEFAULT = Options()
 RUST = Options(core="rust")
 
-OPERATIONS = frozenset(
-    {
-        *("open", "match", "schedule", "run", "accept", "preempt", "free", "evict"),
-        "reset",
-    }
-)
-"""No `fork` and `rewind`: several answers to a prompt are requests that hit it."""
-
-WITHDRAW = Duty(
-    {"op": "free", "reuse": [0, 0]}, "free with reuse false: there is no such call"
-)
 ABORT = Duty(
     {"op": "free", "scheduled": [1, None]},
     "free of a scheduled request: one is aborted when the step has run",
@@ -49,35 +44,24 @@ PARTLY = Duty(
 )
 DUTIES = (WITHDRAW, ABORT, VICTIM, PARTLY)
 
-Groups = Sequence[Sequence[Mapping[str, Any]]]
-
-
-def _full(page: int) -> dict[str, Any]:
-    return {"type": "full", "block": page, "layers": 1}
-
-
-def _sliding(page: int, width: int) -> dict[str, Any]:
-    return {"type": "sliding", "block": page, "width": width, "layers": 1}
-
-
-STATE = {"type": "state", "block": 16, "layers": 1}
+STATE = state(16)
 """A request has one state, so all its tokens lie in one block."""
 
-FULL: Groups = ([_full(2)], [_full(1)], [_full(4)], [_full(3)])
-SLIDING: Groups = ([_sliding(1, 3)], [_sliding(1, 2)], [_sliding(1, 5)], [_sliding(1, 8)])
+FULL: Groups = ([full(2)], [full(1)], [full(4)], [full(3)])
+SLIDING: Groups = ([sliding(1, 3)], [sliding(1, 2)], [sliding(1, 5)], [sliding(1, 8)])
 HYBRID: Groups = (
-    [_full(2), _sliding(2, 3)],
-    [_full(1), _sliding(1, 2)],
-    [_full(1), _sliding(1, 4)],
-    [_full(2), _sliding(2, 2)],
-    [_full(2), _sliding(2, 6)],
-    [_full(4), _sliding(4, 3)],
-    [_full(3), _sliding(3, 8)],
+    [full(2), sliding(2, 3)],
+    [full(1), sliding(1, 2)],
+    [full(1), sliding(1, 4)],
+    [full(2), sliding(2, 2)],
+    [full(2), sliding(2, 6)],
+    [full(4), sliding(4, 3)],
+    [full(3), sliding(3, 8)],
 )
 WITH_STATES: Groups = (
-    [_full(1), STATE],
-    [_full(1), _sliding(1, 3), STATE],
-    [_full(1), _sliding(1, 6), STATE],
+    [full(1), STATE],
+    [full(1), sliding(1, 3), STATE],
+    [full(1), sliding(1, 6), STATE],
 )
 
 
@@ -152,14 +136,6 @@ def sglang_unified_eagle() -> Backend:
     return _backend("sglang-unified-eagle", kinds, Options(drafts="EAGLE"), SHARE)
 
 
-def declare_drafting(kinds: Mapping[str, Kind]) -> Mapping[str, Kind]:
-    lookahead = {"lookahead": (2, 1, 3)}
-    return {
-        name: replace(kind, config={**kind.config, **lookahead})
-        for name, kind in kinds.items()
-    }
-
-
 def sglang_unified_rust() -> Backend:
     """Declares `UnifiedRadixCache` with its Rust tree, which servers use."""
     return _backend("sglang-unified-rust", declare_untold(PAGED), RUST, SHARE)
@@ -200,13 +176,6 @@ def _backend(
     share: int = 1,
     opens: Callable[[Mapping[str, Any], Options], Any] = _open_trees,
 ) -> Backend:
-    return Backend(
-        name=name,
-        device="cpu",
-        contracts={"paged": kinds},
-        arrays=TorchArrays("cpu"),
-        open=lambda config: opens(config, options),
-        ledger=LEDGER,
-        versions={package: version(package) for package in ("sglang", "torch")},
-        share=share,
+    return declare_engine(
+        "sglang", name, kinds, lambda config: opens(config, options), share
     )

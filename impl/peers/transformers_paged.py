@@ -35,6 +35,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from lockstep.harness.backends import Backend, Duty, Kind
+from lockstep.impl.peers.paged import full, sliding
 from lockstep.impl.peers.transformers import SHARE, declare_backend
 from lockstep.impl.peers.transformers_layers import Config
 from lockstep.impl.peers.transformers_pages import Pages
@@ -68,14 +69,6 @@ DUTIES = (
 
 
 # --- what is declared -------------------------------------------------------------------
-
-
-def full(page: int, layers: int = 1) -> dict[str, Any]:
-    return {"type": "full", "block": page, "layers": layers}
-
-
-def sliding(page: int, width: int, layers: int = 1) -> dict[str, Any]:
-    return {"type": "sliding", "block": page, "width": width, "layers": layers}
 
 
 FULL = ([full(4)], [full(8)], [full(5)], [full(4, 2)], [full(6, 3)], [full(4, 4)])

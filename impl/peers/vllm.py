@@ -5,33 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends import Backend, Duty, Kind
-from lockstep.impl.peers.vllm_blocks import Options, open_blocks
-from lockstep.impl.torch.arrays import TorchArrays
-
-LEDGER = Path(__file__).parent / "ledger"
-SHARE = 4
-DEFAULT = Options()
-
-OPERATIONS = frozenset(
-    {
-        *("open", "match", "schedule", "run", "accept", "preempt", "free", "evict"),
-        "reset",
-    }
+from lockstep.impl.peers.paged import (
+    OPERATIONS,
+    SHARE,
+    WITHDRAW,
+    Groups,
+    chunked,
+    declare_drafting,
+    declare_engine,
+    full,
+    sliding,
+    state,
 )
-"""No `fork` and `rewind`: several answers to a prompt are requests that hit it."""
+from lockstep.impl.peers.vllm_blocks import Options, open_blocks
+
+DEFAULT = Options()
 
 TELLS = frozenset({"pool", "entries", "events"})
 
-WITHDRAW = Duty(
-    {"op": "free", "reuse": [0, 0]}, "free with reuse false: there is no such call"
-)
 ABORT = Duty(
     {"op": "free", "scheduled": [1, None]},
     "free of a scheduled request: EngineCore.step aborts requests when the step has run",
@@ -45,62 +41,38 @@ PRIORITY = (WITHDRAW, ABORT)
 """The duties with the policy priority, which also preempts scheduled requests."""
 DUTIES = (*PRIORITY, VICTIM)
 
-Groups = Sequence[Sequence[Mapping[str, Any]]]
-
-
-def declare_group(type: str, block: int, width: int = 0) -> dict[str, Any]:
-    sizes = {"width": width} if width else {}
-    return {"type": type, "block": block, **sizes, "layers": 1}
-
-
-def _full(block: int) -> dict[str, Any]:
-    return declare_group("full", block)
-
-
-def _sliding(block: int, width: int) -> dict[str, Any]:
-    return declare_group("sliding", block, width)
-
-
-def _chunked(block: int, width: int) -> dict[str, Any]:
-    return declare_group("chunked", block, width)
-
-
-def _state(block: int) -> dict[str, Any]:
-    return declare_group("state", block)
-
-
 FULL: Groups = (
-    [_full(2)], [_full(1)], [_full(4)], [_full(3)], [_full(2), _full(2)],
-    [_full(4), _full(2)],
+    [full(2)], [full(1)], [full(4)], [full(3)], [full(2), full(2)],
+    [full(4), full(2)],
 )  # fmt: skip
 SLIDING: Groups = (
-    [_sliding(2, 3)], [_sliding(2, 4)], [_sliding(4, 3)], [_sliding(1, 2)],
-    [_sliding(2, 1)], [_sliding(3, 8)], [_sliding(2, 3), _sliding(2, 5)],
-    [_sliding(4, 6), _sliding(2, 3)],
+    [sliding(2, 3)], [sliding(2, 4)], [sliding(4, 3)], [sliding(1, 2)],
+    [sliding(2, 1)], [sliding(3, 8)], [sliding(2, 3), sliding(2, 5)],
+    [sliding(4, 6), sliding(2, 3)],
 )  # fmt: skip
 CHUNKED: Groups = (
-    [_chunked(2, 4)], [_chunked(1, 3)], [_chunked(2, 6)], [_chunked(4, 4)],
-    [_chunked(2, 4), _chunked(2, 8)],
+    [chunked(2, 4)], [chunked(1, 3)], [chunked(2, 6)], [chunked(4, 4)],
+    [chunked(2, 4), chunked(2, 8)],
 )  # fmt: skip
-INSIDE: Groups = ([_chunked(2, 3)], [_chunked(4, 6)])
+INSIDE: Groups = ([chunked(2, 3)], [chunked(4, 6)])
 """Chunks that begin inside a block."""
 HYBRID: Groups = (
-    [_full(2), _sliding(2, 3)],
-    [_full(2), _chunked(2, 4)],
-    [_full(2), _chunked(2, 4), _sliding(2, 3)],
-    [_full(4), _sliding(2, 5)],
-    [_full(2), _sliding(4, 5)],
-    [_sliding(2, 3), _full(2), _sliding(2, 6)],
-    [_full(3), _sliding(2, 4)],
-    [_full(1), _sliding(1, 1)],
+    [full(2), sliding(2, 3)],
+    [full(2), chunked(2, 4)],
+    [full(2), chunked(2, 4), sliding(2, 3)],
+    [full(4), sliding(2, 5)],
+    [full(2), sliding(4, 5)],
+    [sliding(2, 3), full(2), sliding(2, 6)],
+    [full(3), sliding(2, 4)],
+    [full(1), sliding(1, 1)],
 )
-STATE: Groups = ([_state(2)], [_state(1)], [_state(4)], [_state(3)])
+STATE: Groups = ([state(2)], [state(1)], [state(4)], [state(3)])
 WITH_STATES: Groups = (
-    [_full(2), _state(2)],
-    [_full(4), _state(4)],
-    [_full(1), _state(1)],
-    [_full(2), _sliding(2, 3), _state(2)],
-    [_full(4), _state(4), _state(4)],
+    [full(2), state(2)],
+    [full(4), state(4)],
+    [full(1), state(1)],
+    [full(2), sliding(2, 3), state(2)],
+    [full(4), state(4), state(4)],
 )
 """States have blocks of the same size as the other layers, as in an engine."""
 
@@ -158,8 +130,8 @@ SPARSE = {
 
 def vllm() -> Backend:
     """Declares `KVCacheManager` with the policy fcfs and a draft model."""
-    chunked = _kind([*CHUNKED, *INSIDE])
-    return _backend("vllm", {**PLAIN, "paged-chunked": chunked})
+    more = _kind([*CHUNKED, *INSIDE])
+    return _backend("vllm", {**PLAIN, "paged-chunked": more})
 
 
 def vllm_priority() -> Backend:
@@ -188,7 +160,7 @@ def vllm_states_budget() -> Backend:
 def vllm_ngram() -> Backend:
     """Declares `KVCacheManager` with drafts that are looked up, not computed by a model.
     These drafts need no slots after them."""
-    kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
+    kinds = declare_drafting(PLAIN)
     return _backend("vllm-ngram", kinds, Options(has_draft_model=False), SHARE)
 
 
@@ -198,7 +170,7 @@ def vllm_eagle() -> Backend:
     The draft model's data for the last token of a block depends on the next token, so the
     hash of the block includes the next token.
     """
-    kinds = {kind: declare_drafting(group) for kind, group in PLAIN.items()}
+    kinds = declare_drafting(PLAIN)
     return _backend("vllm-eagle", kinds, Options(covers_next=True), SHARE)
 
 
@@ -206,11 +178,12 @@ def vllm_eagle_drop() -> Backend:
     """Declares `vllm_eagle` with `disable_lookahead_block_hashes`: the last block of a
     hit is computed again. The manager then refuses chunked layers."""
     kinds = {
-        "paged-full": declare_drafting(_kind(FULL)),
-        "paged-sliding": declare_drafting(_kind(SLIDING)),
-        "paged-hybrid": declare_drafting(_kind(declare_without_chunks(HYBRID))),
+        "paged-full": _kind(FULL),
+        "paged-sliding": _kind(SLIDING),
+        "paged-hybrid": _kind(declare_without_chunks(HYBRID)),
     }
-    return _backend("vllm-eagle-drop", kinds, Options(drops_last=True), SHARE)
+    options = Options(drops_last=True)
+    return _backend("vllm-eagle-drop", declare_drafting(kinds), options, SHARE)
 
 
 def vllm_sparse() -> Backend:
@@ -225,20 +198,9 @@ def vllm_interval() -> Backend:
     return _backend("vllm-interval", SPARSE, Options(retention=2), SHARE)
 
 
-def declare_drafting(kind: Kind) -> Kind:
-    return replace(kind, config={**kind.config, "lookahead": (2, 1, 3)})
-
-
 def _backend(
     name: str, kinds: Mapping[str, Kind], options: Options = DEFAULT, share: int = 1
 ) -> Backend:
-    return Backend(
-        name=name,
-        device="cpu",
-        contracts={"paged": kinds},
-        arrays=TorchArrays("cpu"),
-        open=lambda config: open_blocks(config, options),
-        ledger=LEDGER,
-        versions={package: version(package) for package in ("vllm", "torch")},
-        share=share,
+    return declare_engine(
+        "vllm", name, kinds, lambda config: open_blocks(config, options), share
     )
