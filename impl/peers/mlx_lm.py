@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +35,7 @@ from lockstep.impl.peers.mlx_lm_layers import (
 )
 
 LEDGER = Path(__file__).parent / "ledger"
-Open = Callable[[Config], Layer]
+Open = Callable[[Config], Any]
 Fields = Mapping[str, tuple[Any, ...]]
 
 ROUNDING = {8: 0.01, 6: 0.035, 5: 0.07, 4: 0.13, 3: 0.25, 2: 0.5}
@@ -85,15 +85,13 @@ def mlx_lm() -> Backend:
         "rotating": _kind(READING | {"size"}, RING, "kept", (UNWRITTEN,)),
         "state": _kind(READING, {}, "kept", memory=None),
     }
-    return declare("mlx-lm", kinds, _open)
+    return declare("mlx-lm", kinds, partial(_open, Layer))
 
 
-def _open(config: Config) -> Layer:
+def _open(wrap: type[Layer], config: Config) -> Layer:
     if config["kind"] == "state":
-        return open_arrays(config)
-    if config["kind"] == "kv":
-        return Layer(_stepping(KVCache(), config))
-    return Layer(_open_ring(config), config["window"])
+        return open_arrays(config, is_restored=wrap is RestoredLayer)
+    return wrap(_open_tokens(config), config["window"])
 
 
 def mlx_lm_restored() -> Backend:
@@ -104,15 +102,7 @@ def mlx_lm_restored() -> Backend:
         "rotating": _kind(READING, RING, "kept", (UNWRITTEN, FULL_RING)),
         "state": _kind(READING - {"trim"}, {}, "kept", memory=None),
     }
-    return declare("mlx-lm-restored", kinds, _open_restored, SHARE)
-
-
-def _open_restored(config: Config) -> Layer:
-    if config["kind"] == "state":
-        return open_arrays(config, is_restored=True)
-    if config["kind"] == "kv":
-        return RestoredLayer(_stepping(KVCache(), config))
-    return RestoredLayer(_open_ring(config), config["window"])
+    return declare("mlx-lm-restored", kinds, partial(_open, RestoredLayer), SHARE)
 
 
 def mlx_lm_max_kv_size() -> Backend:
@@ -126,7 +116,7 @@ def mlx_lm_max_kv_size() -> Backend:
 
 
 def _open_unmasked(config: Config) -> Layer:
-    return StoredLayer(_open_ring(config))
+    return StoredLayer(_open_tokens(config))
 
 
 def mlx_lm_return_array() -> Backend:
@@ -143,9 +133,7 @@ def mlx_lm_return_array() -> Backend:
 
 
 def _open_for_arrays(config: Config) -> Layer:
-    if config["kind"] == "kv":
-        return StoredLayer(_stepping(KVCache(), config), return_array=True)
-    return StoredLayer(_open_ring(config), return_array=True)
+    return StoredLayer(_open_tokens(config), return_array=True)
 
 
 def mlx_lm_plamo3() -> Backend:
@@ -160,7 +148,7 @@ def mlx_lm_plamo3() -> Backend:
 
 
 def _open_plamo3(config: Config) -> Layer:
-    return StoredLayer(_open_ring(config, less=1), config["window"])
+    return StoredLayer(_open_tokens(config, less=1), config["window"])
 
 
 def mlx_lm_concatenate() -> Backend:
@@ -187,47 +175,27 @@ def _open_chunked(config: Config) -> Layer:
 # --- quantized --------------------------------------------------------------------------
 
 
-def mlx_lm_quantized() -> Backend:
-    """Declares `QuantizedKVCache` with 8 bits in groups of 32, the smallest group size of
-    MLX."""
-    dims = {"key_dim": (32, 64), "value_dim": (32, 64)}
-    return _quantized("mlx-lm-quantized", 32, 8, dims)
-
-
-def mlx_lm_quantized_6() -> Backend:
-    """Declares `QuantizedKVCache` with 6 bits in groups of 64, the usual group size."""
-    dims = {"key_dim": (64, 128), "value_dim": (64,)}
-    return _quantized("mlx-lm-quantized-6", 64, 6, dims, SHARE)
-
-
-def mlx_lm_quantized_5() -> Backend:
-    dims = {"key_dim": (64, 128), "value_dim": (64,)}
-    return _quantized("mlx-lm-quantized-5", 64, 5, dims, SHARE)
-
-
-def mlx_lm_quantized_4() -> Backend:
-    """Declares `QuantizedKVCache` with 4 bits in groups of 64, the most frequent setting
-    for saving memory."""
-    dims = {"key_dim": (64, 128), "value_dim": (64,)}
-    return _quantized("mlx-lm-quantized-4", 64, 4, dims, SHARE)
-
-
-def mlx_lm_quantized_3() -> Backend:
-    dims = {"key_dim": (64, 256), "value_dim": (64,)}
-    return _quantized("mlx-lm-quantized-3", 64, 3, dims, SHARE)
-
-
-def mlx_lm_quantized_2() -> Backend:
-    dims = {"key_dim": (32, 64), "value_dim": (32,)}
-    return _quantized("mlx-lm-quantized-2", 32, 2, dims, SHARE)
-
-
 def _quantized(
-    name: str, group_size: int, bits: int, dims: Fields, share: int = 1
+    name: str, bits: int, key_dims: Sequence[int], value_dims: Sequence[int], share: int
 ) -> Backend:
-    kinds = {"kv": _kind(READING, {**PLAIN, **dims}, duties=(NOTHING,))}
-    opener = partial(_open_quantized, group_size, bits)
+    """Declares `QuantizedKVCache`, whose groups are as long as the shortest vector."""
+    config = {**PLAIN, "key_dim": tuple(key_dims), "value_dim": tuple(value_dims)}
+    kinds = {"kv": _kind(READING, config, duties=(NOTHING,))}
+    opener = partial(_open_quantized, min(value_dims), bits)
     return declare(name, kinds, opener, share, ROUNDING[bits])
+
+
+mlx_lm_quantized = partial(_quantized, "mlx-lm-quantized", 8, (32, 64), (32, 64), share=1)
+"""Declares `QuantizedKVCache` with 8 bits in groups of 32, the smallest size of MLX."""
+
+mlx_lm_quantized_6, mlx_lm_quantized_5, mlx_lm_quantized_4, mlx_lm_quantized_3 = (
+    partial(_quantized, f"mlx-lm-quantized-{bits}", bits, (64, more), (64,), SHARE)
+    for bits, more in ((6, 128), (5, 128), (4, 128), (3, 256))
+)
+"""Declare it in groups of 64, the usual size; with 4 bits, this is the most frequent
+setting for saving memory."""
+
+mlx_lm_quantized_2 = partial(_quantized, "mlx-lm-quantized-2", 2, (32, 64), (32,), SHARE)
 
 
 def _open_quantized(group_size: int, bits: int, config: Config) -> Layer:
@@ -247,14 +215,17 @@ def mlx_lm_to_quantized() -> Backend:
 
 
 def _open_turning(config: Config) -> Layer:
-    return TurningLayer(_stepping(KVCache(), config), TURNING_START, 128, 8)
+    return TurningLayer(_open_tokens(config), TURNING_START, 128, 8)
 
 
 # --- declarations -----------------------------------------------------------------------
 
 
-def _open_ring(config: Config, less: int = 0) -> Any:
-    """Opens a `RotatingKVCache` whose size is the window minus `less` tokens."""
+def _open_tokens(config: Config, less: int = 0) -> Any:
+    """Opens a `KVCache`, or a `RotatingKVCache` whose size is the window minus `less`
+    tokens."""
+    if config["window"] is None:
+        return _stepping(KVCache(), config)
     size = config["window"] - less
     return _stepping(RotatingKVCache(max_size=size, keep=config["keep"]), config)
 
@@ -293,8 +264,10 @@ def declare(
     share: int = 1,
     tolerance: float = 0.0,
     contract: str = "layer",
+    dtypes: Sequence[str] = ("float32", "float16", "bfloat16"),
+    library: str = "mlx-lm",
 ) -> Backend:
-    """Declares a backend for caches of mlx-lm, with kinds of one contract."""
+    """Declares a backend for caches of a library on MLX, with kinds of one contract."""
     arrays = MLXArrays()
     return Backend(
         name=name,
@@ -302,13 +275,13 @@ def declare(
         contracts={contract: kinds},
         arrays=arrays,
         open=opener,
-        dtypes=("float32", "float16", "bfloat16"),
+        dtypes=tuple(dtypes),
         lifetime="until-write",
         causal="lower-right",
         overwrite=arrays.overwrite,
         tolerance=tolerance,
         ledger=LEDGER,
         code=("lockstep",),
-        versions={package: version(package) for package in ("mlx-lm", "mlx")},
+        versions={package: version(package) for package in (library, "mlx")},
         share=share,
     )

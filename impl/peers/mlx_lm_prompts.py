@@ -13,15 +13,12 @@ Therefore the backend declares only models whose layers keep all tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
-import mlx.core as mx
 from mlx_lm.models.cache import KVCache, LRUPromptCache
 
 from lockstep.harness.backends import Backend, Kind
-from lockstep.impl.mlx.arrays import MLXArrays
-from lockstep.impl.peers.mlx_lm import LEDGER
+from lockstep.impl.peers.mlx_lm import declare
 from lockstep.impl.peers.mlx_lm_layers import Layer
 
 MODEL = "model"
@@ -68,21 +65,8 @@ def mlx_lm_prompt_cache() -> Backend:
     """Declares `LRUPromptCache` with caches of the class `KVCache`, without a limit."""
     operations = frozenset({"begin", "feed", "close"})
     config: Mapping[str, tuple[Any, ...]] = {"layers": (["kv"], ["kv", "kv"])}
-    arrays = MLXArrays()
-    return Backend(
-        name="mlx-lm-prompt-cache",
-        device=mx.default_device().type.name,
-        contracts={"prefix": {"trie": Kind(operations, config)}},
-        arrays=arrays,
-        open=_open,
-        dtypes=("float32", "float16", "bfloat16"),
-        lifetime="until-write",
-        causal="lower-right",
-        overwrite=arrays.overwrite,
-        ledger=LEDGER,
-        code=("lockstep",),
-        versions={package: version(package) for package in ("mlx-lm", "mlx")},
-    )
+    kinds = {"trie": Kind(operations, config)}
+    return declare("mlx-lm-prompt-cache", kinds, _open, contract="prefix")
 
 
 def _open(config: Mapping[str, Any]) -> PromptCache:

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
-import mlx.core as mx
 from mlx_vlm.models.cache import (
     ArraysCache,
     BatchKVCache,
@@ -22,8 +20,7 @@ from mlx_vlm.models.cache import (
 )
 
 from lockstep.harness.backends import Backend, Kind
-from lockstep.impl.mlx.arrays import MLXArrays
-from lockstep.impl.peers.mlx_lm import LEDGER, ROUNDING, SHARE
+from lockstep.impl.peers.mlx_lm import ROUNDING, SHARE, Open, declare
 from lockstep.impl.peers.mlx_lm_batched import PADDED_LATE, PLAIN, RING, ROWS, STATE
 from lockstep.impl.peers.mlx_lm_layers import Config, RecurrentLayer
 from lockstep.impl.peers.mlx_vlm_batches import (
@@ -35,7 +32,6 @@ from lockstep.impl.peers.mlx_vlm_batches import (
     VLMStateBatch,
 )
 
-Opener = Callable[[Config], Any]
 SAVING = {"save", "load"}
 GROUP_SIZE, BITS = 32, 8
 
@@ -75,8 +71,8 @@ def mlx_vlm_batched_half() -> Backend:
         "batch-rotating": _kind(ROWS - {"stack"}, RING, PADDED_LATE),
     }
     opener = partial(_open, VLMBatch)
-    dtypes = "float16", "bfloat16"
-    return _backend("mlx-vlm-batched-half", kinds, opener, SHARE, dtypes)
+    half = {"dtypes": ("float16", "bfloat16")}
+    return _backend("mlx-vlm-batched-half", kinds, opener, SHARE, **half)
 
 
 def mlx_vlm_batched_quantized() -> Backend:
@@ -142,25 +138,10 @@ def _kind(operations: set[str], config: Mapping[str, Any], *duties: Any) -> Kind
 
 
 def _backend(
-    name: str,
-    kinds: Mapping[str, Kind],
-    opener: Opener,
-    share: int = 1,
-    dtypes: tuple[str, ...] = ("float32",),
-    tolerance: float = 0.0,
+    name: str, kinds: Mapping[str, Kind], opener: Open, share: int = 1, **more: Any
 ) -> Backend:
-    return Backend(
-        name=name,
-        device=mx.default_device().type.name,
-        contracts={"batched": kinds},
-        arrays=MLXArrays(),
-        open=opener,
-        dtypes=dtypes,
-        lifetime="until-write",
-        causal="lower-right",
-        tolerance=tolerance,
-        ledger=LEDGER,
-        code=("lockstep",),
-        versions={package: version(package) for package in ("mlx-vlm", "mlx")},
-        share=share,
+    """Declares a backend in float32; more: see `declare`."""
+    more = {"dtypes": ("float32",), **more}
+    return declare(
+        name, kinds, opener, share, contract="batched", library="mlx-vlm", **more
     )
