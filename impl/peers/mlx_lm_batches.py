@@ -25,7 +25,7 @@ from mlx_lm.models.cache import (
 )
 
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.impl.peers.mlx_lm_layers import Config, Layer, RecurrentLayer, get_missing
+from lockstep.impl.peers.mlx_lm_layers import Config, Layer, RecurrentLayer, read_states
 
 Wrap = Callable[[Any], Layer]
 
@@ -183,14 +183,7 @@ class StateBatch(Batch):
         return create_ssm_mask(mx.zeros((1, length, 1)), self.cache)
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays; a missing array is replaced by zeros, like in the
-        model."""
-        shapes = get_missing(self.config, len(self.counts))
-        conv, delta = (
-            mx.zeros(*missing) if array is None else array
-            for array, missing in zip(self.cache.cache, shapes, strict=True)
-        )
-        return conv, delta
+        return read_states(self.cache, self.config, len(self.counts))
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
         self.counts = self.count(length)

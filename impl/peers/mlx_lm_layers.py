@@ -234,7 +234,7 @@ class RecurrentLayer(Layer):
     def __init__(self, cache: Any, config: Config, is_restored: bool = False) -> None:
         super().__init__(cache)
         self.read_tokens, self.is_restored = 0, is_restored
-        self.missing = get_missing(config, 1)
+        self.config = config
 
     @property
     def offset(self) -> int:
@@ -244,13 +244,7 @@ class RecurrentLayer(Layer):
         return [length]
 
     def read(self) -> tuple[Array, Array]:
-        """Returns the two arrays; a missing array is replaced by zeros, like in the
-        model."""
-        conv, delta = (
-            mx.zeros(*missing) if array is None else array
-            for array, missing in zip(self.cache.cache, self.missing, strict=True)
-        )
-        return conv, delta
+        return read_states(self.cache, self.config, 1)
 
     def state(self) -> tuple[Array, Array]:
         return self.read()
@@ -299,13 +293,19 @@ def set_step(cache: Any, like: Any) -> Any:
     return cache
 
 
-def get_missing(config: Config, rows: int) -> tuple[tuple[Any, Any], ...]:
-    """Returns the shape and the dtype of the two arrays of a recurrent state."""
+def read_states(cache: Any, config: Config, rows: int) -> tuple[Array, Array]:
+    """Returns the two arrays of an `ArraysCache`; a missing array is replaced by zeros,
+    like in the model."""
     heads, key_dim = config["heads"], config["key_dim"]
-    conv = (rows, config["conv_width"] - 1, heads * key_dim)
-    delta = (rows, heads, key_dim, config["value_dim"])
-    dtypes = getattr(mx, config["dtype"]), mx.float32
-    return tuple(zip((conv, delta), dtypes, strict=True))
+    missing = (
+        ((rows, config["conv_width"] - 1, heads * key_dim), getattr(mx, config["dtype"])),
+        ((rows, heads, key_dim, config["value_dim"]), mx.float32),
+    )
+    conv, delta = (
+        mx.zeros(*form) if array is None else array
+        for array, form in zip(cache.cache, missing, strict=True)
+    )
+    return conv, delta
 
 
 def open_arrays(config: Config, is_restored: bool = False) -> RecurrentLayer:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
@@ -34,10 +34,12 @@ from lockstep.impl.peers.transformers_batches import (
 )
 from lockstep.impl.peers.transformers_layers import (
     ROOM_BESIDE,
+    Attention,
     Config,
     IdentityLayer,
     Layer,
     RecurrentLayer,
+    get_attention,
     get_hybrid,
     get_indexed,
     get_room,
@@ -79,16 +81,14 @@ def dynamic() -> Backend:
         "batch-kv": declare_kind(ALL | ROWS | {"state", "trim"}, PLAIN),
         "batch-rotating": declare_kind(ALL | ROWS | {"trim"}, PLAIN, _full("window")),
     }
-    return _batched("transformers-batched", kinds, _open_dynamic, "forever")
+    return _batched("transformers-batched", kinds, OF_DYNAMIC, "forever")
 
 
 def dynamic_chunked() -> Backend:
     """Declares `DynamicCache` with a chunked layer, which is a sliding layer with another
     mask."""
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, CHUNKED, _full("chunk"))}
-    return _batched(
-        "transformers-batched-chunked", kinds, _open_dynamic, "forever", SHARE
-    )
+    return _batched("transformers-batched-chunked", kinds, OF_DYNAMIC, "forever", SHARE)
 
 
 def static() -> Backend:
@@ -101,7 +101,7 @@ def static() -> Backend:
             CROPPED, config, wide, *uncroppable("window", "width"), inputs="kept"
         ),
     }
-    return _batched("transformers-batched-static", kinds, _open_static)
+    return _batched("transformers-batched-static", kinds, OF_STATIC)
 
 
 def static_chunked() -> Backend:
@@ -109,9 +109,7 @@ def static_chunked() -> Backend:
     wide = overflow(**{"chunk - step": [1, None]})
     duties = wide, *uncroppable("chunk", "width")
     kinds = {"batch-kv": declare_kind(CROPPED, CHUNKED_STATIC, *duties, inputs="kept")}
-    return _batched(
-        "transformers-batched-static-chunked", kinds, _open_static, share=SHARE
-    )
+    return _batched("transformers-batched-static-chunked", kinds, OF_STATIC, share=SHARE)
 
 
 def indexed() -> Backend:
@@ -119,7 +117,7 @@ def indexed() -> Backend:
     indexer."""
     config = {**PLAIN, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS | {"trim"}, config)}
-    return _batched("transformers-batched-indexed", kinds, _open_indexed, share=SHARE)
+    return _batched("transformers-batched-indexed", kinds, INDEXED, share=SHARE)
 
 
 def static_indexed() -> Backend:
@@ -128,7 +126,7 @@ def static_indexed() -> Backend:
     config = {**PLAIN, **ROOM, "heads": (1,)}
     kinds = {"batch-kv": declare_kind(CROPPED, config, overflow(), inputs="kept")}
     return _batched(
-        "transformers-batched-static-indexed", kinds, _open_static_indexed, share=SHARE
+        "transformers-batched-static-indexed", kinds, STATIC_INDEXED, share=SHARE
     )
 
 
@@ -138,7 +136,7 @@ def quantized() -> Backend:
     config = {**PLAIN, "step": (1,)}
     kinds = {"batch-kv": declare_kind(ALL | ROWS, config, inputs="kept")}
     return _batched(
-        "transformers-batched-quantized", kinds, _open_quantized, "forever", SHARE
+        "transformers-batched-quantized", kinds, OF_QUANTIZED, "forever", SHARE
     )
 
 
@@ -152,7 +150,7 @@ def linear() -> Backend:
     `batch_repeat_interleave`.
     """
     kinds = {"batch-state": declare_kind(FIXED | {"state"}, {})}
-    return _batched("transformers-batched-linear", kinds, _open_linear, share=SHARE // 2)
+    return _batched("transformers-batched-linear", kinds, OF_DYNAMIC, share=SHARE // 2)
 
 
 def hybrid() -> Backend:
@@ -167,7 +165,7 @@ def hybrid() -> Backend:
         "batch-rotating": declare_kind(FIXED, PLAIN),
         "batch-state": declare_kind(ALL | ROWS | {"state"}, BESIDE),
     }
-    return _batched("transformers-batched-hybrid", kinds, _open_hybrid, share=SHARE)
+    return _batched("transformers-batched-hybrid", kinds, HYBRID, share=SHARE)
 
 
 def static_hybrid() -> Backend:
@@ -179,78 +177,61 @@ def static_hybrid() -> Backend:
         "batch-state": declare_kind(FIXED | {"state"}, BESIDE),
     }
     return _batched(
-        "transformers-batched-static-hybrid", kinds, _open_static_hybrid, share=SHARE
+        "transformers-batched-static-hybrid", kinds, STATIC_HYBRID, share=SHARE
     )
 
 
 # --- opening ----------------------------------------------------------------------------
 
 
-def _open_dynamic(config: Config) -> Layer | Batch:
-    model = make_model(config)
-    return _open_attention(DynamicCache(config=model), model, config, Batch)
+def _make_dynamic(model: Any, config: Config) -> Cache:
+    return DynamicCache(config=model)
 
 
-def _open_static(config: Config) -> Layer | Batch:
-    model = make_model(config)
-    return _open_attention(_make_static(model, config), model, config, Batch)
-
-
-def _open_quantized(config: Config) -> Layer | Batch:
-    cache = Cache(layers=[IdentityLayer(residual_length=config["step"])])
-    return _open_attention(cache, make_model(config), config, Batch)
-
-
-def _open_indexed(config: Config) -> Layer | Batch:
-    model = make_model(config, get_indexed(config))
-    return _open_attention(DynamicCache(config=model), model, config, IndexedBatch)
-
-
-def _open_static_indexed(config: Config) -> Layer | Batch:
-    model = make_model(config, get_indexed(config))
-    return _open_attention(_make_static(model, config), model, config, IndexedBatch)
-
-
-def _open_linear(config: Config) -> Layer | Batch:
-    model = make_model(config)
-    return _open_states(DynamicCache(config=model), model, config, RecurrentBatch)
-
-
-def _open_hybrid(config: Config) -> Layer | Batch:
-    model = make_model(config, get_hybrid(config))
-    return _open_both(DynamicCache(config=model), model, config)
-
-
-def _open_static_hybrid(config: Config) -> Layer | Batch:
-    model = make_model(config, get_hybrid(config))
-    return _open_both(_make_static(model, config), model, config)
-
-
-def _open_both(cache: Cache, model: Any, config: Config) -> Layer | Batch:
-    if config["kind"] == "batch-state":
-        return _open_states(cache, model, config, HybridStates)
-    return _open_attention(cache, model, config, HybridBatch)
-
-
-def _open_attention(
-    cache: Cache, model: Any, config: Config, batch: type[Batch]
-) -> Layer | Batch:
-    """Returns a batch of config["rows"] rows; a single cache if config["rows"]
-    is None."""
-    rows = config["rows"]
-    return Layer(cache, model) if rows is None else batch(cache, model, rows)
-
-
-def _open_states(
-    cache: Cache, model: Any, config: Config, batch: type[RecurrentBatch]
-) -> Layer | Batch:
-    if config["rows"] is None:
-        return RecurrentLayer(cache, model, config)
-    return batch(cache, model, config["rows"], config)
-
-
-def _make_static(model: Any, config: Config) -> StaticCache:
+def _make_static(model: Any, config: Config) -> Cache:
     return StaticCache(config=model, max_cache_len=get_room(config))
+
+
+def _make_quantized(model: Any, config: Config) -> Cache:
+    return Cache(layers=[IdentityLayer(residual_length=config["step"])])
+
+
+def _opener(
+    make: Callable[[Any, Config], Cache],
+    get_type: Callable[[Config], Attention] = get_attention,
+    batch: type[Batch] = Batch,
+    states: type[RecurrentBatch] = RecurrentBatch,
+) -> Open:
+    """Makes a function that opens a batch of config["rows"] rows, or a single cache if
+    config["rows"] is None.
+
+    Args:
+        make: makes the cache of a model.
+        get_type: returns the type of the layer and its window.
+        batch, states: the classes of batches of tokens and of states.
+    """
+
+    def open_cache(config: Config) -> Layer | Batch:
+        model, rows = make_model(config, get_type(config)), config["rows"]
+        cache = make(model, config)
+        if config["kind"] == "batch-state":
+            if rows is None:
+                return RecurrentLayer(cache, model, config)
+            return states(cache, model, rows, config)
+        return Layer(cache, model) if rows is None else batch(cache, model, rows)
+
+    return open_cache
+
+
+OF_DYNAMIC, OF_STATIC = _opener(_make_dynamic), _opener(_make_static)
+OF_QUANTIZED = _opener(_make_quantized)
+INDEXED, STATIC_INDEXED = (
+    _opener(make, get_indexed, IndexedBatch) for make in (_make_dynamic, _make_static)
+)
+HYBRID, STATIC_HYBRID = (
+    _opener(make, get_hybrid, HybridBatch, HybridStates)
+    for make in (_make_dynamic, _make_static)
+)
 
 
 # --- declarations -----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lockstep.harness.backends.interface import Array, Mask
-from lockstep.impl.peers.transformers_layers import Config, build_mask
+from lockstep.impl.peers.transformers_layers import Config, States, build_mask
 
 KERNEL = 4
 """Inputs of a convolution that are kept beside attention."""
@@ -154,12 +154,8 @@ class IndexedBatch(Batch):
         return torch.cat([keys, indexer_keys[:, None]], dim=-1), values
 
 
-class RecurrentBatch(Batch):
-    """Adapts a `LinearAttentionLayer` with the states of gated delta layers
-    (`models.qwen3_next`) to the interface of a batch.
-
-    The layer keeps one convolution input more than the next token needs. This adapter
-    does not return that input.
+class RecurrentBatch(Batch, States):
+    """Adapts a `LinearAttentionLayer` to the interface of a batch.
 
     Args:
         cache: the cache of transformers.
@@ -170,37 +166,19 @@ class RecurrentBatch(Batch):
 
     def __init__(self, cache: Any, model: Any, rows: int, config: Config) -> None:
         super().__init__(cache, model, rows)
-        self.kernel = config["conv_width"]
-        heads, key_dim = config["heads"], config["key_dim"]
-        conv = torch.zeros(1, heads * key_dim, self.kernel, dtype=model.dtype)
-        self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
+        self.set_shapes(model, config)
 
     def make_mask(self, length: int) -> Mask:
         """Builds the mask with which a model sets the inputs of padding to zero."""
         mask = self.extend_mask(length)
         return build_mask(self.config, self.cache, length, mask, "linear_attention")
 
-    def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors; a missing tensor is replaced by zeros, like in the
-        model."""
-        states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
-        rows = len(self.attention_mask)
-        conv, delta = (
-            missing.repeat_interleave(rows, dim=0) if tensor is None else tensor
-            for tensor, missing in zip(states, self.missing, strict=True)
-        )
-        return conv[..., 1:].transpose(1, 2), delta
-
     def read_row(self, row: int) -> tuple[Array, Array]:
         conv, delta = self.read()
         return conv[row : row + 1], delta[row : row + 1]
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Passes the new convolution inputs to the layer; the inputs of padding are
-        zeros."""
-        inputs = conv[:, -length:].transpose(1, 2)  # [rows, channels, length]
-        self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
-        self.cache.update_recurrent_state(delta, 0)
+        self.write_states(conv, delta, length)
         self.append(length)
 
 

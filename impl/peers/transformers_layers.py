@@ -138,14 +138,47 @@ class IdentityLayer(QuantizedLayer):
         return q_tensor.clone()
 
 
-class RecurrentLayer(Layer):
-    """Adapts a `LinearAttentionLayer` of transformers to the interface of a state
-    cache.
+class States:
+    """The states of a `LinearAttentionLayer`, which transformers uses for gated delta
+    layers (`models.qwen3_next`).
 
-    transformers uses this layer for gated delta layers (`models.qwen3_next`).
+    The layer keeps one convolution input more than the next token needs. This adapter
+    does not return that input.
+    """
 
-    It does not count tokens, so this adapter counts them. It keeps one convolution
-    input more than the next token needs, and this adapter does not return that input.
+    cache: Any
+
+    def set_shapes(self, model: Any, config: Config) -> None:
+        """Makes the states that stand for missing ones, from a complete config."""
+        self.kernel = config["conv_width"]
+        heads, key_dim = config["heads"], config["key_dim"]
+        conv = torch.zeros(1, heads * key_dim, self.kernel, dtype=model.dtype)
+        self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
+
+    def count_rows(self) -> int:
+        return 1
+
+    def read(self) -> tuple[Array, Array]:
+        """Returns the two tensors; a missing tensor is replaced by zeros, like in the
+        model."""
+        states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
+        conv, delta = (
+            missing.repeat_interleave(self.count_rows(), 0) if tensor is None else tensor
+            for tensor, missing in zip(states, self.missing, strict=True)
+        )
+        return conv[..., 1:].transpose(1, 2), delta
+
+    def write_states(self, conv: Array, delta: Array, length: int) -> None:
+        """Passes the new convolution inputs to the layer; the inputs of padding are
+        zeros."""
+        inputs = conv[:, -length:].transpose(1, 2)  # [rows, channels, length]
+        self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
+        self.cache.update_recurrent_state(delta, 0)
+
+
+class RecurrentLayer(States, Layer):
+    """Adapts a `LinearAttentionLayer` to the interface of a state cache. The layer does
+    not count tokens, so this adapter counts them.
 
     Args:
         cache: the cache of transformers.
@@ -155,10 +188,8 @@ class RecurrentLayer(Layer):
 
     def __init__(self, cache: Any, model: Any, config: Config) -> None:
         super().__init__(cache, model)
-        self.read_tokens, self.kernel = 0, config["conv_width"]
-        heads, key_dim = config["heads"], config["key_dim"]
-        conv = torch.zeros(1, heads * key_dim, self.kernel, dtype=model.dtype)
-        self.missing = conv, torch.zeros(1, heads, key_dim, config["value_dim"])
+        self.read_tokens = 0
+        self.set_shapes(model, config)
 
     @property
     def offset(self) -> int:
@@ -167,16 +198,6 @@ class RecurrentLayer(Layer):
     def boundaries(self, length: int) -> Sequence[int]:
         return [length]
 
-    def read(self) -> tuple[Array, Array]:
-        """Returns the two tensors; a missing tensor is replaced by zeros, like in the
-        model."""
-        states = self.cache.get_conv_state(0), self.cache.get_recurrent_state(0)
-        conv, delta = (
-            missing if tensor is None else tensor
-            for tensor, missing in zip(states, self.missing, strict=True)
-        )
-        return conv[..., 1:].transpose(1, 2), delta
-
     def state(self) -> tuple[Array, Array]:
         return self.read()
 
@@ -184,10 +205,7 @@ class RecurrentLayer(Layer):
         return self.read()
 
     def write(self, conv: Array, delta: Array, length: int) -> None:
-        """Passes the new convolution inputs to the layer."""
-        inputs = conv[:, -length:].transpose(1, 2)  # [1, channels, length]
-        self.cache.update_conv_state(inputs, 0, conv_kernel_size=self.kernel)
-        self.cache.update_recurrent_state(delta, 0)
+        self.write_states(conv, delta, length)
         self.read_tokens += length
 
     def free(self) -> None:
