@@ -3,13 +3,13 @@ shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from lockstep.harness.backends.backend import Backend
 from lockstep.impl.shared.batched_tokens import TokenBatch
 from lockstep.impl.torch.backend import cpu
+from tests.harness.changing import change_caches
 
 
 def keep_padding(batch: Any) -> None:
@@ -29,15 +29,11 @@ def show_padding(batch: Any) -> None:
 
 
 def declare(change: Callable[[Any], None]) -> Backend:
-    backend = cpu()
-
-    def open_changed(config: Mapping[str, Any]) -> Any:
-        opened = backend.open(config)
+    def change_batch(opened: Any) -> None:
         if isinstance(opened, TokenBatch):
             change(opened)
-        return opened
 
-    return replace(backend, open=open_changed)
+    return change_caches(cpu(), change_batch)
 
 
 def keeps_padding() -> Backend:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from lockstep.harness.programs.program import Divergence, Program
 from lockstep.impl.torch.backend import cpu
 from tests.harness import misbehaving
 from tests.harness.building import SMALL, make, update
+from tests.harness.changing import change_caches
 from tests.harness.paging import FULL, RUN, ask, open_request
 from tests.harness.paging import make as make_paged
 
@@ -45,17 +44,6 @@ def test_a_hidden_column_that_is_nan_is_named() -> None:
     assert "K, V and the mask are as expected, but columns 3, 4 hold NaN" in seen.message
 
 
-def plant(change: Callable[[Any], None]) -> Backend:
-    backend = cpu()
-
-    def open_changed(config: Mapping[str, Any]) -> Any:
-        opened = backend.open(config)
-        change(opened)
-        return opened
-
-    return replace(backend, open=open_changed)
-
-
 LAYERS = {"groups": [{**FULL, "block": 2, "layers": 2}], "data": "backend", "host": 8}
 
 LOADED = (
@@ -82,7 +70,7 @@ def lose(cache: Any) -> None:
 
 def test_contents_are_judged_before_attention() -> None:
     ops = [{"transfer": "t", **op} if op == {"op": "landed"} else op for op in LOADED]
-    seen = find(make_paged(*ops, **LAYERS), plant(copy_first_layer))
+    seen = find(make_paged(*ops, **LAYERS), change_caches(cpu(), copy_first_layer))
     assert (seen.what, seen.operation) == ("contents", "run")
     where = "request b, group 0 (full), layer 1"
     assert seen.message.startswith(f"{where}: position 0 holds NaN (block ")
@@ -99,6 +87,6 @@ def test_contents_are_judged_before_attention() -> None:
 )  # fmt: skip
 def test_a_block_with_unwritten_slots_is_named(tokens: int, words: str) -> None:
     ops = (open_request("a", *range(tokens)), ask("schedule", "a"), RUN)
-    seen = find(make_paged(*ops, **LAYERS), plant(lose))
+    seen = find(make_paged(*ops, **LAYERS), change_caches(cpu(), lose))
     assert seen.what == "attention"
     assert seen.message.endswith(words)

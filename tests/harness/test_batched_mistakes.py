@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from lockstep.impl.shared.batched import CacheBatch
 from lockstep.impl.shared.batched_list import ListBatch
 from lockstep.impl.torch.backend import cpu
 from tests.harness.building import draw_some, make, update
+from tests.harness.changing import change_caches
 
 OPEN = {"op": "open", "rows": 2}
 
@@ -72,10 +72,7 @@ def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find(*ops: Any, open_wrong: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    backend = cpu()
-    if open_wrong is not None:
-        opened = backend.open
-        backend = replace(backend, open=lambda config: open_wrong(opened(config)))
+    backend = cpu() if open_wrong is None else change_caches(cpu(), open_wrong)
     config = {"kind": "batch-kv", **more}
     divergence = run(make(*ops, contract="batched", **config), backend).divergence
     assert isinstance(divergence, Divergence)

@@ -20,7 +20,8 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.executor import run
 from lockstep.impl.shared.batched import CacheBatch
 from lockstep.impl.torch.backend import cpu
-from tests.harness.building import KINDS, draw_some, forward, make, trim, update
+from tests.harness.building import forward, make, trim, update
+from tests.harness.changing import STORING, change_caches
 from tests.harness.misbehaving import throw
 from tests.harness.paging import RUN, ask, declare, open_request
 
@@ -130,15 +131,6 @@ def test_each_comparison_is_counted_once(what: str) -> None:
     assert (compared["contents"], compared["masks"]) == (1, contract != "paged")
 
 
-@pytest.mark.parametrize(("contract", "kind"), KINDS)
-def test_drawn_programs_agree(contract: str, kind: str) -> None:
-    """With every second one full of invalid calls."""
-    backend = cpu()
-    declared = backend.contracts[contract][kind]
-    for program in draw_some(6, contract, kind, declared, misuse=2):
-        assert run(program, backend, every=True).divergence is None
-
-
 # --- attention --------------------------------------------------------------------------
 
 
@@ -229,6 +221,10 @@ class Reusing:
         return copies
 
 
+def reuse(backend: Backend, handing: str, writing: str) -> Backend:
+    return change_caches(backend, lambda cache: Reusing(cache, handing, writing))
+
+
 def copy_arrays(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
@@ -259,9 +255,7 @@ def flatten(value: Any) -> list[torch.Tensor]:
 def test_what_was_handed_out_stays_as_it_is(
     what: str, handing: str, writing: str, ops: Sequence[Op]
 ) -> None:
-    backend = replace(cpu(), lifetime="forever")
-    opened = backend.open
-    backend = replace(backend, open=lambda it: Reusing(opened(it), handing, writing))
+    backend = reuse(replace(cpu(), lifetime="forever"), handing, writing)
     kind, message = find(backend, what, ops)
     assert (kind, f"array that {handing} returned has changed" in message) == (
         "alias",
@@ -273,15 +267,11 @@ def test_when_arrays_that_were_handed_out_are_looked_at() -> None:
     """At every step; or, if they need to last only until a write, before it."""
     forever = replace(cpu(), lifetime="forever")
     ops = [update(2), trim(0), trim(0), trim(0)]
-
-    def reuse(backend: Backend, writing: str) -> Backend:
-        opened = backend.open
-        return replace(backend, open=lambda it: Reusing(opened(it), "update", writing))
-
-    divergence = run(make(*ops), reuse(forever, "trim"), every=True).divergence
+    divergence = run(make(*ops), reuse(forever, "update", "trim"), every=True).divergence
     assert divergence is not None and divergence.step == 2
-    assert find(reuse(cpu(), "trim"), "layer-kv", ops) == ("", "")
-    kind, _ = find(reuse(cpu(), "size"), "layer-kv", [update(2), {"op": "size"}, trim(0)])
+    assert find(reuse(cpu(), "update", "trim"), "layer-kv", ops) == ("", "")
+    ops = [update(2), {"op": "size"}, trim(0)]
+    kind, _ = find(reuse(cpu(), "update", "size"), "layer-kv", ops)
     assert kind == "alias"
 
 
@@ -452,13 +442,7 @@ def tell_more(more: int, calls: range) -> Callable[[Any], Any]:
 
 def lie_about_memory(lying: Callable[[Any], Any]) -> Backend:
     """Each cache lies that has arrays."""
-    backend = cpu()
-
-    def open_cache(config: Any) -> Any:
-        cache = backend.open(config)
-        return cache if config["kind"] in ("session", "trie", "slots") else lying(cache)
-
-    return replace(backend, open=open_cache)
+    return change_caches(cpu(), lying, *STORING)
 
 
 ALWAYS = range(1 << 20)
@@ -548,33 +532,26 @@ LEAVES["set_limit"] = [*LEAVES["close"], {"op": "limit", "bytes": 10**6}]
 
 @pytest.mark.parametrize("method", LEAVES)
 def test_a_snapshot_that_a_trie_leaves_open(method: str) -> None:
-    backend, kept = without_held(cpu()), []
-    opened = backend.open
+    kept = []
 
-    def open_cache(config: Any) -> Any:
+    def leave_open(trie: Any) -> Lying:
         def take(result: Any, *_: Any) -> Any:
-            kept.append(config["caches"][0].snapshot(0))
+            kept.append(trie.layers[0].snapshot(0))
             return result
 
-        cache = opened(config)
-        return Lying(cache, {method: take}) if config["kind"] == "trie" else cache
+        return Lying(trie, {method: take})
 
-    lying = replace(backend, open=open_cache)
+    lying = change_caches(without_held(cpu()), leave_open, "trie")
     kind, message = find(lying, "prefix-trie", LEAVES[method])
     assert (kind, "layer 0 has open snapshots of" in message) == ("snapshots", True)
 
 
 def test_a_snapshot_that_is_open_after_free() -> None:
-    backend = without_held(cpu())
-    opened = backend.open
+    def forget(trie: Any) -> None:
+        trie.tree.clear = lambda: None
 
-    def open_cache(config: Any) -> Any:
-        cache = opened(config)
-        if config["kind"] == "trie":
-            cache.tree.clear = lambda: None
-        return cache
-
-    kind, message = find(replace(backend, open=open_cache), "prefix-trie")
+    backend = change_caches(without_held(cpu()), forget, "trie")
+    kind, message = find(backend, "prefix-trie")
     assert (kind, "snapshots are open after free" in message) == ("snapshots", True)
 
 

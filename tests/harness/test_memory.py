@@ -17,6 +17,7 @@ from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import check_declaration, load
 from tests.harness.building import FRAMEWORKS, KINDS, draw_some, make, update
+from tests.harness.changing import STORING, change_caches
 from tests.harness.misbehaving import PLAIN, Array, Cache, declare
 
 Told = dict[str, Any]
@@ -203,14 +204,11 @@ def one_more(told: Told) -> Told:
 def spoil(backend: Backend, change: Callable[[Told], Told]) -> Backend:
     """The backend, whose caches tell something else than they hold."""
 
-    def open_cache(config: Any) -> Any:
-        cache = backend.open(config)
-        if config["kind"] not in backend.contracts["prefix"]:
-            held = cache.held
-            cache.held = lambda: change(held())
-        return cache
+    def tell(cache: Any) -> None:
+        held = cache.held
+        cache.held = lambda: change(held())
 
-    return replace(backend, open=open_cache)
+    return change_caches(backend, tell, *STORING)
 
 
 WATCHED = [pair for pair in KINDS if pair[0] != "paged"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from lockstep.harness.core.payload import (
 from lockstep.harness.execution.executor import run
 from lockstep.impl.torch.backend import cpu
 from tests.harness.building import make, update
+from tests.harness.changing import change_caches
 
 F32 = npt.NDArray[np.float32]
 
@@ -167,14 +166,12 @@ def test_a_cache_that_takes_arrays_for_contiguous_diverges() -> None:
     def read_flat(array: torch.Tensor) -> torch.Tensor:
         return array.as_strided(array.shape, torch.empty(array.shape).stride())
 
-    def open_cache(config: Mapping[str, Any]) -> Any:
-        cache = cpu().open(config)
+    def change(cache: Any) -> None:
         right = cache.update
         cache.update = lambda *pair: right(*map(read_flat, pair))
-        return cache
 
     program = make(update(1), update(2))
     assert run(program, cpu()).divergence is None
-    divergence = run(program, replace(cpu(), open=open_cache)).divergence
+    divergence = run(program, change_caches(cpu(), change)).divergence
     assert divergence is not None
     assert (divergence.what, divergence.step) == ("contents", 1)

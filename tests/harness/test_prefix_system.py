@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.executor import run
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
 from tests.harness.building import make as make_program
+from tests.harness.changing import change_caches
 
 Change = Callable[[Any], None]
 Ops = list[dict[str, Any]]
@@ -30,15 +31,7 @@ def make(ops: Ops, **config: Any) -> Program:
 
 def plant(change: Change) -> Backend:
     """A backend whose prefix caches were changed."""
-    backend = load("torch-cpu")
-
-    def open_cache(config: Any) -> Any:
-        cache = backend.open(config)
-        if config["kind"] in ("session", "trie", "slots"):
-            change(cache)
-        return cache
-
-    return replace(backend, open=open_cache)
+    return change_caches(load("torch-cpu"), change, *CONTRACTS["prefix"].kinds)
 
 
 def forget_to_close(trie: Any) -> None:

@@ -13,6 +13,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.execution.executor import run
 from lockstep.harness.workers.registry import load
 from tests.harness.building import draw_some, make, update
+from tests.harness.changing import change_caches
 
 
 def own_snapshots(cache: Any, owners: dict[int, Any], close: Any = None) -> Any:
@@ -45,11 +46,9 @@ def open_backend(close: Any = None) -> Backend:
     kind = backend.contracts["layer"]["kv"]
     kind = replace(kind, operations=kind.operations - {"take", "prepare"}, held=None)
 
-    def open_cache(config: Any) -> Any:
-        return own_snapshots(backend.open(config), owners, close)
-
     owners: dict[int, Any] = {}
-    return replace(backend, open=open_cache, contracts={"layer": {"kv": kind}})
+    backend = replace(backend, contracts={"layer": {"kv": kind}})
+    return change_caches(backend, lambda cache: own_snapshots(cache, owners, close))
 
 
 def test_a_cache_closes_its_own_snapshots_only() -> None:

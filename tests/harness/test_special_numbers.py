@@ -4,7 +4,7 @@ them, or a check of some hundred programs finds it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -28,6 +28,7 @@ from lockstep.harness.programs.program import Program
 from lockstep.impl.torch.arrays import DTYPES, TorchArrays
 from lockstep.impl.torch.backend import cpu
 from tests.harness.building import draw, forward, make, update
+from tests.harness.changing import change_caches
 
 PROGRAMS = 300
 
@@ -119,8 +120,7 @@ WRITES = {
 def plant(change: Change, method: str) -> Any:
     """Our caches, which change what is written."""
 
-    def open_cache(config: Mapping[str, Any]) -> Any:
-        cache = cpu().open(config)
+    def change_writes(cache: Any) -> None:
         right = getattr(cache, method, None)
 
         def write(*given: Any) -> Any:
@@ -128,11 +128,10 @@ def plant(change: Change, method: str) -> Any:
             pairs = zip(given, is_tensor, strict=True)
             return right(*[change(item) if found else item for item, found in pairs])  # type: ignore[misc]
 
-        if right is not None and config.get("data") != "tags":
+        if right is not None:
             setattr(cache, method, write)
-        return cache
 
-    return replace(cpu(), open=open_cache)
+    return change_caches(cpu(), change_writes)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
