@@ -1,9 +1,9 @@
 """Our own caches with one planted mistake each; the harness must find them all.
 
-Most faults are mistakes of real caches, or are modelled on them. The others are the
-faults that took more than 100 programs to find, of 173 that were constructed;
-`ci/mutants.py` makes the easier ones mechanically. A fault replaces one or two methods of
-a correct cache, in the same way on torch and on MLX.
+Most faults are mistakes of real caches, or are modelled on them. The others are
+constructed: those that the first programs do not find, and some that are the only ones of
+their sort. `ci/mutants.py` makes the easier ones mechanically. A fault replaces one or
+two methods of a correct cache, in the same way on torch and on MLX.
 """
 
 from importlib import import_module

@@ -11,17 +11,6 @@ from lockstep.impl.faults.fault import mistake
 # --- padding ----------------------------------------------------------------------------
 
 
-@mistake("batch-kv", 2)
-def padding_on_the_left_is_seen(batch: Any) -> None:
-    """The mask begins at column 0 in each row."""
-    make_seen = batch.make_seen
-
-    def see_all(length: int, span: Any, starts: Sequence[int]) -> Any:
-        return make_seen(length, span, (0,) * len(starts))
-
-    batch.make_seen = see_all
-
-
 @mistake("batch-kv", 5)
 def short_rows_get_padding(batch: Any) -> None:
     """A row that has all its tokens gets the padding of the next chunk as a token."""
@@ -31,18 +20,6 @@ def short_rows_get_padding(batch: Any) -> None:
         return tuple(max(1, count) for count in count_tokens(length))
 
     batch.count_tokens = count_one_at_least
-
-
-@mistake("batch-kv", 6)
-def finalize_moves_no_tokens(batch: Any) -> None:
-    """After padding on the right, the lengths are aligned, but no token is moved."""
-
-    def align_numbers(lengths: Sequence[int]) -> None:
-        pool = batch.pool
-        ends = map(sum, zip(pool.starts, lengths, strict=True))
-        pool.starts = pool.align(lengths, max(ends))
-
-    batch.pool.even_out = align_numbers
 
 
 @mistake("batch-rotating", 5, "mlx-lm#439")
@@ -61,25 +38,6 @@ def batch_padding_evicts(batch: Any) -> None:
                 batch.pool.put(row, begin + count, padding)
 
     batch.write = write_padding
-
-
-@mistake("batch-rotating", 4)
-def short_rows_see_a_whole_ring(batch: Any) -> None:
-    """After the longest row fills the ring, the shorter rows see all its columns."""
-    make_mask = batch.make_mask
-
-    def make_none(length: int) -> Any:
-        mask = make_mask(length)
-        is_full = length == 1 and max(batch.lengths) >= batch.window
-        return None if is_full else mask
-
-    batch.make_mask = make_none
-
-
-@mistake("batch-state", 2)
-def states_read_padding(batch: Any) -> None:
-    """The mask of a state lacks the padding."""
-    batch.make_mask = lambda length: None
 
 
 # --- rows -------------------------------------------------------------------------------
@@ -124,30 +82,6 @@ def batch_extend_other_size(batch: Any) -> None:
     batch.extend = extend_by_own_rows
 
 
-@mistake("batch-kv", 3)
-def filter_keeps_the_old_order(batch: Any) -> None:
-    """The remaining rows keep their old order."""
-    filter_rows = batch.filter
-
-    def filter_sorted(rows: Sequence[int]) -> None:
-        filter_rows(rows if len(set(rows)) < len(rows) else sorted(rows))
-
-    batch.filter = filter_sorted
-
-
-@mistake("batch-kv", 3)
-def filter_keeps_the_starts(batch: Any) -> None:
-    """Rows move to other slots, but the columns at which they begin do not."""
-    keep = batch.keep
-
-    def keep_starts(rows: Sequence[int]) -> None:
-        starts = batch.pool.starts[: len(rows)]
-        keep(rows)
-        batch.pool.starts = starts
-
-    batch.keep = keep_starts
-
-
 @mistake("batch-kv", 6)
 def rows_that_join_begin_early(batch: Any) -> None:
     """The start of a row that joins is one column too low, so a column without a token is
@@ -165,20 +99,6 @@ def rows_that_join_begin_early(batch: Any) -> None:
             )
 
     batch.join = join_early
-
-
-@mistake("batch-kv", 4)
-def uneven_rows_are_written_by_length(batch: Any) -> None:
-    """If rows end at different columns, a step writes at the length of each row."""
-    get_ends = batch.get_ends
-
-    def get_lengths() -> Any:
-        starts, batch.pool.starts = batch.pool.starts, (0,) * len(batch.lengths)
-        lengths = get_ends()
-        batch.pool.starts = starts
-        return lengths
-
-    batch.get_ends = get_lengths
 
 
 @mistake("batch-kv", 3, "mlx-vlm PR#1453")
@@ -221,19 +141,6 @@ def batch_load_skips_init(batch: Any) -> None:
         del batch.mask
 
     batch.load = load_without_mask
-
-
-@mistake("batch-kv", 4)
-def batch_clone_shares(batch: Any) -> None:
-    """A clone has the memory of its original."""
-    clone = batch.clone
-
-    def clone_numbers() -> Any:
-        copied = clone()
-        copied.pool = batch.pool
-        return copied
-
-    batch.clone = clone_numbers
 
 
 @mistake("batch-rotating", 4, "vllm-metal PR#139")

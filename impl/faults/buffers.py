@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.linear import Linear, Plan
 from lockstep.impl.shared.memory import Arrays
 
 
@@ -60,20 +58,6 @@ def crop_negative_slice(cache: Any) -> None:
         return int(offset - cache.offset)
 
     cache.trim = trim_slice
-
-
-class LateLinear(Linear):
-    def plan(self, first: int, begin: int, end: int) -> Plan:
-        late = end - 1 == self.room > 0
-        columns, copied, _, _ = super().plan(first, begin, end - late)
-        written = ((0, begin, end - late),) if begin < end - late else ()
-        return columns, copied, written, self.find(first, end)
-
-
-@mistake("kv", 2)
-def growth_at_step(cache: Any) -> None:
-    """Growth tests `>` instead of `>=`: the token after a full block is lost."""
-    cache.memory.columns = LateLinear(**asdict(cache.memory.columns))
 
 
 @mistake("state", 5)

@@ -10,7 +10,6 @@ import numpy as np
 from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.batch import Ints, PassRows, check_range
 from lockstep.impl.shared.causal import Saved
-from lockstep.impl.shared.cells import Cells
 from lockstep.impl.shared.errors import NotSupportedError, SharedError
 
 
@@ -86,22 +85,6 @@ def remove_shared_half_done(cache: Any) -> None:
             raise
 
     cache.remove = remove_half
-
-
-@mistake("causal", 3)
-def copy_prefix_keeps_target(cache: Any) -> None:
-    """The target of a copy keeps the cells it had before."""
-    cells: Cells = cache.cells
-
-    def copy_prefix(source: int, target: int, length: int) -> None:
-        index, old = cells.indexes[source], cells.indexes[target]
-        begin, _ = index.get_span()
-        positions, copied = cells.indexes.arrays[:, begin : index.find(length)]
-        new = ~np.isin(copied, old.cells)
-        cells.bits[copied] |= 1 << target
-        old.add(positions[new], copied[new])
-
-    cells.copy_prefix = copy_prefix  # type: ignore[method-assign]
 
 
 @mistake("causal", 4, "llama.cpp#3825")

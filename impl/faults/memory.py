@@ -8,26 +8,14 @@ from typing import Any
 
 from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.linear import Plan, Run
-from lockstep.impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.shared.memory import Arrays
 from lockstep.impl.shared.ring import Ring
 
 
 @mistake("kv", 1)
 def inputs_kept(cache: Any) -> None:
-    """The arrays of an update are kept without a copy, until the cache overwrites
-    them."""
-    copy_later(cache)
-
-
-@mistake("rotating", 1)
-def window_of_inputs(cache: Any) -> None:
-    """The first update stores its arrays without a copy, until the next update."""
-    copy_later(cache)
-
-
-def copy_later(cache: Any) -> None:
-    """Changes the reads of a cache: a read of exactly the tokens of the last update
-    returns the arrays of that update."""
+    """The arrays of an update are kept without a copy, until the cache overwrites them: a
+    read of exactly their tokens returns these arrays."""
     memory = cache.memory
     carry_out, view, copy = memory.carry_out, memory.view, memory.copy
     clear, clone = memory.clear, cache.clone
@@ -92,17 +80,3 @@ class EndlessRing(Ring):
         copied = self.find(first, begin) if first < begin else ()
         grown = self.grow(first, end)
         return grown, copied, grown.find_targets(begin, end), grown.find(first, end)
-
-
-@mistake("kv", 3)
-def copies_never_released(cache: Any) -> None:
-    """A snapshot that was copied before it is closed stays in a list of the cache."""
-    closed: list[Snapshot] = []
-
-    def close_uncopied(snapshot: Snapshot) -> None:
-        if snapshot.memory is None:
-            closed.append(snapshot)
-        else:
-            snapshot.close()
-
-    cache.close = close_uncopied

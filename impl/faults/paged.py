@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.impl.faults.fault import mistake
 from lockstep.impl.shared.block_pool import list_held
-from lockstep.impl.shared.paged_groups import SlidingGroup, StateGroup
+from lockstep.impl.shared.paged_groups import SlidingGroup
 
 # --- keys -------------------------------------------------------------------------------
 
@@ -99,22 +99,6 @@ def paged_draft_published(cache: Any) -> None:
 
 
 @mistake("paged-full", 5)
-def paged_hit_too_long(cache: Any) -> None:
-    """A completely cached prompt leaves no token to compute."""
-    match = cache.match
-
-    def match_all(name: str) -> int:
-        request = cache.get(name)
-        request.tokens.append(0)
-        hit: int = match(name)
-        request.tokens.pop()
-        del request.hash.keys[len(request.tokens) // cache.unit :]
-        return hit
-
-    cache.match = match_all
-
-
-@mistake("paged-full", 5)
 def paged_last_not_dropped(cache: Any) -> None:
     """The last unit of a hit is not computed again."""
     cache.dropped = 0
@@ -127,48 +111,6 @@ def paged_withdrawn_hit(cache: Any) -> None:
 
 
 # --- references -------------------------------------------------------------------------
-
-
-@mistake("paged-full", 4)
-def paged_reference_not_raised(cache: Any) -> None:
-    """A hit does not raise the references of the blocks that it reuses."""
-    pool = cache.blocks
-
-    def hold(blocks: Sequence[int]) -> None:
-        for block in blocks:
-            if not pool.references[block]:
-                del pool.cached[block]
-                pool.references[block] = 1
-
-    pool.hold = hold
-
-
-@mistake("paged-full", 3)
-def paged_double_free(cache: Any) -> None:
-    """The last block of a request that ends is freed twice."""
-    let_go = cache.let_go
-
-    def free_twice(request: Any) -> None:
-        blocks = [block for table in request.tables or () for block in list_held(table)]
-        let_go(request)
-        if blocks and not cache.blocks.references[blocks[-1]]:
-            cache.blocks.free.append(blocks[-1])
-
-    cache.let_go = free_twice
-
-
-@mistake("paged-full", 3)
-def paged_lost_block(cache: Any) -> None:
-    """A preempted request does not free its last block."""
-    preempt = cache.preempt
-
-    def forget_one(name: str) -> None:
-        request = cache.get(name)
-        for table in request.tables or ():
-            table[-1:] = []
-        preempt(name)
-
-    cache.preempt = forget_one
 
 
 @mistake("paged-full", 6, "SGLang#35270")
@@ -223,22 +165,6 @@ def paged_miss_zeroed(cache: Any) -> None:
 # --- windows ----------------------------------------------------------------------------
 
 
-@mistake("paged-sliding", 3)
-def paged_window_freed_early(cache: Any) -> None:
-    """A window frees its oldest position one step early."""
-    settle = cache.settle
-
-    def settle_early(request: Any) -> None:
-        settle(request)
-        for number, group in enumerate(cache.groups):
-            last = group.first(request.computed + 1) // group.block
-            if last > request.passed[number]:
-                group.let_go(request.tables[number], request.passed[number], last)
-                request.passed[number] = last
-
-    cache.settle = settle_early
-
-
 @mistake("paged-hybrid", 3, "SGLang PR#27586, #29860")
 def paged_window_frees_live(cache: Any) -> None:
     """When a window slides, a stale mapping frees blocks of a full group."""
@@ -279,14 +205,6 @@ def paged_rewind_in_place(cache: Any) -> None:
     """A rewind overwrites a block whose old content can still be hit."""
     references = cache.blocks.references
     cache.is_own = lambda block, index, is_held: references[block] + (not is_held) == 1
-
-
-@mistake("paged-state", 3)
-def paged_state_in_place(cache: Any) -> None:
-    """A request that continues from a shared state overwrites this state."""
-    for group in cache.groups:
-        if isinstance(group, StateGroup):
-            group.list_written = lambda start, end: [0]
 
 
 @mistake("paged-full", 6)
@@ -333,15 +251,3 @@ def paged_silent_eviction(cache: Any) -> None:
         return taken
 
     cache.blocks.take = take_silently
-
-
-@mistake("paged-full", 3)
-def paged_reset_under_requests(cache: Any) -> None:
-    """A reset reports success while requests hold blocks."""
-    reset = cache.reset
-
-    def say_done() -> bool:
-        reset()
-        return True
-
-    cache.reset = say_done

@@ -167,18 +167,6 @@ def cut_stays(trie: Any) -> None:
     trie.tree.tighten = tighten
 
 
-@mistake("session", 4)
-def counted_in_the_longest(session: Any) -> None:
-    """Between requests, the tokens read by the furthest layer count as stored."""
-
-    def count_tokens() -> int:
-        if session.request is not None:
-            return len(session.stored)
-        return max((layer.offset for _, layer in session.cached), default=0)
-
-    session.count_tokens = count_tokens
-
-
 @mistake("session", 5)
 def freed_without_tokens(session: Any) -> None:
     """The layers are emptied, but their tokens still count as stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.shared.memory import Snapshot
 
 
 @mistake("kv", 6, "ollama 144893850")
@@ -54,34 +54,6 @@ def merge_order(cache: Any) -> None:
 
 
 @mistake("kv", 4)
-def restore_keeps_cursor(cache: Any) -> None:
-    """A restore to less than the snapshot clamps the offset, but not the write cursor."""
-    restore, store, free = cache.restore, cache.store, cache.free
-
-    def restore_offset(snapshot: Snapshot | None, target: int) -> bool:
-        old_store, cache.store = cache.store, store
-        restored = restore(snapshot, target)
-        if not restored:
-            cache.store = old_store
-        elif snapshot is not None:
-            ahead = snapshot.end - target
-            cache.store = lambda first, begin, end, arrays: cut(
-                store(first, begin + ahead, end + ahead, arrays), end
-            )
-        return bool(restored)
-
-    def free_all() -> None:
-        free()
-        cache.store = store
-
-    cache.restore, cache.free = restore_offset, free_all
-
-
-def cut(arrays: Arrays, end: int) -> Arrays:
-    return arrays[0][:, :, :end], arrays[1][:, :, :end]
-
-
-@mistake("kv", 4)
 def restore_in_place(cache: Any) -> None:
     """A snapshot that was not copied yet is assumed to be in the memory of the cache that
     restores it."""
@@ -95,17 +67,3 @@ def restore_in_place(cache: Any) -> None:
         return restored
 
     cache.restore = move_offset
-
-
-@mistake("kv", 3)
-def close_forgets_others(cache: Any) -> None:
-    """After a snapshot is closed, the memory forgets all other snapshots and never copies
-    them."""
-
-    def close(snapshot: Snapshot) -> None:
-        memory = snapshot.memory
-        snapshot.close()
-        if memory is not None:
-            memory.named.clear()
-
-    cache.close = close

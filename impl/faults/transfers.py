@@ -11,69 +11,17 @@ from lockstep.impl.shared.paged_groups import StateGroup
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
 
-def leave_out(cache: Any, name: str, leaves: bool) -> None:
-    """Changes transfers in one direction: they hold no blocks of the device, or no blocks
-    of the host."""
-    for method in (f"hold_{name}", f"release_{name}"):
-        correct = getattr(cache, method)
-
-        def skip(transfer: Any, correct: Any = correct) -> None:
-            if transfer.leaves != leaves:
-                correct(transfer)
-
-        setattr(cache, method, skip)
-
-
 @mistake("paged-full", 10)
 def paged_load_frees_targets(cache: Any) -> None:
     """A request that ends frees its blocks while they are still being loaded."""
-    leave_out(cache, "device", False)
+    for method in ("hold_device", "release_device"):
+        correct = getattr(cache, method)
 
+        def skip(transfer: Any, correct: Any = correct) -> None:
+            if transfer.leaves:
+                correct(transfer)
 
-@mistake("paged-full", 5)
-def paged_offload_reads_late(cache: Any) -> None:
-    """An offload reads blocks that were evicted and overwritten in the meantime."""
-    leave_out(cache, "device", True)
-
-
-@mistake("paged-full", 9)
-def paged_load_loses_sources(cache: Any) -> None:
-    """Blocks of the host are allocated while a load reads them."""
-    leave_out(cache, "host", False)
-
-
-@mistake("paged-full", 9)
-def paged_hit_before_landed(cache: Any) -> None:
-    """Blocks can be hit before their load is complete."""
-    load = cache.load
-
-    def load_early(name: str, transfer: str) -> Any:
-        begun = load(name, transfer)
-        if begun is not None:
-            request = cache.requests[name]
-            for group, table in zip(cache.groups, request.tables, strict=True):
-                group.publish(request.hash.keys, table, 0, request.awaited)
-        return begun
-
-    cache.load = load_early
-
-
-@mistake("paged-full", 5)
-def paged_failed_load_kept(cache: Any) -> None:
-    """A load that failed counts as one that has landed."""
-
-    def end_well(name: str, arrived: int) -> int:
-        kept_tokens: int = cache.end(name, None)
-        return kept_tokens
-
-    cache.failed = end_well
-
-
-@mistake("paged-full", 5)
-def paged_failed_offload_kept(cache: Any) -> None:
-    """After a failed offload, blocks that were never written can be loaded."""
-    publish = cache.publish
-    cache.publish = lambda over, pairs: publish(over, over.pairs)
+        setattr(cache, method, skip)
 
 
 @mistake("paged-full", 9)
