@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -53,6 +55,19 @@ def list_mistakes(
         Mistake(backend + rest, kind, module, name, change)
         for rest, kind, name, change in rows
     ]
+
+
+def edit(now: str, before: str) -> Change:
+    """Compiles a function with a piece of its source as it was before a fix."""
+
+    def change(function: Any) -> Any:
+        source = textwrap.dedent(inspect.getsource(function))
+        assert now in source
+        scope: dict[str, Any] = {}
+        exec(source.replace(now, before), function.__globals__, scope)
+        return scope[function.__name__]
+
+    return change
 
 
 def each(mistakes: Sequence[Mistake]) -> pytest.MarkDecorator:

@@ -6,25 +6,9 @@ The identifiers are those of the issues and pull requests at ml-explore/mlx-lm.
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable
 from typing import Any
 
-from tests.impl.released import Mistake, check, each, list_mistakes
-
-
-def edit(now: str, before: str) -> Callable[[Any], Any]:
-    """Compiles a method with a piece of its source as it was before a fix."""
-
-    def change(method: Any) -> Any:
-        source = textwrap.dedent(inspect.getsource(method))
-        assert now in source
-        scope: dict[str, Any] = {}
-        exec(source.replace(now, before), method.__globals__, scope)
-        return scope[method.__name__]
-
-    return change
+from tests.impl.released import Mistake, check, each, edit, list_mistakes
 
 
 def skip_padding(state: Any) -> Any:

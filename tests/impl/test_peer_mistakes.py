@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from tests.impl.released import Mistake, check, each, list_mistakes
+from tests.impl.released import Mistake, check, each, edit, list_mistakes
 
 
 def lose_last(state: Any) -> Any:
@@ -18,33 +18,9 @@ def be_late(make_mask: Any) -> Any:
     return lambda self, N, **form: make_mask(self, max(1, N - 1), **form)
 
 
-def forget_window(make_mask: Any) -> Any:
-    """A mask that knows no window."""
-    return lambda self, N, **form: None if N == 1 else "causal"
-
-
 def keep_one_more(crop: Any) -> Any:
     """A crop that leaves a token too much."""
     return lambda self, count: crop(self, min(0, count + 1))
-
-
-def crop_like_its_base(crop: Any) -> Any:
-    """A crop that forgets the keys of the indexer."""
-    return import_module(TORCH).DynamicLayer.crop
-
-
-def forget_indexer(reorder: Any) -> Any:
-    return import_module(TORCH).StaticLayer.reorder_cache
-
-
-def see_padding(make_padding: Any) -> Any:
-    """A mask that shows the columns of padding."""
-    return lambda padding: make_padding(padding | True)
-
-
-def forget_left_padding(overlay: Any) -> Any:
-    """Chunks that begin where the padding on the left does."""
-    return lambda chunk, padding: overlay(chunk, padding * 0)
 
 
 def do_nothing(method: Any) -> Any:
@@ -56,31 +32,9 @@ def forget_encoder(method: Any) -> Any:
     return lambda self, *args: getattr(self.self_attention_cache, method.__name__)(*args)
 
 
-def halve(to_quantized: Any) -> Any:
-    """Quantizes, and loses the last token."""
-
-    def change(self: Any, **setting: Any) -> Any:
-        cache = to_quantized(self, **setting)
-        cache.offset -= 1
-        return cache
-
-    return change
-
-
-def add_columns(sizes: Any) -> Any:
-    """Announces one column too many."""
-
-    def change(self: Any, length: int) -> Any:
-        columns, offset = sizes(self, length)
-        return columns + 1, offset
-
-    return change
-
-
-def blur(dequantize: Any) -> Any:
-    return lambda self, packed: dequantize(self, packed) * 1.2
-
-
+ADD_COLUMN = edit("return kv_length", "return kv_length + 1")
+SEE_PADDING = edit("[batch_idx, kv_idx]", "[batch_idx, kv_idx] | True")
+FORGET_PADDING = edit("left_padding[batch_idx]", "0")  # where chunks begin
 MLX, TORCH = "mlx_lm.models.cache", "transformers.cache_utils"
 MASKS = "transformers.masking_utils"
 MISTAKES = [
@@ -90,13 +44,15 @@ MISTAKES = [
         ("-restored", "state", "ArraysCache.__setitem__", do_nothing),
         ("", "state", "ArraysCache.__setitem__", do_nothing),
         ("-max-kv-size", "rotating", "RotatingKVCache.make_mask", be_late),
-        ("-return-array", "rotating", "RotatingKVCache.make_mask", forget_window),
+        ("-return-array", "rotating", "RotatingKVCache.make_mask",
+         edit("offset + N > window_size or return_array", "False")),
         ("-return-array", "kv", "KVCache.make_mask", be_late),
         ("-plamo3", "rotating", "RotatingKVCache.make_mask", be_late),
         ("-quantized-6", "kv", "QuantizedKVCache.trim", do_nothing),
         ("-quantized-4", "kv", "QuantizedKVCache.trim", do_nothing),
         ("-quantized-2", "kv", "QuantizedKVCache.trim", do_nothing),
-        ("-to-quantized", "kv", "KVCache.to_quantized", halve),
+        ("-to-quantized", "kv", "KVCache.to_quantized",
+         edit("= self.offset", "= self.offset - 1")),
         ("-concatenate", "kv", "ConcatenateKVCache.make_mask", be_late),
         ("-chunked", "kv", "ChunkedKVCache.state", lose_last),
     ]),
@@ -105,16 +61,16 @@ MISTAKES = [
         ("-chunked", "kv", "DynamicSlidingWindowLayer.crop", keep_one_more),
         ("-recorded", "rotating", "DynamicSlidingWindowLayer.crop", keep_one_more),
         ("-recorded", "kv", "DynamicSlidingWindowLayer.crop", keep_one_more),
-        ("-static", "rotating", "StaticSlidingWindowLayer.get_mask_sizes", add_columns),
-        ("-static", "kv", "StaticLayer.get_mask_sizes", add_columns),
-        ("-fp8", "kv", "Fp8QuantizedLayer._dequantize", blur),
+        ("-static", "rotating", "StaticSlidingWindowLayer.get_mask_sizes", ADD_COLUMN),
+        ("-static", "kv", "StaticLayer.get_mask_sizes", ADD_COLUMN),
+        ("-fp8", "kv", "Fp8QuantizedLayer._dequantize", edit("scale)", "scale * 1.2)")),
         ("-linear", "state", "LinearAttentionLayer.reset", do_nothing),
     ]),
     *list_mistakes(MASKS, "transformers-batched", [
-        ("", "batch-kv", "padding_mask_function", see_padding),
-        ("", "batch-rotating", "padding_mask_function", see_padding),
-        ("-chunked", "batch-kv", "chunked_overlay", forget_left_padding),
-        ("-static-chunked", "batch-kv", "chunked_overlay", forget_left_padding),
+        ("", "batch-kv", "padding_mask_function", SEE_PADDING),
+        ("", "batch-rotating", "padding_mask_function", SEE_PADDING),
+        ("-chunked", "batch-kv", "chunked_overlay", FORGET_PADDING),
+        ("-static-chunked", "batch-kv", "chunked_overlay", FORGET_PADDING),
     ]),
     *list_mistakes(TORCH, "transformers-batched", [
         ("", "batch-kv", "DynamicLayer.batch_select_indices", do_nothing),
@@ -123,9 +79,11 @@ MISTAKES = [
         ("-static", "batch-kv", "StaticLayer.reorder_cache", do_nothing),
         ("-static", "batch-rotating",
          "StaticSlidingWindowLayer.reorder_cache", do_nothing),
-        ("-indexed", "batch-kv", "DynamicIndexedLayer.crop", crop_like_its_base),
+        ("-indexed", "batch-kv", "DynamicIndexedLayer.crop",
+         lambda _: import_module(TORCH).DynamicLayer.crop),
         ("-static-indexed", "batch-kv",
-         "StaticIndexedLayer.reorder_cache", forget_indexer),
+         "StaticIndexedLayer.reorder_cache",
+         lambda _: import_module(TORCH).StaticLayer.reorder_cache),
         ("-quantized", "batch-kv", "QuantizedLayer.reorder_cache", do_nothing),
         ("-linear", "batch-state", "LinearAttentionLayer.reorder_cache", do_nothing),
         ("-hybrid", "batch-kv",
