@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 from lockstep.impl.shared.memory import Arrays
 
 
@@ -49,15 +49,8 @@ def trim_all_whole_buffer(cache: Any) -> None:
 @mistake("kv", 2, "transformers#47433")
 def crop_negative_slice(cache: Any) -> None:
     """Trimming more than is stored keeps tokens, through a negative slice."""
-    trim = cache.trim
-
-    def trim_slice(count: int) -> int:
-        offset = cache.offset
-        trim(count)
-        cache.offset = len(range(offset)[: offset - count])
-        return int(offset - cache.offset)
-
-    cache.trim = trim_slice
+    wrong = "self.offset - len(range(self.offset)[: self.offset - count])"
+    edit(cache, "trim", "min(count, self.offset)", wrong)
 
 
 @mistake("state", 5)

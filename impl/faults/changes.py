@@ -2,89 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.batch import Ints, PassRows, check_range
-from lockstep.impl.shared.causal import Saved
-from lockstep.impl.shared.errors import NotSupportedError, SharedError
+from lockstep.impl.faults.fault import edit, mistake
+from lockstep.impl.shared.batch import Ints, PassRows
 
 
 @mistake("swa", 2, "ollama 1fc35f126")
 def can_resume_beyond_end(cache: Any) -> None:
     """Positions after the stored end count as resumable."""
-    can_resume = cache.can_resume
-
-    def has_begin(sequence: int, position: int) -> bool:
-        if can_resume(sequence, position):
-            return True
-        index = cache.cells.indexes[sequence]
-        return bool(len(index) and max(0, position - cache.window) >= index.first)
-
-    cache.can_resume = has_begin
+    edit(cache, "can_resume", " and position <= index.last + 1", "")
 
 
 @mistake("swa", 2, "ollama b42970063")
 def resume_evicted_window(cache: Any) -> None:
     """A sequence can be resumed where the window has been evicted."""
-    can_resume = cache.can_resume
-
-    def has_end(sequence: int, position: int) -> bool:
-        if can_resume(sequence, position):
-            return True
-        index = cache.cells.indexes[sequence]
-        return bool(len(index) and position <= index.last + 1)
-
-    cache.can_resume = has_end
+    edit(cache, "can_resume", "begin >= index.first and ", "")
 
 
 @mistake("causal", 2, "ollama 3d9498a42")
 def remove_to_end_constant(cache: Any) -> None:
     """The end -1 is taken as a position, although it means "to the end"."""
-    remove = cache.remove
-
-    def remove_to(sequence: int, begin: int, end: int | None) -> None:
-        if end is not None:
-            remove(sequence, begin, end)
-            return
-        check_range(sequence, begin, None, cache.sizes.sequences)
-        cells, index = cache.cells, cache.cells.indexes[sequence]
-        if cells.is_shared(sequence, index.cells):
-            raise SharedError(
-                "remove: the tokens from position -1 on would move, but another"
-                " sequence shares them"
-            )
-        if len(index) and not cache.can_shift:
-            raise NotSupportedError(
-                "remove: the tokens after a gap would move, but this cache cannot"
-                " rotate their keys"
-            )
-        cache.close()
-        positions, distance = index.positions, begin + 1
-        positions += distance
-        cells.positions[index.cells] += distance
-        if len(index):
-            cache.turn(index.cells, distance)
-
-    cache.remove = remove_to
+    now = "if end is None:"
+    edit(cache, "remove", now, "end = -1 if end is None else end\n    if False:")
 
 
 @mistake("causal", 4, "ollama, kvcache/causal.go at 1fc35f126")
 def remove_shared_half_done(cache: Any) -> None:
     """An error in the middle of a removal leaves half of it done."""
-    remove = cache.remove
-
-    def remove_half(sequence: int, begin: int, end: int | None) -> None:
-        try:
-            remove(sequence, begin, end)
-        except SharedError:
-            cache.cells.drop(sequence, begin, end)
-            raise
-
-    cache.remove = remove_half
+    first = "self.cells.drop(sequence, begin, end)"
+    edit(cache, "remove", "raise SharedError", f"{first}\n        raise SharedError")
 
 
 @mistake("causal", 4, "llama.cpp#3825")
@@ -166,28 +115,12 @@ def fragmented_save(cache: Any) -> None:
 def turning_is_refused_first(cache: Any) -> None:
     """If the following tokens are shared and keys cannot be rotated either, the removal
     is refused with the wrong one of the two reasons."""
-    remove = cache.remove
-
-    def remove_or_refuse(sequence: int, begin: int, end: int | None) -> None:
-        try:
-            remove(sequence, begin, end)
-        except SharedError as error:
-            if cache.can_shift:
-                raise
-            raise NotSupportedError("remove: this cache cannot rotate keys") from error
-
-    cache.remove = remove_or_refuse
+    now = "is_shared(sequence, following)"
+    edit(cache, "remove", now, f"{now} and self.can_shift")
 
 
 @mistake("swa-memory", 4)
 def saved_in_sixteen_bits(cache: Any) -> None:
     """Positions are saved with sixteen bits."""
-    save = cache.save
-
-    def save_narrow() -> Saved:
-        saved: Saved = save()
-        positions, bits = saved.table
-        narrow = positions.astype(np.int16).astype(np.int64)
-        return replace(saved, table=np.stack((narrow, bits)))
-
-    cache.save = save_narrow
+    now = "self.cells.table[:, used]"
+    edit(cache, "save", now, f"{now}.astype(np.int16).astype(np.int64)")

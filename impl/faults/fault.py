@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from inspect import cleandoc
+from inspect import cleandoc, getsource
+from textwrap import dedent
+from types import MethodType
 from typing import Any, Literal
 
 from lockstep.harness.backends import Backend, Kind, Planted
@@ -99,6 +101,23 @@ def mistake(
         return change
 
     return register
+
+
+def edit(target: Any, method: str, now: str, wrong: str) -> None:
+    """Changes a method of one object; see `rewrite`."""
+    changed = rewrite(getattr(type(target), method), now, wrong)
+    setattr(target, method, MethodType(changed, target))
+
+
+def rewrite(function: Any, now: str, wrong: str) -> Any:
+    """Returns a function of a class or a module with a piece of its source replaced."""
+    source, name = dedent(getsource(function)), function.__qualname__
+    assert source.count(now) == 1, f"{name} has another source"
+    owner = name.rpartition(".")[0]
+    source = source.replace(now, wrong).replace("super()", f"super({owner}, self)")
+    scope: dict[str, Any] = {}
+    exec(source, function.__globals__, scope)
+    return scope[function.__name__]
 
 
 def keep(cache: object) -> None:

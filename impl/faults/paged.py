@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 from lockstep.impl.shared.block_pool import list_held
 from lockstep.impl.shared.paged_groups import SlidingGroup
 
@@ -20,15 +20,8 @@ def paged_evicted_hash(cache: Any) -> None:
 
 def keep_keys(pool: Any) -> None:
     """Changes a pool: blocks that it evicts can still be hit."""
-
-    def evict(most: int) -> int:
-        victims = [block for block, _ in zip(pool.cached, range(most), strict=False)]
-        for block in victims:
-            del pool.cached[block]
-            pool.free.append(block)
-        return len(victims)
-
-    pool.evict = evict
+    wrong = "del self.cached[block]\n        self.free.append(block)"
+    edit(pool, "evict", "self.forget(block)", wrong)
 
 
 @mistake("paged-full", 3, "vLLM#41838")

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.batch import Ints, PassRows
-from lockstep.impl.shared.causal import FAR
+from lockstep.impl.faults.fault import edit, mistake
+from lockstep.impl.shared.batch import PassRows
 from lockstep.impl.shared.errors import CacheFullError, NotSupportedError
 
 
@@ -43,15 +42,8 @@ def swa_memory_at_capacity(cache: Any) -> None:
 @mistake("causal", 1, "ollama a8e83a765")
 def exceptions_by_position(cache: Any) -> None:
     """Non-causal rows are matched by position, not by row."""
-    compute_limits = cache.compute_limits
-
-    def compute_more(batch: PassRows) -> Ints:
-        limits: Ints = compute_limits(batch)
-        _, ends = limits
-        ends[np.isin(batch.positions, batch.positions[batch.free])] = FAR
-        return limits
-
-    cache.compute_limits = compute_more
+    wrong = "np.isin(batch.positions, batch.positions[batch.free])"
+    edit(cache, "compute_limits", "[1, batch.free]", f"[1, {wrong}]")
 
 
 @mistake("causal", 2, "ollama e95278932")
@@ -137,28 +129,14 @@ def evict_more(
 @mistake("encoder", 3, "ollama a1cda80bc")
 def encoder_position(encoder: Any) -> None:
     """The first position of the batch is used as the position of the image."""
-    add = encoder.add
-
-    def add_at_first(batch: PassRows) -> None:
-        add(batch)
-        if len(batch.images):
-            encoder.image = int(batch.positions[0])
-
-    encoder.add = add_at_first
+    edit(encoder, "add", "[batch.images.max()]", "[0]")
 
 
 @mistake("causal", 2)
 def looks_ahead_within_batch(cache: Any) -> None:
     """A row in `exceptions` sees positions up to the highest position of its batch, but
     not stored tokens at higher positions."""
-    compute_limits = cache.compute_limits
-
-    def compute_less(batch: PassRows) -> Ints:
-        limits: Ints = compute_limits(batch)
-        limits[1, batch.free] = batch.positions.max() + 1
-        return limits
-
-    cache.compute_limits = compute_less
+    edit(cache, "compute_limits", "FAR", "batch.positions.max() + 1")
 
 
 @mistake("causal", 2)

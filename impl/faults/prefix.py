@@ -7,9 +7,8 @@ from dataclasses import replace
 from heapq import merge
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 from lockstep.impl.prefix.tokens import count_common
-from lockstep.impl.prefix.trie import check_limit
 
 NO_TOKEN = -1
 
@@ -17,35 +16,21 @@ NO_TOKEN = -1
 @mistake("session", 2, "ollama dd5eb6337")
 def exact_hit_empty(session: Any) -> None:
     """Repeating a prompt leaves no token to compute."""
-    begin = session.begin
-
-    def begin_with_one_more(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
-        valid = [*tokens, NO_TOKEN] if tokens else tokens
-        remaining = begin(valid, checkpoints)
-        session.request.pop()
-        return remaining[:-1]
-
-    session.begin = begin_with_one_more
+    edit(session, "begin", "min(matched, len(request) - 1)", "matched")
 
 
 @mistake("session", 3, "mlx-lm PR#405")
 def interrupted_session(session: Any) -> None:
     """Tokens are recorded when a request ends. After an aborted request, the layers hold
     tokens that the list does not have."""
-    begin = session.begin
-
-    def begin_and_forget(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
-        stored = session.stored
-        remaining = begin(tokens, checkpoints)
-        session.stored = stored
-        return remaining
+    edit(session, "begin", "self.stored = request[:reuse]", "pass")
 
     def cancel() -> int:
         session.get_request("cancel")
         session.request = None
         return len(session.stored)
 
-    session.begin, session.cancel = begin_and_forget, cancel
+    session.cancel = cancel
 
 
 @mistake("session", 3, "ollama e9f6ea232")
@@ -75,29 +60,14 @@ def prefix_rotating_short(session: Any) -> None:
 @mistake("trie", 5, "mlx-lm PR#1078")
 def trie_pop_prefix(trie: Any) -> None:
     """Removing a conversation leaves its immediate prefix."""
-    eviction, tree = trie.eviction, trie.tree
-    evict = eviction.evict
-
-    def evict_end_only(node: Any) -> None:
-        if node.children:
-            evict(node)
-        else:
-            tree.remove(node)
-
-    eviction.evict = evict_end_only
+    edit(trie.eviction, "evict", "if not parent.children and", "if False and")
 
 
 @mistake("trie", 8, "ollama ac5f0dbb6")
 def trie_lru_whole_path(trie: Any) -> None:
     """A use counts for all nodes of the path, so the wrong node is evicted."""
-    touch, tree = trie.eviction.touch, trie.tree
-
-    def touch_all(node: Any) -> None:
-        if node.parent is not tree.root:
-            touch_all(node.parent)
-        touch(node)
-
-    trie.eviction.touch = touch_all
+    first = "if node.parent is not self.tree.root:\n        self.touch(node.parent)"
+    edit(trie.eviction, "touch", "self.clock += 1", f"{first}\n    self.clock += 1")
 
 
 @mistake("trie", 7)
@@ -147,55 +117,28 @@ def runner_pending_shift(slots: Any) -> None:
 def limit_forgets_computed(trie: Any) -> None:
     """If a limit is set during a request, the tokens that the request reused are kept,
     but not the tokens that it computed."""
-
-    def set_limit(limit: int | None) -> None:
-        check_limit(limit)
-        trie.limit = limit
-        trie.keep_limit(trie.live)
-
-    trie.set_limit = set_limit
+    now = "self.live if self.request is None else self.request"
+    edit(trie, "set_limit", now, "self.live")
 
 
 @mistake("trie", 5)
 def cut_stays(trie: Any) -> None:
     """A request begins inside an edge, so the edge is split. The split is forgotten, so
     the edge is never merged again."""
-
-    def tighten() -> None:
-        trie.tree.cut = None
-
-    trie.tree.tighten = tighten
+    edit(trie.tree, "tighten", "self.cut.undo(self.layers)", "pass")
 
 
 @mistake("session", 5)
 def freed_without_tokens(session: Any) -> None:
     """The layers are emptied, but their tokens still count as stored."""
-    free = session.free
-
-    def free_layers_only() -> None:
-        stored = session.stored
-        free()
-        session.stored = stored
-
-    session.free = free_layers_only
+    edit(session, "free", "self.stored = []", "pass")
 
 
 @mistake("trie", 5)
 def nothing_to_store(trie: Any) -> None:
-    """A request that is cancelled before it computes a token is not stored, although the
-    layers could be captured at its beginning."""
-
-    def cancel() -> int:
-        store = trie.store
-        if trie.get_reached() <= trie.reused:
-            trie.store = lambda path: None
-        try:
-            stored: int = trie.close()
-        finally:
-            trie.store = store
-        return stored
-
-    trie.cancel = cancel
+    """A request that ends before it computes a token is not stored, although the layers
+    could be captured at its beginning."""
+    edit(trie, "close", "if reached > 0:", "if reached > self.reused:")
 
 
 @mistake("trie", 6)
@@ -218,17 +161,9 @@ def whole_edges_only(trie: Any) -> None:
 def refused_is_used(trie: Any) -> None:
     """A request marks a node as used before the layers move there, even if a layer
     refuses and nothing is reused."""
-    go, move = trie.go, trie.move
-
-    def go_to_used(request: Sequence[int], match: Any) -> Any:
-        def use_and_move(target: int, *how: Any) -> Any:
-            trie.eviction.touch(next(node for node in match.path if node.end >= target))
-            return move(target, *how)
-
-        trie.move = use_and_move
-        return go(request, match)
-
-    trie.go = go_to_used
+    find = "next(node for node in match.path if node.end >= target)"
+    move = "failure = self.move("
+    edit(trie, "go", move, f"self.eviction.touch({find})\n        {move}")
 
 
 @mistake("trie", 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 from lockstep.impl.shared.memory import Snapshot
 
 
@@ -57,13 +57,4 @@ def merge_order(cache: Any) -> None:
 def restore_in_place(cache: Any) -> None:
     """A snapshot that was not copied yet is assumed to be in the memory of the cache that
     restores it."""
-    restore = cache.restore
-
-    def move_offset(snapshot: Snapshot | None, target: int) -> bool:
-        if snapshot is None or snapshot.memory is None:
-            return bool(restore(snapshot, target))
-        restored = bool(cache.can_restore(snapshot, target))
-        cache.offset = target if restored else cache.offset
-        return restored
-
-    cache.restore = move_offset
+    edit(cache, "restore", "not snapshot.is_in(self.memory)", "snapshot.memory is None")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
-from lockstep.impl.shared.memory import Arrays, Snapshot
+from lockstep.impl.faults.fault import edit, mistake
+from lockstep.impl.shared.memory import Arrays
 
 # --- the content of the ring ------------------------------------------------------------
 
@@ -40,14 +40,8 @@ def rotating_trim_after_wrap(cache: Any) -> None:
 @mistake("rotating", 2, "ollama d1151e18a")
 def rotating_restore_after_wrap(cache: Any) -> None:
     """A rewind below the window is accepted."""
-    can_restore = cache.can_restore
-
-    def can_rewind(snapshot: Snapshot | None, target: int) -> bool:
-        if snapshot is None:
-            return bool(0 <= target <= cache.offset)
-        return bool(can_restore(snapshot, target))
-
-    cache.can_restore = can_rewind
+    wrong = "(end if snapshot is None else self.window)"
+    edit(cache, "can_restore", "self.window", wrong)
 
 
 @mistake("rotating", 3, "ollama 55fa80d07")
