@@ -40,6 +40,12 @@ def batch_padding_evicts(batch: Any) -> None:
     batch.write = write_padding
 
 
+@mistake("batch-state", 2)
+def states_read_padding(batch: Any) -> None:
+    """The mask of a state lacks the padding."""
+    batch.make_mask = lambda length: None
+
+
 # --- rows -------------------------------------------------------------------------------
 
 

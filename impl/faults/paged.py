@@ -106,6 +106,20 @@ def paged_withdrawn_hit(cache: Any) -> None:
 # --- references -------------------------------------------------------------------------
 
 
+@mistake("paged-full", 3)
+def paged_double_free(cache: Any) -> None:
+    """The last block of a request that ends is freed twice."""
+    let_go = cache.let_go
+
+    def free_twice(request: Any) -> None:
+        blocks = [block for table in request.tables or () for block in list_held(table)]
+        let_go(request)
+        if blocks and not cache.blocks.references[blocks[-1]]:
+            cache.blocks.free.append(blocks[-1])
+
+    cache.let_go = free_twice
+
+
 @mistake("paged-full", 6, "SGLang#35270")
 def paged_double_count(cache: Any) -> None:
     """The blocks that a hit reuses are also counted as blocks that can be evicted."""
@@ -244,3 +258,15 @@ def paged_silent_eviction(cache: Any) -> None:
         return taken
 
     cache.blocks.take = take_silently
+
+
+@mistake("paged-full", 3)
+def paged_reset_under_requests(cache: Any) -> None:
+    """A reset reports success while requests hold blocks."""
+    reset = cache.reset
+
+    def say_done() -> bool:
+        reset()
+        return True
+
+    cache.reset = say_done

@@ -16,7 +16,15 @@ NO_TOKEN = -1
 @mistake("session", 2, "ollama dd5eb6337")
 def exact_hit_empty(session: Any) -> None:
     """Repeating a prompt leaves no token to compute."""
-    edit(session, "begin", "min(matched, len(request) - 1)", "matched")
+    begin = session.begin
+
+    def begin_with_one_more(tokens: Sequence[int], checkpoints: Sequence[int]) -> Any:
+        valid = [*tokens, NO_TOKEN] if tokens else tokens
+        remaining = begin(valid, checkpoints)
+        session.request.pop()
+        return remaining[:-1]
+
+    session.begin = begin_with_one_more
 
 
 @mistake("session", 3, "mlx-lm PR#405")
