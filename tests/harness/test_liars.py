@@ -5,11 +5,12 @@ Each removal of such a check, or of a call of it, must let a test here fail.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +21,7 @@ from lockstep.harness.contracts.operation import Op
 from lockstep.harness.execution.executor import run
 from lockstep.impl.shared.batched import CacheBatch
 from lockstep.impl.torch.backend import cpu
-from tests.harness.building import forward, make, trim, update
+from tests.harness.building import KINDS, draw_some, forward, make, trim, update
 from tests.harness.changing import STORING, change_caches
 from tests.harness.misbehaving import throw
 from tests.harness.paging import RUN, ask, declare, open_request
@@ -129,6 +130,30 @@ def test_each_comparison_is_counted_once(what: str) -> None:
     compared = run(program, cpu(), every=True).comparisons.compared
     assert compared["attention"] == ATTENDED.get(what, 1)
     assert (compared["contents"], compared["masks"]) == (1, contract != "paged")
+
+
+@pytest.mark.parametrize(("contract", "kind"), KINDS)
+def test_drawn_programs_agree(contract: str, kind: str) -> None:
+    """With every second one full of invalid calls."""
+    backend = cpu()
+    declared = backend.contracts[contract][kind]
+    for program in draw_some(6, contract, kind, declared, misuse=2):
+        assert run(program, backend, every=True).divergence is None
+        changed = exchange_fields(program.ops, Random(len(program.ops)))
+        program = replace(program, ops=tuple(changed))
+        assert run(program, backend, every=True).divergence is None
+
+
+def exchange_fields(ops: Sequence[Op], random: Random) -> Iterator[Op]:
+    """Yields each operation with a value that a field has in another one. Whatever the
+    contract does not call illegal must run, whoever wrote the program."""
+    values = defaultdict[tuple[str, str], list[Any]](list)
+    for op in ops:
+        for field, value in op.items():
+            values[op["op"], field].append(value)
+    for op in ops:
+        field = random.choice([*op])
+        yield {**op, field: random.choice(values[op["op"], field])}
 
 
 # --- attention --------------------------------------------------------------------------
