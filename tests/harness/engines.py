@@ -10,7 +10,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.engine import NO_ARRAYS, Completion, Generation
 from lockstep.harness.backends.probe import Probe, get_probe
 from lockstep.harness.contracts.serving import SERVING
-from lockstep.reference.serving import Token, find
+from lockstep.reference.serving import Ask, Token, find
 
 Cached = list[Token | None]
 """The tokens whose K and V a sequence holds, by position; None for overwritten memory."""
@@ -66,6 +66,10 @@ class ToyEngine:
     def find(self, cached: Cached) -> int | None:
         return find(self.probe.heads, self.probe.usual, cached)  # type: ignore[arg-type]
 
+    def load(self, stream: ToyStream, position: int) -> Token | None:
+        """Returns the token whose V is at a position."""
+        return stream.cached[position]
+
     def keep(self, stream: ToyStream) -> None:
         self.caches.append((stream.tokens, stream.cached))
 
@@ -90,7 +94,7 @@ class ToyStream:
         probe, ids = self.engine.probe, []
         for _ in range(count):
             position = self.engine.find(self.cached)
-            token = None if position is None else self.cached[position]
+            token = None if position is None else self.engine.load(self, position)
             ids.append(probe.first_ids[-1] if token is None else probe.get_id(token))
             self.tokens.append(probe.get_token(ids[-1]) or 0)
             self.cached.append(self.tokens[-1])
@@ -143,12 +147,74 @@ class IgnoresFlush(ToyEngine):
 class SeesTooFar(ToyEngine):
     """Its window has one token more."""
 
+    more = 1
+
     def find(self, cached: Cached) -> int | None:
-        wider = tuple(
-            replace(head, window=head.window and head.window + 1)
+        heads = tuple(
+            replace(head, window=head.window and head.window + self.more)
             for head in self.probe.heads
         )
-        return find(wider, self.probe.usual, cached)  # type: ignore[arg-type]
+        return find(heads, self.probe.usual, cached)  # type: ignore[arg-type]
+
+
+class SeesTooNear(SeesTooFar):
+    """Its window has one token less."""
+
+    more = -1
+
+
+class MovesReused(ToyEngine):
+    """Holds reused tokens one position too late."""
+
+    def reuse(self, tokens: list[Token]) -> Cached:
+        best = super().reuse(tokens)
+        return [*best[-1:], *best[:-1]]
+
+
+class SwapsValues(ToyEngine):
+    """Stores K of a reused token beside V of another."""
+
+    def load(self, stream: ToyStream, position: int) -> Token | None:
+        other = position ^ 1
+        return stream.cached[other if other < stream.reused else position]
+
+
+class LosesLayer(ToyEngine):
+    """Restores only the first layer of a reused prefix; the second has the oldest one."""
+
+    def load(self, stream: ToyStream, position: int) -> Token | None:
+        token = stream.tokens[-1]
+        is_second = isinstance(token, Ask) and token.head >= self.config["heads"]
+        if is_second and position < min(stream.reused, len(self.caches[0][1])):
+            return self.caches[0][1][position]
+        return super().load(stream, position)
+
+
+class DropsRow(ToyEngine):
+    """Does not write the last row of a batch, which reads what the first row wrote."""
+
+    def complete(self, requests: Sequence[Generation]) -> list[Completion]:
+        begun = [self.begin(request) for request in requests]
+        first, last = begun[0].cached, begun[-1].cached
+        length = min(len(first), len(last)) - 1
+        last[:length] = first[:length]
+        return [stream.read(stream.left) for stream in begun]
+
+
+class RepeatsToken(ToyEngine):
+    """A later read of a stream begins with the last token of the read before it."""
+
+    def begin(self, request: Generation) -> ToyStream:
+        return RepeatingStream(**vars(super().begin(request)))
+
+
+class RepeatingStream(ToyStream):
+    last: Sequence[int] = ()
+
+    def read(self, count: int) -> Completion:
+        completion = super().read(count)
+        ids, self.last = [*self.last, *completion.ids][:count], completion.ids[-1:]
+        return completion._replace(ids=ids)
 
 
 class MixesBatch(ToyEngine):
@@ -171,8 +237,9 @@ class IsBlurred(ToyEngine):
 
 
 MISTAKES: Sequence[type[ToyEngine]] = (
-    *(KeepsFirst, ComparesLengths, KeepsAborted, IgnoresFlush, SeesTooFar),
-    *(MixesBatch, IsBlurred),
+    *(KeepsFirst, ComparesLengths, KeepsAborted, IgnoresFlush, SeesTooFar, SeesTooNear),
+    *(MovesReused, SwapsValues, LosesLayer, DropsRow, RepeatsToken, MixesBatch),
+    IsBlurred,
 )
 
 
@@ -193,6 +260,12 @@ toy = make_backend
     keeps_aborted,
     ignores_flush,
     sees_too_far,
+    sees_too_near,
+    moves_reused,
+    swaps_values,
+    loses_layer,
+    drops_row,
+    repeats_token,
     mixes,
     blurred,
 ) = ((lambda kind=kind: make_backend(kind)) for kind in MISTAKES)

@@ -3,6 +3,7 @@ are planted in it, and its requests mean what they say."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run
 from lockstep.harness.execution.scripts.requests import write_requests
 from lockstep.harness.programs.program import Divergence, Program, trace
+from lockstep.harness.programs.words import tell_tokens
 from tests.harness.building import count_cells, draw_some, make
 from tests.harness.engines import (
     MISTAKES,
@@ -65,8 +67,17 @@ def test_a_correct_engine_agrees_in_every_cell(kind: str) -> None:
 
 @pytest.mark.parametrize("engine", MISTAKES, ids=lambda engine: engine.__name__)
 def test_a_mistake_is_found(engine: type[ToyEngine]) -> None:
+    """The wrong token is named, with the request and the position that it comes from."""
     backend = make_backend(engine)
-    assert any(run(program, backend).divergence for program in get_programs(KIND))
+    named = []
+    for program in get_programs(KIND):
+        divergence = run(program, backend).divergence
+        if divergence is not None:
+            told = " ".join(tell_tokens(program, divergence))
+            found = re.findall(r"token \d+ was written in step (\d+) at position", told)
+            named.append([program.ops[int(step)].get("request") for step in found])
+    wrong_and_right = 0 if engine is IsBlurred else 2
+    assert any(len(names) == wrong_and_right and all(names) for names in named)
 
 
 KIND = "serving-sliding"
