@@ -14,6 +14,7 @@ from lockstep.harness.cli.options import Seconds, define, option
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.bisect.job import Bisection
 from lockstep.harness.jobs.bisect.sources import Commits, Releases, Source
+from lockstep.harness.jobs.failures import list_arguments
 from lockstep.harness.jobs.replay import find_beside, get_own_backend, get_single
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.reports.bisect import (
@@ -59,7 +60,7 @@ LIMIT_SECONDS = 1800.0
         show_default=True,
         metavar="S",
     ),
-    "json",
+    *("server", "json"),
 )
 def bisect(
     settings: Settings,
@@ -108,6 +109,7 @@ def bisect(
         chosen = [name, *find_beside(program, name, settings)]
         options = [argument for target in chosen for argument in ("--backend", target)]
         options += ["--unsupported"] * settings.unsupported
+        options += list_arguments(settings.get_options())
 
         def tell(work: Bisection, number: int) -> None:
             click.echo(format_verdict(work, number), err=as_json)

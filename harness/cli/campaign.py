@@ -26,7 +26,7 @@ from lockstep.harness.jobs.campaign.terms import (
     require_version,
 )
 from lockstep.harness.jobs.outcome import Outcome
-from lockstep.harness.jobs.pools import open_pool
+from lockstep.harness.jobs.pools import count_workers, open_pool
 from lockstep.harness.jobs.settings import PROFILES, Settings
 from lockstep.harness.reports.console import (
     Pace,
@@ -127,7 +127,7 @@ WHERE = (
         callback=read_shard,
         metavar="I/N",
     ),
-    *(*WHERE, "step", "start", "strict"),
+    *(*WHERE, "step", "start", "strict", "server"),
     group=campaign,
 )
 def start(
@@ -139,6 +139,7 @@ def start(
     jobs: int,
     address: str | None,
     gpu: float,
+    probe: Path | None,
     **options: Any,
 ) -> int:
     """Begins a campaign, and runs it until its budget is spent.
@@ -158,6 +159,7 @@ def start(
         kinds=list(dict.fromkeys(kinds)),
         programs=None if seconds else programs or PROGRAMS,
         seconds=seconds,
+        probe=str(probe) if probe else None,
         **options,
     )
     folder = open_folder(location)
@@ -185,7 +187,7 @@ def run(folder: Folder, terms: Terms, jobs: int, address: str | None, gpu: float
 
     def open_runner() -> Runner:
         if address is None:
-            return LocalRunner(jobs)
+            return LocalRunner(count_workers(terms.backends, jobs))
         from lockstep.harness.jobs.campaign.cluster import RayRunner
 
         return RayRunner(address, gpu, jobs)
@@ -235,7 +237,7 @@ def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> in
         type=click.Path(path_type=Path),
         metavar="DIR",
     ),
-    *("given", "json", "step", "start", "failures"),
+    *("given", "json", "step", "start", "server", "failures"),
     group=campaign,
 )
 def report(settings: Settings, location: str, output: Path | None, as_json: bool) -> int:

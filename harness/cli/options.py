@@ -208,7 +208,9 @@ OPTIONS: Mapping[str, Callable[..., Any]] = {
         option(
             "--probe",
             "The folder of the probe that a server serves; see `lockstep probe`.",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            type=click.Path(
+                exists=True, file_okay=False, resolve_path=True, path_type=Path
+            ),
             metavar="DIR",
         ),
         option(

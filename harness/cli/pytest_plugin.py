@@ -28,6 +28,7 @@ import pytest
 if TYPE_CHECKING:
     from lockstep.harness.cli.project import Project
     from lockstep.harness.jobs.outcome import Outcome
+    from lockstep.harness.jobs.settings import Settings
     from lockstep.harness.workers.pool import Pool
 
 
@@ -97,6 +98,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     text = "also import backends from this folder; may be repeated"
     add("python-path", text, metavar="DIR", **repeated)
+    add("probe", "folder of the probe that a server serves", type=Path, metavar="DIR")
+    add("allow-host", "host of a server on another machine", metavar="HOST")
+    add("rate", "send a server at most N requests a second", type=float, metavar="N")
 
 
 @pytest.hookimpl(tryfirst=True)  # Hypothesis' own plugin loads the profile
@@ -157,6 +161,20 @@ def choose(config: pytest.Config) -> Project:
         profile=option.lockstep_profile or project.profile or "ci",
         failures=Path(option.lockstep_failures or project.failures),
         python_path=tuple(map(Path, option.lockstep_python_path)) or project.python_path,
+    )
+
+
+def make_settings(config: pytest.Config, **more: Any) -> Settings:
+    from lockstep.harness.jobs.settings import Settings
+
+    options, chosen = config.option, choose(config)
+    return Settings(
+        probe=options.lockstep_probe and options.lockstep_probe.resolve(),
+        allow_host=options.lockstep_allow_host,
+        rate=options.lockstep_rate,
+        failures=chosen.failures,
+        trusted=chosen.backends,
+        **more,
     )
 
 
@@ -235,11 +253,11 @@ def ask_backends(config: pytest.Config) -> Declared:
     """Loads the chosen backends in the worker process, and returns their cases."""
     from lockstep.harness.jobs.fold import declare
     from lockstep.harness.jobs.outcome import Outcome, Pair
-    from lockstep.harness.jobs.settings import Settings
     from lockstep.harness.workers.registry import list_names
 
     chosen = choose(config)
-    outcome = Outcome(Settings(chosen.backends, chosen.kinds))
+    settings = make_settings(config, backends=chosen.backends, kinds=chosen.kinds)
+    outcome = Outcome(settings)
     declare(get_pool(config), outcome, list(list_names()))
 
     def estimate_work(pair: Pair) -> float:
@@ -263,13 +281,11 @@ def get_pool(config: pytest.Config) -> Pool:
     """Returns the worker process of this pytest process."""
     from lockstep.harness.cli.project import importing_from
     from lockstep.harness.core.errors import UsageError
-    from lockstep.harness.programs.files import RUNNING
-    from lockstep.harness.workers.pool import Pool
+    from lockstep.harness.jobs.pools import open_pool
 
-    chosen = choose(config)
     try:
-        with importing_from(chosen.python_path):
-            pool = Pool(1, chosen.failures / RUNNING).__enter__()
+        with importing_from(choose(config).python_path):
+            pool = open_pool(make_settings(config), 1).__enter__()
     except UsageError as error:
         message = str(error).replace("--failures", "--lockstep-failures")
         raise pytest.Collector.CollectError(message) from None
@@ -293,7 +309,7 @@ def lockstep_check(
     """Runs a case, and fails the test with a report of each divergence."""
     from lockstep.harness.jobs.check import check_in
     from lockstep.harness.jobs.outcome import Outcome
-    from lockstep.harness.jobs.settings import PROFILES, Settings
+    from lockstep.harness.jobs.settings import PROFILES
     from lockstep.harness.reports.model import list_saved_notes
 
     options, chosen = request.config.option, choose(request.config)
@@ -302,15 +318,14 @@ def lockstep_check(
     def check(case: Case) -> Outcome:
         if case.reason:
             pytest.fail(f"{case.backend}: {case.reason}", pytrace=False)
-        settings = Settings(
+        settings = make_settings(
+            request.config,
             backends=(case.backend,),
             kinds=(case.kind,),
             programs=PROGRAMS[profile],
             least=PROFILES[profile].least,
             seed=options.lockstep_seed,
             require_complete=options.lockstep_require_complete,
-            failures=chosen.failures,
-            trusted=chosen.backends,
         )
         outcome = check_in(lockstep_pool, Outcome(settings))
         if outcome.get_exit_status():

@@ -217,11 +217,17 @@ def get_replay_line(path: Path, options: Mapping[str, Any], *backends: str) -> s
     command = ["lockstep", "replay", quote(str(path))]
     for backend in backends:
         command += ["--backend", quote(backend)]
+    return " ".join([*command, *map(quote, list_arguments(options))])
+
+
+def list_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Lists options as arguments of a command."""
+    arguments = []
     for name, value in options.items():
-        command.append(f"--{name.replace('_', '-')}")
-        text = quote(value) if isinstance(value, str) else f"{value:g}"
-        command += [] if value is True else [text]
-    return " ".join(command)
+        arguments.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            arguments.append(value if isinstance(value, str) else f"{value:g}")
+    return arguments
 
 
 # --- of one job -------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from lockstep.harness.backends.backend import is_server
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import RUNNING
@@ -25,8 +26,15 @@ def open_pool(
         settings.start_seconds,
         strict=settings.strict,
         unsupported=settings.unsupported,
-        probe=str(settings.probe.absolute()) if settings.probe else None,
+        probe=str(settings.probe) if settings.probe else None,
         allow_host=settings.allow_host,
         rate=settings.rate,
     )
-    return Pool(jobs or settings.jobs, settings.failures / RUNNING, limits, variables)
+    jobs = count_workers(settings.backends, jobs or settings.jobs)
+    return Pool(jobs, settings.failures / RUNNING, limits, variables)
+
+
+def count_workers(backends: Sequence[str], jobs: int) -> int:
+    """Returns the number of workers. A server runs one program at a time: the flush of
+    one program must not meet the requests of another program."""
+    return 1 if any(map(is_server, backends)) else jobs

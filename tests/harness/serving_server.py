@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lockstep.harness.backends.probe import Probe, get_probe
+from lockstep.harness.backends.probe import FORMAT, NAME, Probe, get_probe
 from lockstep.reference.serving import Token, generate
 
 CONFIG = {
@@ -39,8 +41,11 @@ class Fake:
         slots: the number of slots.
         flush: the path of the request that flushes.
         busy: the number of requests that are refused with status 429.
+        running: the number of flushes that are refused, as if requests were running.
+        pause: the time (in seconds) from one token of a stream to the next.
         seen: the path and the body of each request.
         aborted: the number of streams that the client has closed.
+        first: the first token of the latest request.
     """
 
     mistake: str = ""
@@ -49,10 +54,13 @@ class Fake:
     slots: int = 0
     flush: str = ""
     busy: int = 0
+    running: int = 0
+    pause: float = 0.02
     config: Mapping[str, Any] = field(default_factory=lambda: CONFIG)
     seen: list[tuple[str, Any]] = field(default_factory=list)
     aborted: int = 0
     url: str = ""
+    first: int = 0
 
     @property
     def probe(self) -> Probe:
@@ -68,7 +76,26 @@ class Fake:
         generated = generate(probe.heads, probe.usual, known, count)
         if generated is None:
             raise ValueError
-        return [probe.get_id(token) for token in generated]
+        ids = [probe.get_id(token) for token in generated]
+        if self.mistake == "stale" and len(prompt) < 4:
+            ids[0] = self.first
+        self.first = prompt[0]
+        return ids
+
+
+def write_description(folder: Path) -> str:
+    """Writes the description of the probe, with empty weights. Returns the folder."""
+    (folder / "model.gguf").touch()
+    described = {
+        "format": FORMAT,
+        **CONFIG,
+        "architecture": "llama",
+        "dtype": "float32",
+        "weights": "model.gguf",
+        "digest": sha256().hexdigest(),
+    }
+    (folder / NAME).write_text(json.dumps(described))
+    return str(folder)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -102,6 +129,9 @@ class Handler(BaseHTTPRequestHandler):
         fake.seen.append((self.path, body))
         if self.path.startswith("/slots/") and fake.slots:
             self.send(200, {})
+        elif self.path == fake.flush and fake.running:
+            fake.running -= 1
+            self.send(400, b"requests are running", "text/plain")
         elif self.path == fake.flush:
             self.send(200, b"flushed", "text/plain")
         elif self.path != "/v1/completions":
@@ -159,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
                 event = json.dumps({"choices": [self.choose([number])]})
                 self.wfile.write(f"data: {event}\n\n".encode())
                 self.wfile.flush()
-                time.sleep(0.02)
+                time.sleep(self.fake.pause)
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
             self.fake.aborted += 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,17 @@ from lockstep.harness.backends.engine import Generation
 from lockstep.harness.backends.http.backend import load_server
 from lockstep.harness.backends.http.client import HttpServer, find_address, parse_url
 from lockstep.harness.backends.http.completions import CompletionEngine, Form
-from lockstep.harness.backends.probe import FORMAT, NAME
 from lockstep.harness.core.errors import Broken, UsageError
-from tests.harness.serving_server import CONFIG, Fake, serving
+from lockstep.harness.jobs.pools import open_pool
+from lockstep.harness.jobs.settings import Settings
+from tests.harness.serving_server import CONFIG, Fake, serving, write_description
 
 EVERY = {"complete", "queue", "run", "interrogate", "begin", "read", "abort"}
 
 
 @pytest.fixture
 def probe(tmp_path: Path) -> str:
-    (tmp_path / "model.gguf").touch()
-    described = {
-        "format": FORMAT,
-        **CONFIG,
-        "architecture": "llama",
-        "dtype": "float32",
-        "weights": "model.gguf",
-        "digest": sha256().hexdigest(),
-    }
-    (tmp_path / NAME).write_text(json.dumps(described))
-    return str(tmp_path)
+    return write_description(tmp_path)
 
 
 SECONDS = 60.0
@@ -112,6 +101,22 @@ def test_the_handshake_finds_slots_and_flushes(probe: str) -> None:
         assert declared.operations == EVERY | {"flush"}
         backend.open({}).flush()
         assert fake.seen[-1] == ("/reset_prefix_cache", {})
+
+
+def test_a_flush_waits_for_aborted_requests(probe: str) -> None:
+    with serving(Fake(flush="/flush_cache")) as fake:
+        engine = load(fake, probe).open({})
+        fake.running = 3
+        engine.flush()
+        assert [path for path, _ in fake.seen[-4:]] == ["/flush_cache"] * 4
+        fake.running = 1000
+        with pytest.raises(ValueError, match="requests are running"):
+            engine.flush()
+
+
+def test_a_server_runs_one_program_at_a_time() -> None:
+    for name, jobs in (("torch-cpu", 4), ("http://localhost:1", 1)):
+        assert open_pool(Settings([name], jobs=4)).size == jobs
 
 
 def test_a_stream_is_read_and_aborted(probe: str) -> None:

@@ -180,13 +180,17 @@ def test_a_test_can_be_chosen_and_seed_and_profile_count(project: Path) -> None:
     (project / "test_x.py").write_text(
         "from lockstep.harness.jobs import check\n"
         "from lockstep.harness.jobs.outcome import Outcome\n"
-        "def test_agrees(lockstep_case, lockstep_check, monkeypatch):\n"
+        "def test_agrees(lockstep_case, lockstep_check, lockstep_pool, monkeypatch):\n"
         "    monkeypatch.setattr(check, 'check_in', lambda pool, outcome: outcome)\n"
         "    monkeypatch.setattr(Outcome, 'get_exit_status', lambda self: 0)\n"
         "    settings = lockstep_check(lockstep_case).settings\n"
         f"    assert (settings.seed, settings.programs) == (7, {CI})\n"
+        "    limits = lockstep_pool.limits\n"
+        f"    assert limits.probe == str(settings.probe) == {str(project / 'p')!r}\n"
+        "    assert (limits.allow_host, limits.rate) == ('h', 5)\n"
     )
-    size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8")
+    server = "--lockstep-probe=p", "--lockstep-allow-host=h", "--lockstep-rate=5"
+    size = ("--lockstep-seed", "7", "--lockstep-profile", "ci", "--seed", "8", *server)
     backends = choose("correct", "one_column_less")
     one = "test_x.py::test_agrees[mine:correct × kv]"
     done = run(project, "-q", one, *backends, *size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -214,10 +215,23 @@ class CompletionEngine:
 
     def flush(self) -> None:
         if self.form.flush is not None:
-            self.transport.post(self.form.flush, {})
+            self.insist(self.form.flush)
         else:
             for slot in range(self.form.slots):
                 self.transport.post(f"/slots/{slot}?action=erase", {})
+
+    def insist(self, path: str) -> None:
+        """Repeats a request that a server refuses until it has ended the aborted
+        requests, as SGLang does."""
+        end = time.monotonic() + self.seconds
+        while True:
+            try:
+                self.transport.post(path, {})
+                return
+            except ValueError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
 
     def save(self, slot: int, name: str) -> None:
         self.transport.post(f"/slots/{slot}?action=save", {"filename": name})

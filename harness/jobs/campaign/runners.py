@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.jobs.campaign.shard import Cancelled, run_shard
 from lockstep.harness.jobs.campaign.terms import Spec
@@ -52,10 +51,9 @@ class Worker(ExitStack):
         self.pool: Pool | None = None
 
     def run(self, spec: Spec, watch: Callable[[], None] = lambda: None) -> Events:
-        limits = Limits(spec.step_seconds / 2, spec.start_seconds, strict=spec.strict)
-
         def open_pool(variables: Mapping[str, str]) -> Pool:
-            return Pool(1, self.folder, limits, {**self.variables, **variables})
+            together = {**self.variables, **variables}
+            return Pool(1, self.folder, spec.get_limits(), together)
 
         if self.pool is None:
             self.pool = self.enter_context(open_pool({}))

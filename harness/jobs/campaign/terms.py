@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError, structs
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS
+from lockstep.harness.backends.driver.client import START_SECONDS, STEP_SECONDS, Limits
 from lockstep.harness.core.document import decode, parse_json, show
 from lockstep.harness.core.errors import UsageError, clean, shorten
 from lockstep.harness.core.folder import Folder
@@ -47,6 +47,7 @@ class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         lockstep: the version of Lockstep, which determines the drawn programs.
         python: the version of Python, which also determines the drawn programs.
+        probe, allow_host, rate: see `Limits`.
     """
 
     lockstep: str = __version__
@@ -54,6 +55,19 @@ class Versions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step_seconds: Seconds = STEP_SECONDS
     start_seconds: Seconds = START_SECONDS
     strict: bool = False
+    probe: str | None = None
+    allow_host: str | None = None
+    rate: Seconds | None = None
+
+    def get_limits(self) -> Limits:
+        return Limits(
+            self.step_seconds / 2,
+            self.start_seconds,
+            strict=self.strict,
+            probe=self.probe,
+            allow_host=self.allow_host,
+            rate=self.rate,
+        )
 
 
 class Spec(Versions, frozen=True, kw_only=True):
@@ -100,6 +114,7 @@ class Terms(Versions, frozen=True, kw_only=True):
         fields = structs.asdict(self)
         for name in ("format", "lockstep", "python", "shard", "programs"):
             del fields[name]
+        fields["probe"] = self.probe and Path(self.probe)
         return Settings(programs=self.programs or 0, failures=folder, **fields)
 
     def make_spec(self, task: Any) -> Spec:

@@ -259,8 +259,16 @@ def read_options(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: meta[name]
         for name, types in OPTIONS.items()
-        if type(meta.get(name)) in types and 0 < meta[name] <= MOST_SECONDS
+        if is_option(meta.get(name), types)
     }
+
+
+def is_option(value: Any, types: Sequence[type]) -> bool:
+    if type(value) not in types:
+        return False
+    if isinstance(value, str):
+        return value.isprintable()
+    return bool(0 < value <= MOST_SECONDS)
 
 
 def check_step(step: Any, program: Program) -> int | None:
