@@ -26,8 +26,12 @@ CONFIG = {
     "distance": 3,
 }
 
-FIELDS = {"logprobs", "return_token_ids"}
-"""The fields of requests that a strict server refuses."""
+REFUSED = {
+    "strict": {"logprobs", "return_token_ids"},
+    "no tokenizer": {"logprobs"},
+    "refuses": {"prompt"},
+}
+"""Mistake → the fields of requests that the server refuses."""
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Fake:
         pause: the time (in seconds) from one token of a stream to the next.
         seen: the path and the body of each request.
         aborted: the number of streams that the client has closed.
+        most: the largest number of tokens of a request; None for the probe's context.
+        left: the number of requests until the server ends; None if it does not end.
         first: the first token of the latest request.
     """
 
@@ -60,6 +66,8 @@ class Fake:
     seen: list[tuple[str, Any]] = field(default_factory=list)
     aborted: int = 0
     url: str = ""
+    most: int | None = None
+    left: int | None = None
     first: int = 0
 
     @property
@@ -70,7 +78,8 @@ class Fake:
         """Returns the ids that the probe generates."""
         probe = self.probe
         tokens: list[Token | None] = [probe.get_token(number) for number in prompt]
-        if not tokens or None in tokens or len(tokens) + count > probe.context:
+        most = self.most or probe.context
+        if not tokens or None in tokens or len(tokens) + count > most:
             raise ValueError
         known = [token for token in tokens if token is not None]
         generated = generate(probe.heads, probe.usual, known, count)
@@ -127,7 +136,12 @@ class Handler(BaseHTTPRequestHandler):
         fake = self.fake
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake.seen.append((self.path, body))
-        if self.path.startswith("/slots/") and fake.slots:
+        if fake.left is not None:
+            fake.left -= 1
+        if fake.left == 0:
+            self.server.server_close()
+            self.close_connection = True
+        elif self.path.startswith("/slots/") and fake.slots:
             self.send(200, {})
         elif self.path == fake.flush and fake.running:
             fake.running -= 1
@@ -144,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def complete(self, body: Any) -> None:
         fake, prompt = self.fake, body["prompt"]
-        refused = {"strict": FIELDS, "no tokenizer": {"logprobs"}}.get(fake.mistake, ())
+        refused = REFUSED.get(fake.mistake, ())
         is_refused = not body.keys().isdisjoint(refused)
         if isinstance(prompt, str) != fake.words or is_refused:
             self.send(400, {"error": "prompt"})
@@ -185,12 +199,19 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         try:
+            if self.fake.mistake == "half stream":
+                ids = ids[:-1]
             for number in ids:
                 event = json.dumps({"choices": [self.choose([number])]})
                 self.wfile.write(f"data: {event}\n\n".encode())
                 self.wfile.flush()
                 time.sleep(self.fake.pause)
-            self.wfile.write(b"data: [DONE]\n\n")
+            if self.fake.mistake == "half event":
+                self.wfile.write(b'data: {"choices": [')
+            elif self.fake.mistake == "slow stream":
+                time.sleep(2)
+            elif self.fake.mistake != "half stream":
+                self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
             self.fake.aborted += 1
 

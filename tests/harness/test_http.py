@@ -185,6 +185,33 @@ def test_a_server_that_misbehaves_is_blamed(
             assert engine.begin(Generation(range(4), 1)).read(1).ids == []
 
 
+@pytest.mark.parametrize(
+    ("mistake", "what", "message"),
+    [
+        ("half event", "malformed", 'the server answered \'{"choices": '),
+        ("slow stream", "hang", "no token came for 0.5 s on a stream"),
+        ("slow", "hang", "no token came for 0.5 s on a stream"),
+        ("closed", "crash", "the connection broke: RemoteDisconnected"),
+        ("failed", "malformed", "the answer has status 500"),
+        ("endless", "malformed", "the answer has more than 4 MiB"),
+    ],
+)
+def test_a_stream_that_misbehaves_is_blamed(
+    mistake: str, what: str, message: str
+) -> None:
+    with serving(Fake(mistake, pause=0)) as fake:
+        stream = open_engine(fake).begin(Generation(range(4), 3))
+        with pytest.raises(Broken, match=message) as caught:
+            stream.read(3)
+        assert caught.value.what == what
+        stream.abort()
+
+
+def test_half_a_stream_has_fewer_tokens() -> None:
+    with serving(Fake("half stream", pause=0)) as fake:
+        assert len(open_engine(fake).begin(Generation(range(4), 3)).read(3).ids) == 2
+
+
 def test_a_server_that_has_ended_ends_the_worker(probe: str) -> None:
     with serving(Fake()) as fake:
         backend = load(fake, probe)
@@ -202,6 +229,17 @@ def test_another_model_is_refused(probe: str) -> None:
         load(fake, probe)
     with serving(Fake()) as fake, pytest.raises(UsageError, match="--probe DIR"):
         load(fake, None)
+
+
+def test_a_server_that_refuses_all_or_has_a_smaller_context_is_refused(
+    probe: str,
+) -> None:
+    for fake, message in (
+        (Fake("refuses"), "it refuses the requests of the probe: .*status 400"),
+        (Fake(most=40), "a request of 64 tokens, the context of the probe, fails: POST"),
+    ):
+        with serving(fake), pytest.raises(UsageError, match=message):
+            load(fake, probe)
 
 
 @pytest.mark.parametrize(

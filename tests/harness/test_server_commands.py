@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.harness.jobs.bisect.job import Bisection
+from lockstep.harness.programs.program import load_programs
 from tests.harness.commands import Run
 from tests.harness.serving_server import CONFIG, Fake, serving, write_description
 
@@ -91,3 +92,32 @@ def test_a_search_replays_with_the_options_of_the_server(
     ends = "--git", ".", "--good", "a", "--bad", "b"
     run("bisect", failure, *server, *ends)
     assert taken == [*server[:3], str(Path("probe").resolve())]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:1", "ConnectionRefusedError"),
+        ("https://127.0.0.1:1", "write it as http://HOST:PORT"),
+        ("http://192.0.2.1:1", "is another machine (192.0.2.1)"),
+    ],
+)
+def test_a_server_that_cannot_be_checked_is_told(
+    run: Run, server: Any, url: str, message: str
+) -> None:
+    ended = run("check", "--backend", url, *server[2:], "--programs", 1)
+    assert (ended.status, message in ended.words) == (2, True), ended.text
+
+
+def test_a_server_that_ends_is_a_failure_with_its_program(
+    run_workers: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "probe").mkdir()
+    write_description(tmp_path / "probe")
+    with serving(Fake(tells="content", pause=0, left=100)) as fake:
+        server = "--backend", fake.url, "--probe", "probe"
+        ended = run_workers("check", *server, "--programs", 10)
+    saved = map(load_programs, Path("failures").glob("*/*.json"))
+    found = [str(program.meta["what"]) for (program,) in saved]
+    assert ended.status == 1
+    assert any("RemoteDisconnected" in text for text in found), ended.text

@@ -82,6 +82,7 @@ def load_server(name: str, limits: Limits) -> Backend:
         return CompletionEngine(server, form, server.seconds, next(first_tags))
 
     kind = find_kind(open_engine(config), form, config)
+    require_context(open_engine(config), config, name)
     return Backend(
         name=name,
         device="a server",
@@ -161,6 +162,21 @@ def works(call: Callable[..., Any], *arguments: Any) -> bool:
     except (ValueError, Broken):
         return False
     return True
+
+
+def require_context(
+    engine: CompletionEngine, config: Mapping[str, Any], name: str
+) -> None:
+    """Raises UsageError if the server refuses the longest request."""
+    context = config["context"]
+    prompt = [number % config["content"] for number in range(context - 1)]
+    try:
+        engine.run(Generation(prompt, 1))
+    except (ValueError, Broken) as error:
+        raise UsageError(
+            f"--backend {name}: a request of {context} tokens, the context of the probe,"
+            f" fails: {error}; serve more, or write a probe with a smaller --context"
+        ) from None
 
 
 def find_kind(engine: CompletionEngine, form: Form, config: Mapping[str, Any]) -> Kind:
