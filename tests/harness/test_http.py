@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def test_a_flush_waits_for_aborted_requests(probe: str) -> None:
         fake.running = 3
         engine.flush()
         assert [path for path, _ in fake.seen[-4:]] == ["/flush_cache"] * 4
-        fake.running = 1000
+        fake.running, engine.seconds = 1000, 0.2
         with pytest.raises(ValueError, match="requests are running"):
             engine.flush()
 
@@ -181,8 +180,6 @@ def test_a_server_that_misbehaves_is_blamed(
         assert caught.value.what == what
         with pytest.raises(UsageError, match=f"--backend {fake.url}: "):
             load(fake, probe, seconds)
-        with suppress(Broken):
-            assert engine.begin(Generation(range(4), 1)).read(1).ids == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +197,8 @@ def test_a_stream_that_misbehaves_is_blamed(
     mistake: str, what: str, message: str
 ) -> None:
     with serving(Fake(mistake, pause=0)) as fake:
-        stream = open_engine(fake).begin(Generation(range(4), 3))
+        engine = open_engine(fake, 0.5 if what == "hang" else SECONDS)
+        stream = engine.begin(Generation(range(4), 3))
         with pytest.raises(Broken, match=message) as caught:
             stream.read(3)
         assert caught.value.what == what
