@@ -33,7 +33,6 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
     },
     "Failures": {
         "replay": Home("replay", "Runs saved programs again: FIXED, AGREES or FAILED."),
-        "watch": Home("watch", "Replays programs whenever a backend's sources change."),
         "show": Home("report", "Shows a failure, step by step."),
         "report": Home("report", "Makes a page of the results of a check."),
         "snippet": Home("replay", "Prints a failure as a script of plain calls."),

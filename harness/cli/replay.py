@@ -96,7 +96,7 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     console = PlainConsole(stderr=as_json)
     results: list[Replayed] = []
     with open_pool(settings, 1) as pool:
-        for result, _ in replay_paths(pool, paths, settings):
+        for result in replay_paths(pool, paths, settings):
             results.append(result)
             print_result(console, result)
     if as_json:

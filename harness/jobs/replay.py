@@ -142,9 +142,8 @@ def replayed_to_json(results: Sequence[Replayed]) -> dict[str, Any]:
 
 def replay_paths(
     pool: Pool, paths: Sequence[Path], settings: Settings
-) -> Iterator[tuple[Replayed, Program | None]]:
-    """Runs saved programs again, each on the backends of `list_backends`. Yields None
-    instead of the program for a file that cannot run."""
+) -> Iterator[Replayed]:
+    """Runs saved programs again, each on the backends of `list_backends`."""
     for path, program in iterate_saved(paths):
         try:
             if isinstance(program, UsageError):
@@ -154,9 +153,9 @@ def replay_paths(
                 ran, failed_on = program, program.meta.get("backend")
                 if failed_on in settings.backends and failed_on != backend:
                     ran = replace(program, meta={})  # it never failed on this backend
-                yield run_again(pool, path, ran, backend, beside), program
+                yield run_again(pool, path, ran, backend, beside)
         except UsageError as error:
-            yield Replayed(str(path), None, "ERROR", str(error)), None
+            yield Replayed(str(path), None, "ERROR", str(error))
 
 
 def run_again(

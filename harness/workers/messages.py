@@ -562,14 +562,6 @@ class WriteSnippet(Task[Snippet], frozen=True):
     program: Document
 
 
-class Sources(Answer, frozen=True):
-    files: list[str]
-
-
-class ListSources(Task[Sources], frozen=True):
-    """Lists the source files of a backend that were imported."""
-
-
 @dataclass(frozen=True)
 class LedgerResult:
     """The result of the program of a known divergence.

@@ -77,7 +77,6 @@ from lockstep.harness.workers.registry import (
 )
 from lockstep.harness.workers.runner import Emit, Runner
 from lockstep.harness.workers.slices import ExhaustiveSlice, RandomSlice, survey
-from lockstep.harness.workers.sources import list_sources
 
 # --- the tasks --------------------------------------------------------------------------
 
@@ -255,10 +254,6 @@ def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Sn
     return m.Snippet(write_script(program, backend, get_target(task.backend)))
 
 
-def tell_sources(worker: Runner, backend: Backend, task: m.ListSources) -> m.Sources:
-    return m.Sources([str(file) for file in list_sources(task.backend)])
-
-
 def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerRun:
     results = []
     known, strays = {backend.name, *list_names()}, []
@@ -327,7 +322,6 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
     m.RecordProgram: record_program,
     m.Shrink: shrink,
     m.WriteSnippet: make_snippet,
-    m.ListSources: tell_sources,
     m.RunLedger: run_ledger,
     m.Cluster: cluster,
     m.ListFaults: list_faults,

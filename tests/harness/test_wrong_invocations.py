@@ -118,7 +118,7 @@ BOUNDS: dict[str, tuple[str, ...]] = {
 }
 """What bounds a command that runs after all."""
 
-LONG = {("watch",), ("doctor",), ("bisect",)}
+LONG = {("doctor",), ("bisect",)}
 """Commands that go on for long where nothing is wrong: these get a wrong option."""
 
 

@@ -30,7 +30,6 @@ BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"^    ((?:lockstep|pytest|python) .*)$", re.MULTILINE)
 
 SMALL = {
-    "watch": ["--help"],  # it waits until Ctrl-C
     "bisect": ["--help"],  # what it installs is no business of a test
     "check": ["--programs", "9", "--jobs", "1"],  # with fewer, some prove nothing
     "explore": ["--depth", "1", "--jobs", "1"],
