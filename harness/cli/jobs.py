@@ -191,12 +191,9 @@ def keep(outcome: Outcome, file: OutcomeFile) -> None:
         show_default=True,
     ),
     "seconds",
-    flag("--resume", "Continue an earlier run."),
     *("jobs", "step", "start", "strict", "server", "failures", "json"),
 )
-def explore(
-    settings: Settings, depth: int, size: str, resume: bool, as_json: bool
-) -> int:
+def explore(settings: Settings, depth: int, size: str, as_json: bool) -> int:
     """Runs every program up to a length over a small domain.
 
     A domain is a small config and a few operations with all their arguments. Operations
@@ -205,14 +202,13 @@ def explore(
     Examples:
       lockstep explore --backend torch-cpu --kind rotating --depth 5
       lockstep explore --backend mycache:make --size tiny --depth 7
-      lockstep explore --kind trie --depth 6 --time 600     ten minutes of it …
-      lockstep explore --kind trie --depth 6 --resume       … and the rest
+      lockstep explore --kind trie --depth 6 --time 600     for ten minutes
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_exploration_status, get_exploration_status) as progress:
         names = [name for name in list_names() if name != REFERENCE_NAME]
         begun = Exploration(size, depth, Outcome(settings))
-        exploration = run_exploration(begun, names, resume, progress.show)
+        exploration = run_exploration(begun, names, progress.show)
     show = partial(print_exploration, console, exploration)
     return print_report(
         exploration.outcome, as_json, lambda _: explore_to_json(exploration), show

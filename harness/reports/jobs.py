@@ -38,22 +38,21 @@ def get_exploration_status(exploration: Exploration) -> Text:
     outcome, surveys = exploration.outcome, exploration.surveys
     seconds = time.monotonic() - outcome.started
     covered = sum(survey.covered for survey in surveys)
-    fresh = covered - sum(survey.resumed for survey in surveys)
     if not covered:
         return Text(f"{seconds:.0f} s: importing backends", "dim")
     done = sum(survey.done for survey in surveys)
     total = sum(len(survey.domain.parts) for survey in surveys)
     text = (
-        f"{seconds:.0f} s: {covered:,} programs, {fresh / seconds:,.0f}/s, {done:,} of"
+        f"{seconds:.0f} s: {covered:,} programs, {covered / seconds:,.0f}/s, {done:,} of"
         f" {total:,} parts, {len(outcome.failures)} failures"
     )
-    if fresh and done:
+    if done:
         remaining = sum(  # if all parts of a domain have equally many programs
             survey.pair.covered * (len(survey.domain.parts) / survey.done - 1)
             for survey in surveys
             if survey.done
         )
-        text += f", about {remaining * seconds / fresh:.0f} s left"
+        text += f", about {remaining * seconds / covered:.0f} s left"
     return Text(text, "dim")
 
 
@@ -106,7 +105,6 @@ def format_exploration(exploration: Exploration) -> Text:
         return Text("nothing was explored", "bold red")
     is_complete = all(survey.is_complete for survey in surveys)
     covered = sum(survey.covered for survey in surveys)
-    resumed = sum(survey.resumed for survey in surveys)
     crashes = sum(survey.pair.crashes for survey in surveys)
     unfinished = sum(survey.pair.unfinished for survey in surveys)
     diverging = sum(sum(survey.pair.signatures.values()) for survey in surveys)
@@ -121,10 +119,8 @@ def format_exploration(exploration: Exploration) -> Text:
         f" {'this domain' if len(surveys) == 1 else 'these domains'}: {covered:,},"
         f" {verdict} ({outcome.seconds:.0f} s)"
     )
-    if resumed:
-        text += f"; {resumed:,} of them in an earlier run"
     if outcome.is_cut:
-        text += "; stopped before the end: --resume goes on from here"
+        text += "; stopped before the end"
     elif not is_complete:
         text += "; the rest comes behind a crash or an error"
     good = outcome.get_exit_status() == 0

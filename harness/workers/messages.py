@@ -456,8 +456,6 @@ class Surveyed(Answer, frozen=True):
     Attributes:
         config: the config fields that differ from their defaults.
         parts: (path, covered) of each slice.
-        digest: the digest of the domain.
-        code: the digest of the code of backend, harness and reference.
     """
 
     moves: list[Op]
@@ -465,9 +463,6 @@ class Surveyed(Answer, frozen=True):
     config: dict[str, Any]
     parts: list[tuple[list[int], int]]
     avoided: Natural
-    digest: str
-    code: str
-    versions: dict[str, str]
 
 
 class SurveyDomain(Task[Surveyed], frozen=True):

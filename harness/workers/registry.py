@@ -8,7 +8,6 @@ backend is imported when it is needed.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -18,7 +17,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.harness.backends.backend import (
@@ -32,7 +30,6 @@ from lockstep.harness.backends.backend import (
     is_server,
 )
 from lockstep.harness.backends.driver.backend import (
-    list_files,
     load_driver,
     split_command,
 )
@@ -361,29 +358,3 @@ def check_operations(
             f"declares {kind}, but its cache ({type(cache).__name__}) has no"
             f" method {', '.join(missing)}"
         )
-
-
-def hash_code(target: str) -> str:
-    """Returns a digest of the Python files of a backend, the reference and the harness.
-
-    Args:
-        target: "module:factory", or the name of a driver or server; for a driver, the
-            files in its command are hashed.
-    """
-    files: list[Path] = []
-    names = ["lockstep.harness", "lockstep.reference"]
-    if is_driver(target):
-        files += list_files(target)
-    elif not is_server(target):
-        package = target.partition(":")[0].partition(".")[0]
-        names.append("lockstep.impl" if package == "lockstep" else package)
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            files += Path(folder).rglob("*.py")
-        if spec and spec.origin and Path(spec.origin).is_file():
-            files.append(Path(spec.origin))
-    digest = hashlib.sha256()
-    for file in sorted(set(files)):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]

@@ -35,7 +35,6 @@ from lockstep.harness.workers.messages import (
     SurveyDomain,
     Surveyed,
 )
-from lockstep.harness.workers.registry import get_target, hash_code
 from lockstep.harness.workers.runner import Runner
 
 # --- a slice of the programs for one kind of one backend --------------------------------
@@ -292,16 +291,10 @@ def survey(worker: Runner, backend: Backend, task: SurveyDomain) -> Surveyed:
         )
     length = min(LONGEST, max(1, depth - BEHIND))
     branches = list(walk.find_longest(ROOT, length))
-    entries = [[entry.id, entry.document.when] for entry in drawer.avoid]
-    content = [dict(world.config), list(world.moves), entries]
-    text = json.dumps(content, sort_keys=True)
     return Surveyed(
         moves=list(world.moves),
         symmetries=len(world.symmetries),
         config=drop_defaults(world.config, walk.rules.config),
         parts=[(list(branch.path), branch.covered) for branch in branches],
         avoided=walk.avoided,
-        digest=hashlib.sha256(text.encode()).hexdigest()[:12],
-        code=hash_code(get_target(task.backend)),
-        versions={str(name): str(text) for name, text in backend.versions.items()},
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,13 +116,6 @@ def split_command(name: str) -> list[str]:
             problem = f"is neither in the current folder, {Path.cwd()}, nor on PATH"
         raise UsageError(f"--backend {name}: {program} {problem}")
     return [str(Path(located).absolute()), *arguments]
-
-
-def list_files(name: str) -> Iterator[Path]:
-    """Lists the files that the command of a driver names."""
-    for argument in split_command(name):
-        if Path(argument).is_file():
-            yield Path(argument)
 
 
 def load_driver(name: str, limits: Limits, protocol: Protocol) -> Backend:

@@ -20,7 +20,7 @@ from lockstep.harness.backends.driver.process import Process
 from lockstep.harness.core.errors import Broken, Unloadable, UsageError
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.programs.program import Divergence, load_programs
-from lockstep.harness.workers.registry import hash_code, load
+from lockstep.harness.workers.registry import load
 from tests.harness.building import SMALL, make, update
 from tests.harness.commands import Run
 from tests.harness.exec.driver import HELLOS
@@ -194,16 +194,6 @@ def test_what_cannot_be_started(tmp_path: Path) -> None:
     path.chmod(0o755)
     with pytest.raises(Unloadable, match="cannot be started: Exec format error"):
         load(f"exec:{path}")
-
-
-def test_the_code_of_a_driver_is_what_its_command_names(tmp_path: Path) -> None:
-    script = tmp_path / "driver.py"
-    script.write_text("1")
-    name = f"exec:{sys.executable} {script}"
-    before = hash_code(name)
-    assert hash_code(name) == before
-    script.write_text("2")
-    assert hash_code(name) != before
 
 
 def exchange(command: str, request: bytes = b"{}\n") -> str:
