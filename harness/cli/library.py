@@ -139,7 +139,7 @@ def examples(
             even if they failed on another backend. None for all programs.
 
     Raises:
-        UsageError: the backend does not exist, or a zip is refused.
+        UsageError: the backend does not exist.
         Unavailable: the backend needs something that this machine lacks.
     """
     runner = None if backend is None else get_backend(backend)

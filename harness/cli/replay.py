@@ -82,15 +82,13 @@ def replay(settings: Settings, paths: Sequence[Path], as_json: bool) -> int:
     FIXED failed before and agrees now. AGREES has never failed, such as a recording.
     EXCLUDED breaks a duty of callers that the backend declares, and does not run.
 
-    PATH is a program file, a folder or zip of them, a file in a zip
-    (artifact.zip!folder/name.json), or a line of a .jsonl file (found.jsonl:3). Without
-    --backend, a program runs on the backend in its file, if that is registered or in the
-    project's settings. If a program no longer fails, the line lists what differs from the
-    machine that found it.
+    PATH is a program file, a folder of them, or a line of a .jsonl file (found.jsonl:3).
+    Without --backend, a program runs on the backend in its file, if that is registered or
+    in the project's settings. If a program no longer fails, the line lists what differs
+    from the machine that found it.
 
     Examples:
       lockstep replay failures                          all saved failures
-      lockstep replay artifact.zip                      the failures of a CI machine
       lockstep replay FILE --backend torch-cpu          on another backend
     """
     console = PlainConsole(stderr=as_json)

@@ -24,7 +24,6 @@ from tests.harness.hostile.makers import ESCAPES, GOOD, TEXT, Make, as_file
 from tests.harness.hostile.outcomes import OUTCOMES, with_failure
 from tests.harness.hostile.programs import PROGRAMS
 from tests.harness.hostile.sets import SETS
-from tests.harness.hostile.zips import ZIPS
 
 SECONDS = 300.0
 
@@ -33,7 +32,6 @@ def list_cases() -> list[Any]:
     """The command, what it is given, and words of the line that it must print."""
     families = {
         "program": (PROGRAMS, ("trace",)),
-        "zip": (ZIPS, ("replay", "--backend", CORRECT)),
         "file": (FILES, ("replay", "--backend", CORRECT)),
         "folder": (FOLDERS, ("replay", "--backend", CORRECT)),
         "outcome": (OUTCOMES, ("report", "--format", "markdown")),
@@ -124,8 +122,6 @@ LARGE = [
     PROGRAMS["very many names, one twice"],
     PROGRAMS["a bomb"],
     PROGRAMS["millions of empty lines"],
-    ZIPS["very many members"],
-    ZIPS["a bomb of many members"],
     FILES["a file of 10 GiB"],
     FILES["a device without end"],
     FILES["a pipe"],

@@ -64,8 +64,6 @@ def make_files(folder: Path) -> list[str]:
     more = [
         "folder",
         "none.json",
-        "a.zip!x.json",
-        "none.zip!x",
         "lines.jsonl:9",
         "x" * 300,
     ]

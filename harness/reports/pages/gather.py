@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from os.path import isdir
+from pathlib import Path
 from typing import Any
 
 from lockstep.harness.backends.backend import REFERENCE_NAME, compare_environments
-from lockstep.harness.core.document import decode, parse_json
+from lockstep.harness.core.document import parse_json
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.jobs.replay import WHERE, find_backend, find_beside, why_alone
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.files import (
-    is_several,
     iterate_saved,
-    list_files,
     list_outcomes,
+    read_file,
 )
 from lockstep.harness.programs.program import (
     Divergence,
@@ -80,23 +80,23 @@ def gather(paths: Sequence[Path]) -> Material:
 
 
 def gather_from(path: Path, material: Material) -> None:
-    if not is_several(path):
+    if not isdir(path):
         document = read_document(path)
         if is_outcome(document):
             add_outcome(read_outcome(document, str(path)), material)
         else:
             add_programs(path, material)
         return
-    outcomes, mended = list_outcomes(path), set[PurePath]()
-    for file, read in outcomes:
+    outcomes, mended = list_outcomes(path), set[Path]()
+    for file in outcomes:
         try:
-            document = parse_json(decode(read(), str(file)), str(file))
+            document = parse_json(read_file(file), str(file))
             add_outcome(read_outcome(document, str(file)), material)
         except UsageError as error:
             material.broken.append(str(error))
             continue
         saved = material.outcomes[-1].saved
-        for mended_path in map(PurePath, (*saved.agreeing, *saved.excluded)):
+        for mended_path in map(Path, (*saved.agreeing, *saved.excluded)):
             mended.add(file.parent / mended_path.parent.name / mended_path.name)
     try:
         add_programs(path, material, mended)
@@ -109,8 +109,7 @@ def read_document(path: Path) -> Any:
     """Returns the JSON of a file that may be an outcome; None if it has programs."""
     if path.suffix != ".json":
         return None
-    ((file, read),) = list_files(path)
-    return parse_json(decode(read(), str(file)), str(file))
+    return parse_json(read_file(path), str(path))
 
 
 def add_outcome(outcome: OutcomeSummary, material: Material) -> None:
@@ -141,9 +140,7 @@ def add_outcome(outcome: OutcomeSummary, material: Material) -> None:
             material.add(saved)
 
 
-def add_programs(
-    path: Path, material: Material, mended: Container[PurePath] = ()
-) -> None:
+def add_programs(path: Path, material: Material, mended: Container[Path] = ()) -> None:
     """Adds the programs of a path, except for the files in `mended`."""
     for file, program in iterate_saved([path]):
         if isinstance(program, UsageError):

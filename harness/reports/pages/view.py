@@ -199,12 +199,10 @@ class FailureView:
 
     @property
     def replay(self) -> str:
-        """The command that replays the failure; a file in a zip is named by its zip."""
-        zipped, is_in_zip, _ = self.path.partition(".zip!")
-        path = Path(f"{zipped}.zip" if is_in_zip else self.path)
+        """The command that replays the failure."""
         backend = self.played.backend or self.backend or "NAME"
         beside = read_beside(self.program.meta)
-        return get_replay_line(path, self.options, backend, *beside)
+        return get_replay_line(Path(self.path), self.options, backend, *beside)
 
     @property
     def title(self) -> str:

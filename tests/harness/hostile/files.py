@@ -74,7 +74,6 @@ FILES: Cases = {
     "a long name": (lambda folder: folder / ("a" * 300), "cannot be read"),
     "a long path": (lambda folder: folder / ("a/" * 3000), "cannot be read"),
     "a file of 10 GiB": (make_sparse("p.json"), "is too large"),
-    "a zip of 10 GiB": (make_sparse("a.zip"), "is too large"),
     "a locked file": (make_locked, "cannot be read"),
     "a name with escape sequences": (as_file("{", f"{ESCAPES}.json"), "is not JSON"),
     "a name with line breaks": (as_file("{", "a\nlockstep: b\r.json"), "is not JSON"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 GOOD: Mapping[str, Any] = {
     "format": "lockstep/1",
@@ -65,42 +62,6 @@ def with_length(literal: str) -> Make:
 def as_gzip(content: bytes, then: Callable[[bytes], bytes] = bytes) -> Make:
     """A gzipped file. then: changes its bytes."""
     return as_file(lambda: then(gzip.compress(content)), "p.json.gz")
-
-
-def as_zip(
-    *members: tuple[str | ZipInfo, str | bytes],
-    how: int = ZIP_DEFLATED,
-    claim: Callable[[ZipInfo], None] | None = None,
-    then: Callable[[bytes], bytes] = bytes,
-) -> Make:
-    """A zip. claim: changes what its directory says of the first member; then: its
-    bytes."""
-
-    def make(folder: Path) -> Path:
-        buffer = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of names that come twice
-            with ZipFile(buffer, "w", how) as archive:
-                for name, content in members:
-                    archive.writestr(name, content)
-                if claim:
-                    claim(archive.filelist[0])
-        path = folder / "a.zip"
-        path.write_bytes(then(buffer.getvalue()))
-        return path
-
-    return make
-
-
-def make_member(kind: int) -> ZipInfo:
-    """A member of this kind of file."""
-    member = ZipInfo("p.json")
-    member.external_attr = (kind | 0o777) << 16
-    return member
-
-
-def say(name: str, value: Any) -> Callable[[ZipInfo], None]:
-    return lambda member: setattr(member, name, value)
 
 
 DEEP = 100_000

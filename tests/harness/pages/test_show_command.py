@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -107,16 +106,6 @@ def test_a_summary(run: Run, failures: Path) -> None:
     for _ in range(2):
         assert run("report", *MARKDOWN, "-o", "page").text == "page/report.md\n"
     assert Path("page/report.md").read_text() == ended.out
-
-
-def test_a_zip_of_a_run(run: Run, tmp_path: Path, failures: Path) -> None:
-    with zipfile.ZipFile("artifact.zip", "w") as archive:
-        for path in failures.rglob("*.json"):
-            archive.write(path, path.relative_to(failures))
-    ended = run("report", "artifact.zip", *MARKDOWN)
-    assert ended.status == 0, ended.text
-    assert "1 failure" in ended.out and "`torch-cpu` | ✓ 100" in ended.out
-    assert f"lockstep replay artifact.zip --backend {WRONG}" in ended.out
 
 
 def test_several_runs_on_one_page(run: Run, tmp_path: Path) -> None:
