@@ -22,14 +22,13 @@ from lockstep.harness.reports.pages.gather import (
     make_report,
 )
 from lockstep.harness.reports.pages.html import render_html, save_page
-from lockstep.harness.reports.pages.markdown import render_annotations, render_markdown
+from lockstep.harness.reports.pages.markdown import render_markdown
 from lockstep.harness.reports.pages.terminal import Painter, get_bounds
 from lockstep.harness.reports.pages.view import ReportView
 
 FORMS: Mapping[str, tuple[Callable[[ReportView], str], str]] = {
     "html": (render_html, "report.html"),
     "markdown": (render_markdown, "report.md"),
-    "github": (render_annotations, "annotations.txt"),
 }
 """Format → its renderer, and its file in the folder of `--output`."""
 
@@ -89,7 +88,7 @@ def show(
     click.argument("paths", nargs=-1, metavar="[PATH…]", type=click.Path(path_type=Path)),
     option(
         "-o --output folder",
-        "Folder for report.html, report.md or annotations.txt.",
+        "Folder for report.html or report.md.",
         type=click.Path(path_type=Path),
         metavar="DIR",
     ),
@@ -117,7 +116,6 @@ def report(
       lockstep report runs/*/failures -o page          several checks on one page
       lockstep report --backend mycache:make -o page   a backend of your own
       lockstep report --format markdown >> "$GITHUB_STEP_SUMMARY"    a summary of a run
-      lockstep report --format github                  errors on the page of a run
     """
     if form == "html" and folder is None:
         raise UsageError("a page needs a folder; choose one with -o DIR")

@@ -1,21 +1,13 @@
-"""Renders reports for GitHub: a Markdown summary, and annotations of a run."""
+"""Renders a summary in Markdown, for the page of a run on GitHub."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lockstep.harness.core.errors import clean
-from lockstep.harness.reports.model import (
-    Matrix,
-    format_missed,
-    list_notes,
-    make_matrices,
-)
+from lockstep.harness.reports.model import Matrix, format_missed, make_matrices
 from lockstep.harness.reports.pages.view import FailureView, ReportView
-
-# --- a summary for the page of a run ----------------------------------------------------
-
 
 MOST_BYTES = 256 << 10
 """The maximum size of a summary. GitHub accepts 1 MiB for all steps of a job."""
@@ -116,68 +108,3 @@ def fence(lines: Iterable[str], language: str = "text") -> list[str]:
 
 def longest_run(text: str) -> int:
     return max(map(len, re.findall(r"`+", text)), default=0)
-
-
-# --- annotations: workflow commands, one a line -----------------------------------------
-
-
-MOST = 10
-"""The number of errors of a step that GitHub shows; it silently drops further errors."""
-
-MOST_MESSAGE = 800
-
-ESCAPES = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-"""The escapes in a message."""
-
-PROPERTY_ESCAPES = {**ESCAPES, ":": "%3A", ",": "%2C"}
-"""The escapes in a property, which "," and ":" would otherwise end."""
-
-NAME = "lockstep"
-
-WARNINGS = ("unavailable", "undeclared", "unchecked", "saved", "attention")
-QUIET = ("beside", "covered")
-"""Sorts of notes that are warnings, or no annotations; the others are errors."""
-
-
-def render_annotations(report: ReportView) -> str:
-    """Renders failures and problems as errors, gaps of the check as warnings.
-
-    Errors are failures, files that cannot be read, and all notes whose sort is not in
-    `WARNINGS` or `QUIET`. If there are too many errors, the last error counts the omitted
-    errors.
-    """
-    notes = [note for outcome in report.outcomes for note in list_notes(outcome)]
-    errors = [
-        (f"{failure.name}: {failure.title}", format_failure(failure))
-        for failure in report.failures
-    ]
-    errors += [
-        (note.subject, note.message)
-        for note in notes
-        if note.sort not in (*WARNINGS, *QUIET)
-    ]
-    errors += [(NAME, line) for line in report.broken]
-    shown = errors if len(errors) + report.more <= MOST else errors[: MOST - 1]
-    if skipped := len(errors) + report.more - len(shown):
-        shown = [*shown, (NAME, f"{skipped} more; the summary of the run lists them")]
-    warnings = [(NAME, note.format()) for note in notes if note.sort in WARNINGS]
-    lines = [write_command("error", *error) for error in shown]
-    lines += [write_command("warning", *warning) for warning in warnings[:MOST]]
-    return "".join(lines)
-
-
-def format_failure(failure: FailureView) -> str:
-    """Formats the difference of a failure, and the command that replays the failure."""
-    step = "" if failure.step is None else f"step {failure.step}: "
-    return f"{step}{failure.sentence}\n{failure.replay}"
-
-
-def write_command(level: str, title: str, message: str) -> str:
-    """Formats a workflow command; escaping keeps its text from ending the command."""
-    lines = [clean(line, MOST_MESSAGE) for line in message.split("\n")]
-    text = escape("\n".join(lines), ESCAPES)
-    return f"::{level} title={escape(clean(title), PROPERTY_ESCAPES)}::{text}\n"
-
-
-def escape(text: str, escapes: Mapping[str, str]) -> str:
-    return "".join(escapes.get(letter, letter) for letter in text)
